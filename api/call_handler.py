@@ -47,6 +47,11 @@ class CallHandler(Protocol):
         """Wait for all steps under way; raises what they raise."""
         ...
 
+    def operations(self) -> tuple[float, float, float, float]:
+        """Floating-point operations of the matrix products of the step that ran last: of all ranks together, and so
+        many with what is recomputed; of this rank, and so many with what it recomputes."""
+        ...
+
     def most_memory(self) -> int:
         """Bytes of a GPU that the graphs of this rank have taken at most; 0 on the CPU."""
         ...
@@ -76,6 +81,6 @@ def current() -> CallHandler:
     """The handler in place; the default one trains under plain `python` or `mpirun`."""
     if not _installed:
         # By name: the layer of the commands stands above this one.
-        module = importlib.import_module("mspc.engine.calls")
+        module = importlib.import_module("mspc.engine.default_handler")
         _installed.append(module.default_handler())
     return _installed[0]

@@ -29,15 +29,15 @@ FORMATS = ("ckpt", "safetensors")
 
 
 def layouts_of(strategies: StrategyFile) -> dict[str, Layout]:
-    """The layouts of a strategy file's parameters. Raises MspcError for pipelines, and for layouts that cannot be."""
+    """The layouts of a strategy file's parameters, which a file of several stages calls `STAGE-NAME`. Raises MspcError
+    for layouts that cannot be, and where two stages shard a parameter otherwise."""
     found: dict[str, Layout] = {}
     for name, sharding in strategies.parameters.items():
-        stage, dash, rest = name.partition("-")
-        if dash and stage.isdigit():
-            if stage != "0":
-                raise MspcError(f"the strategy of {rest!r} is of pipeline stage {stage}; pipelines are not supported")
-            name = rest
-        found[name] = layout_of(name, sharding)
+        stage, _, rest = name.partition("-")
+        own = rest if rest and stage.isdigit() else name
+        layout = layout_of(own, sharding)
+        if found.setdefault(own, layout) != layout:
+            raise MspcError(f"a strategy file shards {own!r} as {found[own]} and, in stage {stage}, as {layout}")
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from math import isinf
 from pathlib import Path
 
-from mspc.commands.comparison.all_differences import memory_differences
+from mspc.commands.comparison.planned_memory import memory_differences
 from mspc.commands.comparison.tables import memory_table
 from mspc.commands.facts.reading import planned_memory
 from mspc.commands.report.fitting import Table

@@ -9,7 +9,9 @@ from typing import Any
 
 from mspc.api import context, state
 from mspc.api.context import FrozenContext
+from mspc.api.nn.declared_inputs import is_open
 from mspc.compiler.config import Config
+from mspc.compiler.declared_sizes import compiled_for_declared
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
 from mspc.compiler.stage_graphs import CUT
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
@@ -47,7 +49,7 @@ class CompiledNetwork:
 
 def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled | None = None) -> CompiledNetwork:
     """Compile `target(*args)` for the ranks of the session, of `device_num` where no launcher said how many. The
-    script's parameters then know how they will be sharded.
+    script's parameters then know how they will be sharded. Tensors that are declared without sizes get some.
 
     `on_compiled` is called with what was compiled and the settings that it was compiled in.
 
@@ -56,7 +58,20 @@ def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled 
     """
     session, frozen = state.current(), context.freeze(target)
     ranks = session.size if session.launched or session.size > 1 else frozen.device_num or session.size
-    facts = CompiledNetwork()
+    config = Config.from_context(frozen, ranks)
+
+    def compiled(sized: Sequence[Any]) -> CompiledNetwork:
+        return _compiled(target, sized, config, lambda found: on_compiled(found, frozen) if on_compiled else None)
+
+    if any(map(is_open, args)):
+        return compiled_for_declared(target, args, config.ranks, compiled)
+    return compiled(args)
+
+
+def _compiled(
+    target: Any, args: Sequence[Any], config: Config, on_compiled: Callable[[Compiled], None]
+) -> CompiledNetwork:
+    session, facts = state.current(), CompiledNetwork()
     read: dict[str, Layout] = {}
 
     def look(stage: DumpPoint) -> None:
@@ -67,7 +82,6 @@ def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled 
         elif stage.name == last:
             facts.operators = _operators(stage.graph)
 
-    config = Config.from_context(frozen, ranks)
     last = CUT if config.pipeline_stages > 1 else SLICED
     compiled = compile_call(target, args, config, look)
     facts.compile_id = compiled.compile_id
@@ -79,8 +93,7 @@ def compile_in_memory(target: Any, args: Sequence[Any], on_compiled: OnCompiled 
         if own is not None and isinstance(parameter.layout, Layout):
             own.laid_out = parameter.layout
     compiled.rank_graph(session.rank, look, wanted=(last,))
-    if on_compiled is not None:
-        on_compiled(compiled, frozen)
+    on_compiled(compiled)
     return facts
 
 

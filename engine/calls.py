@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from types import TracebackType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,11 +19,12 @@ from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.compiler.frontend.trace import Traced
+from mspc.compiler.step_operations import operations_of
 from mspc.engine.compiled_call import CompiledCall
 from mspc.engine.garbage import looking_rarely
 from mspc.engine.gathered_outputs import check_all_have, global_outputs, ranks_that
 from mspc.engine.initial_values import compare_beginnings, different_programs, settings_of
-from mspc.engine.job import Job, explain, join_job
+from mspc.engine.job import Job
 from mspc.engine.own_collectives import run_collective
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
@@ -43,7 +40,7 @@ from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
 from mspc.runtime.comm.control_flow import collectives_of
 from mspc.runtime.compiled_loops import begin_library
-from mspc.runtime.device_choice import EACH_ITS_OWN, DeviceRequest, Wishes
+from mspc.runtime.device_choice import EACH_ITS_OWN, DeviceRequest
 from mspc.runtime.faults.stalled import GRAPHS
 
 Array = Any
@@ -81,6 +78,7 @@ class RankCalls:
         self._known = Variants(graphs_to_keep(), by_use=job.size == 1)
         self._last: dict[int, CompiledCall] = {}
         """What `launch_global` has run last of a target, by its id."""
+        self._ran: CompiledCall | None = None
         self._graphs = {False: count(), True: count()}
         """Numbers of further graphs, of those too that meet no other rank."""
         self._said: set[str] = set()
@@ -170,6 +168,7 @@ class RankCalls:
             self.store.prepare(found)
             results = found.run(arrays, [t.value if t.owned else None for t in tensors])
             self.store.done(found)
+        self._ran = found
         return found, results
 
     def _handed_out(self, found: CompiledCall, results: Sequence[Array]) -> Any:
@@ -186,6 +185,10 @@ class RankCalls:
         """Wait for all steps under way. Raises ExecutionError for what failed in them."""
         with self.job.outside_user_code():
             self.job.hardware.memory.finish()
+
+    def operations(self) -> tuple[float, float, float, float]:
+        """Floating-point operations of the step that ran last; see `api.call_handler.CallHandler`."""
+        return (0.0, 0.0, 0.0, 0.0) if self._ran is None else operations_of(self._ran.compiled, self.job.rank)
 
     def most_memory(self) -> int:
         """Bytes of a GPU that this rank's graphs have taken at most; 0 on the CPU."""
@@ -258,6 +261,7 @@ class RankCalls:
             self.job.hardware.release(compiled_call.executor)
         self._counts.end(compiled_call.executor, (key[0], compiled_call.compiled.compile_id))
         self.store.detach(compiled_call)
+        self._ran = None if self._ran is compiled_call else self._ran
         del self.compiled_calls[compiled_call.number]
 
     def _stays(self, compiled_call: CompiledCall) -> bool:
@@ -308,16 +312,7 @@ class RankCalls:
             return
         for name, text in frozen.changing_nothing("run", compiled.config.device):
             say_once(name, text)
-        said = list(compiled.traced.warnings)
-        ignored, mode = compiled.traced.ignored_strategies, compiled.config.mode
-        if ignored:
-            said.append(f"{ignored} strategies set with shard() do not count in mode {mode}")
-        if mode == "data_parallel" and compiled.config.feeds_own_rows and not takes_data(target):
-            said.append(
-                f"{type(target).__name__} is called with gradients in mode {mode}: they are each rank's own, unless "
-                "the script adds them up; where one graph computes and uses gradients, they are added up there"
-            )
-        for text in said:
+        for text in _warnings_of(target, compiled):
             if text not in self._said:
                 self._said.add(text)
                 print(f"warning: {text}", file=sys.stderr, flush=True)
@@ -361,40 +356,18 @@ class RankCalls:
         return compiled_call.executor.graph if rank == self.job.rank else compiled_call.compiled.rank_graph(rank)
 
 
-def default_handler() -> RankCalls:
-    """The launcher of a script run by plain Python, alone or under mpirun: it joins the job at its first
-    launch, and the job ends when the script fails."""
-    job = join_job(Wishes())
-    failed: list[BaseException] = []
-
-    def finish() -> None:
-        try:
-            if not failed:
-                job.finish()
-        except SystemExit as stop:  # steps under way have failed; at this point Python would end with status 0
-            sys.stderr.flush()
-            os._exit(stop.code if isinstance(stop.code, int) else 1)
-
-    atexit.register(finish)
-    ordinary = sys.excepthook
-
-    def fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        failed.append(error)
-        if job.watch is not None and threading.current_thread() is threading.main_thread():
-            job.fail(error)
-        if isinstance(error, RanksWanted):
-            error = MspcError(
-                f"the script sets device_num={error.ranks}, but runs on one rank",
-                error.place,
-                notes=[f"start it with mspc run SCRIPT --ranks {error.ranks}, or under mpirun -n {error.ranks}"],
-            )
-        if isinstance(error, MspcError):
-            print(explain(error)[0], file=sys.stderr)
-            return
-        ordinary(kind, error, trace)
-
-    sys.excepthook = fail
-    return RankCalls(job)
+def _warnings_of(target: Any, compiled: Compiled) -> list[str]:
+    """What the compiler noticed, and what does not happen in this mode."""
+    said = list(compiled.traced.warnings)
+    ignored, mode = compiled.traced.ignored_strategies, compiled.config.mode
+    if ignored:
+        said.append(f"{ignored} strategies set with shard() do not count in mode {mode}")
+    if mode == "data_parallel" and compiled.config.feeds_own_rows and not takes_data(target):
+        said.append(
+            f"{type(target).__name__} is called with gradients in mode {mode}: they are each rank's own, unless "
+            "the script adds them up; where one graph computes and uses gradients, they are added up there"
+        )
+    return said
 
 
 def _nothing() -> None: ...

@@ -18,6 +18,7 @@ from typing import Any
 
 from mspc.api import alias, call_handler, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
+from mspc.api.nn.declared_inputs import is_open
 from mspc.api.setting_kind import say_once
 from mspc.api.settings import SHARDED
 from mspc.engine.script import ScriptError, name_of, run_script_as, source_of
@@ -89,6 +90,9 @@ class _Recorder:
     def synchronize(self) -> None:
         """Nothing is under way."""
 
+    def operations(self) -> tuple[float, float, float, float]:
+        return (0.0, 0.0, 0.0, 0.0)
+
     def most_memory(self) -> int:
         return 0
 
@@ -123,7 +127,24 @@ def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Cap
         )
     target, args, context, line = recorder.seen
     later = _later_launches(sys.modules["__main__"], path, source, line) if line else ()
-    return CapturedCall(target, args, context, path, later=later)
+    return CapturedCall(target, _with_sizes(target, args, context, session.size), context, path, later=later)
+
+
+def _with_sizes(target: Any, args: tuple[Any, ...], context: FrozenContext, ranks: int) -> tuple[Any, ...]:
+    """The arguments of a launch, with types of some size in the places of tensors that were declared without."""
+    if not any(map(is_open, args)):
+        return args
+    from mspc.compiler.config import Config  # late: few scripts compile what has no sizes
+    from mspc.compiler.declared_sizes import compiled_for_declared
+    from mspc.compiler.driver import compile_call
+
+    config = Config.from_context(context, ranks)
+
+    def tried(sized: Sequence[Any]) -> tuple[Any, ...]:
+        compile_call(target, sized, config)
+        return tuple(sized)
+
+    return compiled_for_declared(target, args, config.ranks, tried)
 
 
 @dataclass(frozen=True)

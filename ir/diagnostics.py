@@ -44,7 +44,7 @@ class MspcError(Exception):
 
     def __new__(cls, *_: Any, kind: type[Exception] | None = None, **__: Any) -> MspcError:
         made: Any = cls if kind is None or issubclass(cls, kind) else _member(cls, kind)
-        return super().__new__(made)
+        return super(MspcError, made).__new__(made)  # that of its kind: an OSError makes itself
 
     def __init__(  # type: ignore[reportInconsistentConstructor]  # __new__ looks at the kind only
         self,

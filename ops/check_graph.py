@@ -20,8 +20,8 @@ def check_graph(graph: Graph) -> None:
     sliced = "rank" in graph.attrs
     if sliced and graph.attrs["rank"] >= ranks:
         raise MspcError(f"{graph.name}: the header says rank {graph.attrs['rank']} of {ranks}")
-    if STAGE in graph.attrs:  # layouts are over the ranks of one stage
-        ranks //= max(1, int(graph.attrs.get(STAGES, 1)))
+    if STAGE in graph.attrs:
+        ranks = _ranks_of_stage(graph, ranks)  # that layouts are of
     for each in graph.graphs():
         for parameter in each.parameters:
             _check_parameter(parameter, ranks)
@@ -30,6 +30,16 @@ def check_graph(graph: Graph) -> None:
             _check_layouts(node, node.layout, node.type, ranks)
             for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
                 _check_layouts(node, layout, value.type, ranks)
+
+
+def _ranks_of_stage(graph: Graph, ranks: int) -> int:
+    """How many ranks each stage of a pipeline has. graph: of a rank of one. Raises MspcError where that cannot be."""
+    stage, stages = graph.attrs[STAGE], graph.attrs.get(STAGES, 1)
+    if type(stages) is not int or stages < 1 or ranks % stages or stage != graph.attrs.get("rank", 0) * stages // ranks:
+        raise MspcError(
+            f"{graph.name}: the header says stage {stage} of {stages}, and rank {graph.attrs.get('rank', 0)} of {ranks}"
+        )
+    return ranks // stages
 
 
 def _check_parameter(parameter: Parameter, ranks: int) -> None:

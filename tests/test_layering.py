@@ -172,7 +172,7 @@ _BOTH = "scripts know a module of this name, which is api's"
 LATE = {
     ("mspc.api.index.module", "mspc.api.index.asked"): "what a row makes may name every operator and function",
     ("mspc.api.ops", "mspc.api.common.tensor"): "operators that run at once make tensors",
-    ("mspc.api.call_handler", "mspc.engine.calls"): _LAUNCHES,
+    ("mspc.api.call_handler", "mspc.engine.default_handler"): _LAUNCHES,
     ("mspc.api.common.executor", "mspc.compiler.in_memory"): _LAUNCHES,
     ("mspc.api.common.executor", "mspc.engine.strategy_files"): _LAUNCHES,
     ("mspc.ops", "mspc.api.ops"): _BOTH,

@@ -75,6 +75,13 @@ def open_dimensions(cell: Any, args: Sequence[Any]) -> list[Dimension]:
     ]
 
 
+def is_open(arg: Any) -> bool:
+    """Whether an argument is a tensor of unknown sizes, or holds one."""
+    if isinstance(arg, tuple | list):
+        return any(map(is_open, arg))
+    return isinstance(arg, Tensor) and arg.declared is not None
+
+
 def _pairs(
     construct: Callable[..., Any], said: Mapping[str, Any], args: Sequence[Any]
 ) -> Iterator[tuple[str, tuple[int, ...], Tensor, Any]]:

@@ -7,49 +7,16 @@ Gradients are matched by their parameters, whatever buckets they travel in.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import field
 
+from mspc.commands.comparison.difference import Difference
 from mspc.commands.comparison.matching import MatchingRound, paired
-from mspc.commands.facts.model import EQUALS, CompileFacts, OperatorFact, PlannedMemory, RankFacts, ScopeTotals, cell_of
+from mspc.commands.comparison.planned_memory import memory_differences
+from mspc.commands.comparison.stages import Place, StageDifferences, is_whole, place_of, stage_differences
+from mspc.commands.facts.model import EQUALS, CompileFacts, OperatorFact, RankFacts, ScopeTotals, cell_of
 from mspc.commands.report.text import group, time_text
 from mspc.ir.late_dataclass import dataclass
-
-YES = "yes"
-RECOMPUTED, STORED, GATHERED = "computed again for gradients", "stored as", "gathered again for gradients"
-
-
-def memory_differences(first: PlannedMemory | None, second: PlannedMemory | None) -> list[Difference]:
-    """The cells and parameters that two plans treat otherwise; none where one of the two does not tell.
-
-    Every Difference has as its cell what the plans say of that name, and None where a plan leaves it as it is.
-    """
-    return [] if first is None or second is None else list(_differences(first, second))
-
-
-def _differences(first: PlannedMemory, second: PlannedMemory) -> Iterator[Difference]:
-    pairs = (
-        (RECOMPUTED, dict.fromkeys(first.recompute, YES), dict.fromkeys(second.recompute, YES)),
-        (STORED, first.parameters, second.parameters),
-        (GATHERED, dict.fromkeys(first.gather_again, YES), dict.fromkeys(second.gather_again, YES)),
-    )
-    for what, ours, theirs in pairs:
-        for name in dict.fromkeys([*ours, *theirs]):
-            if ours.get(name) != theirs.get(name):
-                yield Difference(name, what, "", ours.get(name), theirs.get(name))
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One thing that is not the same in both. name: of it. cell: around it. first, second: what it is in each; None
-    where it is in the other alone. why: the reasons that the texts give, the second's last."""
-
-    name: str
-    cell: str
-    line: str
-    first: str | None
-    second: str | None
-    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,17 +82,18 @@ class RankDifferences:
 @dataclass
 class Differences:
     """All that differs. names: of the two. layouts: of the operands of operators. memory: cells that are computed
-    again, parameters that are stored otherwise. tensors: inputs, parameters and outputs."""
+    again, parameters that are stored otherwise. stages: of pipelines. tensors: inputs, parameters and outputs."""
 
     names: tuple[str, str]
     header: list[Difference] = field(default_factory=list[Difference])
     layouts: list[Difference] = field(default_factory=list[Difference])
     memory: list[Difference] = field(default_factory=list[Difference])
+    stages: StageDifferences | None = None
     tensors: list[Difference] = field(default_factory=list[Difference])
     kinds: list[RankDifferences] = field(default_factory=list[RankDifferences])
 
     def __bool__(self) -> bool:
-        return bool(self.header or self.layouts or self.memory or self.tensors or self.kinds)
+        return bool(self.header or self.layouts or self.memory or self.stages or self.tensors or self.kinds)
 
 
 @dataclass(frozen=True)
@@ -162,10 +130,12 @@ def differences(first: CompileFacts, second: CompileFacts) -> Differences:
     ]
     found.layouts = list(_layouts(first, second))
     found.memory = memory_differences(first.memory, second.memory)
+    stages, moved = stage_differences(first.pipeline, second.pipeline)
+    found.stages = stages or None
     found.tensors = list(_tensors(first, second))
     kinds: dict[Hashable, RankDifferences] = {}
     for one, other in _same_ranks(first.kinds, second.kinds):
-        each = _ranks_differ(one, other, foreign)
+        each = _ranks_differ(one, other, foreign, moved)
         sums = each.sums[0]
         if each.operators or each.collectives or sums.scopes or sums.figures:
             same = kinds.setdefault(_without_groups(each), each)
@@ -211,11 +181,14 @@ def _tensors(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:
     if not first.tensors or not second.tensors:
         return
     ours, theirs = ({tensor.name: tensor for tensor in facts.tensors} for facts in (first, second))
+    partial = not all(facts.pipeline is None or is_whole(facts.pipeline) for facts in (first, second))
     for name in dict.fromkeys([*ours, *theirs]):
         one, other = ours.get(name), theirs.get(name)
         if one is None or other is None:
             there = one or other
             assert there is not None
+            if partial:
+                continue  # a stage that the folder lacks may have it
             if there.kind == "output" and not all(any(t.kind == "output" for t in f.tensors) for f in (first, second)):
                 continue  # a dump's text does not list them
             texts = [None if t is None else f"{t.type or t.slice} {t.layout}".strip() for t in (one, other)]
@@ -239,10 +212,12 @@ def _same_ranks(first: Sequence[RankFacts], second: Sequence[RankFacts]) -> list
     return list(pairs.values()) or list(zip(first[:1], second[:1], strict=False))
 
 
-def _ranks_differ(first: RankFacts, second: RankFacts, foreign: bool) -> RankDifferences:
+def _ranks_differ(
+    first: RankFacts, second: RankFacts, foreign: bool, moved: Collection[Place]
+) -> RankDifferences:  # fmt: skip
     return RankDifferences(
         ranks=(first.ranks, second.ranks),
-        operators=list(_operators(first, second, foreign)),
+        operators=list(_operators(first, second, foreign, moved)),
         collectives=list(_collectives(first, second, foreign)),
         sums=[
             RankSums(
@@ -252,7 +227,10 @@ def _ranks_differ(first: RankFacts, second: RankFacts, foreign: bool) -> RankDif
     )
 
 
-def _operators(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[Difference]:
+def _operators(
+    first: RankFacts, second: RankFacts, foreign: bool, moved: Collection[Place]
+) -> Iterator[Difference]:
+    """moved: what is in another stage, and so of other ranks."""
     same_rank = first.ranks[0] == second.ranks[0]
 
     def said(fact: OperatorFact) -> Hashable:
@@ -278,6 +256,8 @@ def _operators(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[D
             alike = all(ours == theirs for ours, theirs in told if ours and theirs)
             if said(one) == said(other) or (alike and one.outputs == other.outputs):
                 continue
+        elif moved and place_of(there) in moved:
+            continue
         attributes = one is not None and other is not None and one.attributes != other.attributes
         texts = [None if fact is None else _operator_text(fact, attributes) for fact in (one, other)]
         yield Difference(_phased(there.label, there.phase), cell_of(there.scope), there.line, texts[0], texts[1])

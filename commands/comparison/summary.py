@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mspc.commands.comparison.all_differences import GRADIENT_OF, Differences, RankDifferences, RankPair, SentDifference
+from mspc.commands.comparison.stage_tables import stage_tables
 from mspc.commands.comparison.tables import both_text, figures_table, memory_table, names_of, where_of
 from mspc.commands.facts.model import cell_of
 from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, dearest_kinds, named_cells
@@ -19,6 +20,8 @@ MOST = 10
 """Collectives that are named, those that change the most bytes."""
 MOST_MEMORY = 5
 """Cells and parameters that plans treat otherwise which are named."""
+MOST_STAGES = 8
+"""Stages, borders and cells in another stage that are named."""
 LEAST_NAME = 20
 """Characters of a cell's name that narrow tables have at least."""
 MOST_RANKS = 4
@@ -35,6 +38,7 @@ def print_differences(found: Differences) -> None:
     for told in found.header:
         print_line(f"{told.name}: {told.first} in {names[0]}, {told.second} in {names[1]}")
     tables = [
+        *((table, MOST_STAGES) for table in stage_tables(found.stages, names)),
         (cells_table(found, first, names), MOST_KINDS),
         (memory_table(found.memory, names), MOST_MEMORY),
         (changes_table(first.collectives), MOST),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mspc.commands.comparison.all_differences import (
-    Difference,
     Differences,
     Figure,
     RankDifferences,
     RankPair,
     RankSums,
 )
+from mspc.commands.comparison.difference import Difference
+from mspc.commands.comparison.stage_tables import stage_tables
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.text import group, size_text, time_text
 
@@ -33,6 +34,7 @@ def tables(found: Differences) -> list[Table]:
             [(d.name, d.cell, _text(d.first), _text(d.second)) for d in found.layouts], below=(1,),
         ),
         memory_table(found.memory, names),
+        *stage_tables(found.stages, names),
         Table(
             f"inputs, parameters and outputs that differ: {len(found.tensors)}", ("name", "kind", *names),
             [(d.name, d.cell, _text(d.first), _text(d.second)) for d in found.tensors], below=(2, 3),

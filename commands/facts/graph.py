@@ -32,7 +32,7 @@ from mspc.commands.report.facts import (
     ran_nodes,
     source_line,
 )
-from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
+from mspc.ir.graph import WORK, Constant, Graph, Node, OpLike, Parameter, Value, element_layouts, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
@@ -85,7 +85,8 @@ class GraphFacts:
                 continue
             if totals.seconds is not None and not node.op.is_view and not node.regions:
                 totals.seconds += seconds(node, self.machine) * (1 if times is None else times.count)
-            operators += self._operators(node)
+            if WORK not in node.attrs:  # of a stage's work on a micro-batch the schedule tells
+                operators += self._operators(node)
         plan = plan_memory(self.graph) if self.of_one_rank else None
         time = Timeline(self.graph, self.machine) if self.of_one_rank else None
         return RankFacts(

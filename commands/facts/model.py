@@ -120,12 +120,40 @@ class PlannedMemory:
 
 
 @dataclass(frozen=True)
+class StageFacts:
+    """One stage of a pipeline. idle: the part of a step in which it does not work; keeps: micro-batches at most at
+    once; None where there is no schedule. operators: of one of its ranks."""
+
+    idle: float | None
+    keeps: int | None
+    operators: tuple[OperatorFact, ...]
+
+
+@dataclass(frozen=True)
+class PipelineFacts:
+    """A network in several stages, as far as the folder has them.
+
+    count: of stages. schedule: its name, and micro_batches, chunks: of all stages; "" and 0 where there is none. step:
+    predicted seconds with the waits of stages for each other, None without a schedule. stages: by their numbers.
+    borders: by (source, target) the messages of a step, and the bytes that a rank sends in them.
+    """
+
+    count: int
+    schedule: str
+    micro_batches: int
+    chunks: int
+    step: float | None
+    stages: Mapping[int, StageFacts]
+    borders: Mapping[tuple[int, int], tuple[int, int]]
+
+
+@dataclass(frozen=True)
 class CompileFacts:
     """All that is known of one compile, dump or plan.
 
     name: as the user named it. layouts: of operators by their names in plans, a text for every operand; None where
     nothing is known of them. kinds: of ranks; empty for a plan. foreign: MindSpore wrote it. memory: None where
-    nothing tells.
+    nothing tells. pipeline: None of a network in one stage, and where nothing tells.
     """
 
     name: str
@@ -136,6 +164,7 @@ class CompileFacts:
     kinds: tuple[RankFacts, ...] = ()
     foreign: bool = False
     memory: PlannedMemory | None = None
+    pipeline: PipelineFacts | None = None
     notes: list[str] = field(default_factory=list[str])
 
 

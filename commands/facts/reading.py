@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,9 +14,10 @@ from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.graph import GraphFacts
 from mspc.commands.facts.kinds import edited_note, kinds_of
 from mspc.commands.facts.model import CompileFacts, PlannedMemory, RankFacts, TensorFact
+from mspc.commands.facts.pipeline import pipeline_facts
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
-from mspc.ir.graph import STAGE, STAGES, WORK, Graph
+from mspc.ir.graph import STAGE, Graph
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY
@@ -61,38 +62,30 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
     kinds: list[RankFacts] = []
     notes = [edited_note(edited)] if edited else []
     tensors: dict[str, TensorFact] = {}
-    of_stage: dict[int, Graph] = {}
-    stages: list[int | None] = []
+    graphs: dict[int, Graph] = {}
+    stages: list[int] = []
     for kind in found:
         graph = program.graph(kind.ranks[0], kind.text, frames=True)
         if kind.edited:
             check_graph(graph)
         read = GraphFacts(graph, False, True, machine)
         kinds.append(read.of_ranks(kind.ranks))
-        stages.append(_number(graph.attrs, STAGE))
-        of_stage.setdefault(stages[-1] or 0, graph)
+        stages.append(_number(graph.attrs, STAGE) or 0)
+        graphs.setdefault(stages[-1], graph)
         tensors = {tensor.name: tensor for tensor in read.tensors()} | tensors
-    if any(WORK in node.attrs for graph in of_stage.values() for node in graph.nodes):
-        kinds = _with_idle(kinds, stages, [of_stage[stage] for stage in sorted(of_stage)], machine)
+    pipeline = pipeline_facts(graphs, {stage: kinds[stages.index(stage)] for stage in graphs}, machine)
+    if pipeline is not None:
+        kinds = [
+            replace(kind, idle=pipeline.stages[stage].idle) for kind, stage in zip(kinds, stages, strict=True)
+        ]
     held = (*tensors.values(), *_outputs(program))
     plan = program.plan
     memory = None if plan is None else PlannedMemory(plan.recompute, plan.parameters, plan.gather_again)
     layouts = None if plan is None else plan.operators
     return CompileFacts(
-        str(folder), program.ranks, program.mode, layouts, held, tuple(kinds), memory=memory, notes=notes
-    )
-
-
-def _with_idle(
-    kinds: Sequence[RankFacts], stages: Sequence[int | None], graphs: Sequence[Graph], machine: Machine
-) -> list[RankFacts]:  # fmt: skip
-    """The facts with how long each stage is idle, where there is a graph of every one."""
-    if len(graphs) < int(graphs[0].attrs.get(STAGES, 1)):
-        return list(kinds)
-    from mspc.commands.report.stage_times import stage_times  # late: few programs have stages
-
-    times = stage_times(graphs, machine)
-    return [replace(kind, idle=times.idle_share(stage or 0)) for kind, stage in zip(kinds, stages, strict=True)]
+        str(folder), program.ranks, program.mode, layouts, held, tuple(kinds), memory=memory, pipeline=pipeline,
+        notes=notes,
+    )  # fmt: skip
 
 
 def planned_memory(plan: PlanFile) -> PlannedMemory:

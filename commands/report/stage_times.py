@@ -35,6 +35,16 @@ def check_picture(path: Path) -> None:
         raise MspcError(f"--schedule {path}: its name ends in neither .svg nor .txt")
 
 
+def work_of(node: Node) -> tuple[str, int, int]:
+    """(kind, chunk, micro-batch) of a node that works on a micro-batch. Raises MspcError where it does not say so: a
+    file that was changed by hand may hold anything."""
+    kind, chunk, number = (node.attrs.get(key) for key in (WORK, CHUNK, MICRO_BATCH))
+    if kind not in KINDS or not all(isinstance(n, int) and n >= 0 for n in (chunk, number)):
+        told = f"{WORK}: {kind}, {CHUNK}: {chunk}, {MICRO_BATCH}: {number}"
+        raise MspcError(f"{node.label}: no work on a micro-batch is {told}", frames=node.frames)
+    return str(kind), int(str(chunk)), int(str(number))
+
+
 def stage_times(
     graphs: Sequence[Graph], machine: Machine = H200, own: Seconds | None = None, way: Seconds | None = None
 ) -> Timeline:  # fmt: skip
@@ -56,6 +66,8 @@ def stage_times(
             "the program has no stages that work on micro-batches, and so no schedule",
             notes=["set pipeline_stages, and put the network into a PipelineCell"],
         )
+    if micro_batches > sum(WORK in node.attrs for graph in graphs for node in graph.nodes):
+        raise MspcError(f"the program works on micro-batch {micro_batches - 1}, and not on all of those before it")
     schedule = chosen_schedule(graphs[0].attrs, micro_batches)
     times = {key: sum(each) / len(each) for program in programs for key, each in program.times.items()}
     every = {(chunk, kind): times.get((chunk, kind), 0.0) for chunk in range(schedule.chunks) for kind in KINDS}
@@ -100,17 +112,18 @@ class _Program:
             elif not op.is_view:
                 made.behind += own(node)
             if WORK in node.attrs:  # what has been done since the last one is done for it
-                made.times.setdefault((node.attrs[CHUNK], node.attrs[WORK]), []).append(made.behind)
-                made.micro_batches.add(node.attrs[MICRO_BATCH])
+                kind, chunk, number = work_of(node)
+                made.times.setdefault((chunk, kind), []).append(made.behind)
+                made.micro_batches.add(number)
                 made.behind = 0.0
         return made
 
     def _send(self, node: Node, op: SendToStage, time: float) -> None:
         source = node.inputs[0]
         made = source.inputs[0] if isinstance(source, Node) and isinstance(source.op, TupleGetItem) else None
-        if op.micro_batch == 0 and isinstance(made, Node) and CHUNK in made.attrs:
-            chunk = made.attrs[CHUNK]
-            key = chunk, chunk + (1 if made.attrs[WORK] == FORWARD else -1), op.stage
+        if op.micro_batch == 0 and isinstance(made, Node) and WORK in made.attrs:
+            kind, chunk, _ = work_of(made)
+            key = chunk, chunk + (1 if kind == FORWARD else -1), op.stage
             self.messages[key] = self.messages.get(key, 0.0) + time
 
 

@@ -11,6 +11,7 @@ from mspc.commands.facts.graph import GraphFacts, listed_ranks
 from mspc.commands.facts.model import CollectiveFact
 from mspc.commands.view.groups import Strides, members_of, strides_of_axes, strides_of_members
 from mspc.commands.view.schedule import rounded
+from mspc.commands.view.stages import message_facts
 from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.base import Collective
 
@@ -18,8 +19,9 @@ from mspc.ops.collective.base import Collective
 def collective_facts(graph: Graph, machine: Machine, rank: int = -1, runs: int = 1) -> dict[int, dict[str, Any]]:
     """By the number of a collective's node: `group`, the strides of its axes as `groups.members_of` takes them, or
     `members` where they lie by no rule; on a rank's graph `bytes` that the rank sends, `seconds` and the `link`, of
-    MindSpore's dumps the `bytes`. rank: whose graph it is, where the graph does not say. runs: how often a step runs
-    the graph; bytes and seconds are those of the step."""
+    MindSpore's dumps the `bytes`; of a message between stages the `message`, as `message_facts` has it. rank: whose
+    graph it is, where the graph does not say. runs: how often a step runs the graph; bytes and seconds are those of the
+    step."""
     rank = rank if rank >= 0 else graph.attrs.get("rank", 0)
     told = GraphFacts(graph, foreign=True, of_one_rank=False, machine=machine)
     found: dict[int, dict[str, Any]] = {}
@@ -44,7 +46,7 @@ def _facts(node: Node, op: Collective, rank: int, machine: Machine, runs: int) -
     facts = _group(op.members, rank)
     return facts | {
         "bytes": rounded(sent_bytes(node) * runs), "seconds": rounded(seconds(node, machine) * runs),
-        "link": _link(op.members, machine),
+        "link": _link(op.members or (rank, *op.partners(rank)), machine), **message_facts(node, rank),
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from mspc.commands.facts.targets import check_used, compiled_folder, file_of, is
 from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.table import print_line
 from mspc.commands.report.text import size_text
-from mspc.commands.view.dump import read_dump
+from mspc.commands.view.dump import read_dump, several
 from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import html_of
 from mspc.ir.files.atomic_writing import check_writable, utf8_bytes, write_atomically
@@ -85,11 +85,8 @@ def _summary(facts: dict[str, Any]) -> str:
     nodes, collectives = (sum(map(len, those)) for those in (
         [graph["nodes"]["op"] for graph in shown], [graph["collectives"] for graph in shown]
     ))  # fmt: skip
-    counts = _several(nodes, "node"), _several(collectives, "collective")
+    counts = several(nodes, "node"), several(collectives, "collective")
     if not facts["programs"]:
         return ", ".join(counts)
-    return f"{', '.join(counts)} of {_several(facts['ranks'], 'rank')} in {_several(len(facts['programs']), 'program')}"
+    return f"{', '.join(counts)} of {several(facts['ranks'], 'rank')} in {several(len(facts['programs']), 'program')}"
 
-
-def _several(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"

@@ -13,7 +13,8 @@ from mspc.commands.view.kinds import kind_facts
 from mspc.compiler.shared_graphs import stages_again
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import read_begin
-from mspc.ir.graph import Graph
+from mspc.ir.graph import STAGE, Graph
+from mspc.ir.graph import STAGES as PIPELINE
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.opaque import Module
 from mspc.ir.text.parser import parse
@@ -26,6 +27,8 @@ CONFIGURED, DECIDED = ("recompute_cells", "shard_by_plan", "check_strategies"), 
 PLANS = ("fuse_gradients", "lower_redistribution", "reduce_gradients", DECIDED)
 """Passes whose dumps hold the graph of all ranks with its layouts, the latest first."""
 STAGES = frozenset({*CONFIGURED, *PLANS})
+MOST_NODES = 17_000
+"""Nodes of the programs of stages that a page holds together: it is to stay below 5 MB."""
 _AFTER = re.compile(r"# after: (\w+),")
 
 
@@ -33,9 +36,10 @@ _AFTER = re.compile(r"# after: (\w+),")
 class Dump:
     """What is shown. title: the folder or file as it was named. ranks: of the compile, 0 where nothing says it.
 
-    kinds: of ranks, as the page has them. ranks_of: the ranks of each. programs: a graph for each. plan: the graph of
-    all ranks, with its layouts. configured, decided: the same ahead of the pass that decides on layouts, and behind it.
-    module: of a single file.
+    kinds: of ranks, as the page has them. ranks_of: the ranks of each. programs: a graph for each. stages: by a stage's
+    number the program of its first ranks, also where that is none of `programs`, which would be too large. plan: the
+    graph of all ranks, with its layouts. configured, decided: the same ahead of the pass that decides on layouts, and
+    behind it. module: of a single file.
     """
 
     title: str
@@ -45,6 +49,7 @@ class Dump:
     kinds: Sequence[Mapping[str, object]] = ()
     ranks_of: Sequence[Sequence[int]] = ()
     programs: list[Graph] = field(default_factory=list[Graph])
+    stages: dict[int, Graph] = field(default_factory=dict[int, Graph])
     plan: Graph | None = None
     configured: Graph | None = None
     decided: Graph | None = None
@@ -82,6 +87,40 @@ def _check(graph: Graph, path: Path) -> None:
         raise MspcError(f"{path}: {error.message}", notes=error.notes, frames=error.frames) from None
 
 
+def _shown(found: Dump) -> list[int]:
+    """Which programs a page holds, by their numbers: all, or of stages as many as are not too large together. The first
+    of every stage go before others, and those of the first stage and the last before those between."""
+    if len(found.stages) < 2:
+        return list(range(len(found.programs)))
+    first = {id(graph): stage for stage, graph in found.stages.items()}
+    ends = (min(found.stages), max(found.stages))
+
+    def rank(number: int) -> tuple[bool, bool, int]:
+        stage = first.get(id(found.programs[number]))
+        return stage is None, stage not in ends, number
+
+    left, shown = MOST_NODES, list[int]()
+    for number in sorted(range(len(found.programs)), key=rank):
+        left -= sum(len(graph.nodes) for graph in found.programs[number].graphs())
+        if shown and left < 0:
+            break
+        shown.append(number)
+    return sorted(shown)
+
+
+def several(count: int, what: str) -> str:
+    """`1 stage`, `2 stages`."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _said_of(graph: Graph) -> dict[str, object]:
+    """What all graphs of a compile have in common: how many ranks run it, and in which mode. The graph of all ranks of
+    several stages is one of a stage's ranks, until it is cut."""
+    ranks, stages = graph.attrs.get("ranks"), graph.attrs.get(PIPELINE, 1)
+    is_whole = isinstance(ranks, int) and isinstance(stages, int) and STAGE not in graph.attrs
+    return {"ranks": ranks * stages if is_whole else ranks, "mode": graph.attrs.get("mode")}
+
+
 class _CompileFolder:
     """The folder of one compile."""
 
@@ -100,12 +139,20 @@ class _CompileFolder:
             if kind.edited:
                 _check(graph, self.path / program.execute[kind.ranks[0]])
             found.programs.append(graph)
+            found.stages.setdefault(int(graph.attrs.get(STAGE, 0)), graph)
+        held = sum(len(kind.ranks) for kind in kinds)
+        shown, every = _shown(found), len(kinds)
+        if len(shown) < every:
+            kinds, found.programs = [kinds[i] for i in shown], [found.programs[i] for i in shown]
+            found.notes.append(
+                f"the page would be large with {several(every, 'program')} of {several(len(found.stages), 'stage')}: "
+                f"in full it shows {several(len(shown), 'program')}; mspc compile --rank R writes others"
+            )
         found.ranks_of = [kind.ranks for kind in kinds]
         found.kinds = kind_facts(program, kinds)
         if edited:
             found.notes.append(edited_note(edited))
         self._read_stages(found)
-        held = sum(len(kind.ranks) for kind in kinds)
         if held < program.ranks:
             found.notes.append(f"the folder holds {held} of {program.ranks} ranks' programs")
         return found
@@ -147,11 +194,12 @@ class _CompileFolder:
         """The graph of all ranks in a file, which must be of the compile that the rank's program is of."""
         graph = parse(dump_text(path), REGISTRY, str(path)).main
         shown = path.relative_to(self.path)
-        for key in ("ranks", "mode"):
-            if graph.attrs.get(key) != program.attrs.get(key):
+        own, others = _said_of(graph), _said_of(program)
+        for key, value in own.items():
+            if value != others[key]:
                 raise MspcError(
-                    f"{self.path} holds dumps of different compiles: {shown} has {key} {graph.attrs.get(key)}, "
-                    f"the programs have {program.attrs.get(key)}"
+                    f"{self.path} holds dumps of different compiles: {shown} has {key} {value}, the programs have "
+                    f"{others[key]}"
                 )
         there = {parameter.name: parameter.type for parameter in graph.parameters}
         for parameter in program.parameters:

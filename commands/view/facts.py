@@ -16,6 +16,7 @@ from mspc.commands.view.memory import is_planned, memory_facts
 from mspc.commands.view.origins import Origins
 from mspc.commands.view.regions import add_regions
 from mspc.commands.view.schedule import machine_facts, rounded, schedule
+from mspc.commands.view.stages import stage_facts
 from mspc.commands.view.tables import Tables
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
@@ -66,6 +67,7 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dic
         "graphs": graphs,
         "main": next((i for i, graph in enumerate(modules) if graph.name == entry), 0),
         "plan": plan,
+        "stages": stage_facts(dump.programs, dump.stages, machine, tables),
         "ways": ways,
         "measured": measured,
         **tables.as_dict(),

@@ -10,6 +10,7 @@ from mspc.ir.graph import Graph, Value, element_types
 from mspc.ops.check_graph import check_graph
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
+from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_classes import CLASSES
 from mspc.runtime.memory_plan import plan_memory
 
@@ -37,15 +38,19 @@ def memory_facts(graph: Graph) -> dict[str, Any]:
                 _extend(found.setdefault((place.offset, place.nbytes), []), index, until, CLASSES.index(name))
     blocks = sorted(([*key, *rest] for key, rows in found.items() for rest in rows), key=lambda row: (row[2], row[0]))
     return {
-        "sizes": {
-            "weights": plan.weights, "states": plan.states, "inputs": plan.inputs, "constants": plan.constants,
-            "arena": plan.arena, "gradients": plan.gradients, "activations": plan.activations,
-            "temporary": plan.temporary,
-            "lower_bound": plan.lower_bound, "peak": plan.peak,
-        },
+        "sizes": sizes_of(plan),
         "classes": CLASSES,
         "blocks": [row[:-1] for row in blocks],
         "kinds": [row[-1] for row in blocks],
+    }  # fmt: skip
+
+
+def sizes_of(plan: MemoryPlan) -> dict[str, int]:
+    """Bytes of what is stored all the time, of the arena and of the classes in it."""
+    return {
+        "weights": plan.weights, "states": plan.states, "inputs": plan.inputs, "constants": plan.constants,
+        "arena": plan.arena, "gradients": plan.gradients, "activations": plan.activations,
+        "temporary": plan.temporary, "lower_bound": plan.lower_bound, "peak": plan.peak,
     }  # fmt: skip
 
 

@@ -22,12 +22,13 @@ sys.path.insert(0, str(ROOT))
 from tests import browser  # noqa: E402 -- the checkout's folder must be known first
 
 COLOURS = 256
+WITH_FILES = ("tutorial.md", "pipelines.md")
 FILE = re.compile(r"<!-- file: (\S+) -->\n```\w*\n(.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A page in one state. script: from the checkout, or a file of the tutorial. collective: the number of the chosen
+    """A page in one state. script: from the checkout, or a file in docs/. collective: the number of the chosen
     one in the order of the step; None: none is chosen. tab: the view that is shown. size: of the window, in pixels."""
 
     name: str
@@ -44,6 +45,7 @@ PICTURES = (
     Picture("view-quickstart", "samples/quickstart/net.py", 8, "network", 2),
     Picture("view-graph", "samples/quickstart/net.py", 8, "graph", 2),
     Picture("view-step", TRANSFORMER, 8, "step", 2, (1280, 620)),
+    Picture("view-stages", "staged.py", 8, "step", None, (1280, 620)),
     Picture("view-transformer", TRANSFORMER, 8, "network", 2),
     Picture("view-resnet50", RESNET, 8, "network", 20),
     Picture("view-memory", RESNET, 8, "memory", None, (1280, 720)),
@@ -93,8 +95,9 @@ def main() -> None:
     if reason := browser.why_not():
         sys.exit(reason)
     with tempfile.TemporaryDirectory() as folder, browser.browser() as running:
-        for name, text in FILE.findall((ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")):
-            (Path(folder) / name).write_text(text, encoding="utf-8")
+        for page in WITH_FILES:
+            for name, text in FILE.findall((ROOT / "docs" / page).read_text(encoding="utf-8")):
+                (Path(folder) / name).write_text(text, encoding="utf-8")
         for picture in PICTURES:
             if names and picture.name not in names:
                 continue

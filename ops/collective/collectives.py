@@ -26,7 +26,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Mul, RealDiv
 from mspc.ops.math.comparison import Equal
 from mspc.ops.memory_order import Order, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice
@@ -63,6 +63,12 @@ class AllReduce(Collective):
             return (b.emit(RealDiv(), b.emit(summed, b.emit(Mul(), dout, out)), x),)
         chosen = b.emit(Cast(x.tensor_type.dtype), b.emit(Equal(), x, out))
         return (b.emit(Mul(), b.emit(summed, dout), chosen),)
+
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        """Of zeros there is nothing to combine, whether they are read as global or as every rank's own."""
+        from mspc.ops.collective.known_zeros import is_all_zero  # late: few scripts call collectives in global modes
+
+        return list(inputs) if all(map(is_all_zero, inputs)) else None
 
     def infer(self, *types: Type) -> Type:
         tensors = [t for t in types if isinstance(t, TensorType)]

@@ -66,11 +66,12 @@ class ParameterCut:
 
 @dataclass(frozen=True)
 class StrategyFile:
-    """What a file says."""
+    """What a file says. stages: by operator the stage of the pipeline that it is in, where that is not `stage`."""
 
     operators: Mapping[str, Cuts] = field(default_factory=dict[str, Cuts])
     parameters: Mapping[str, ParameterCut] = field(default_factory=dict[str, ParameterCut])
     stage: int = 0
+    stages: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def write_strategies(path: Path, strategies: StrategyFile) -> None:
@@ -155,7 +156,7 @@ def _as_message(strategies: StrategyFile) -> bytes:
     found = [put_integer(1, strategies.stage)]
     for name, strategy in sorted(strategies.operators.items()):
         rows = b"".join(put_bytes(2, _row(shards)) for shards in strategy)
-        item = put_text(1, name) + put_bytes(2, put_integer(1, strategies.stage) + rows)
+        item = put_text(1, name) + put_bytes(2, put_integer(1, strategies.stages.get(name, strategies.stage)) + rows)
         found.append(put_bytes(2, item))
     for name, sharding in sorted(strategies.parameters.items()):
         found.append(put_bytes(3, put_text(1, name) + put_bytes(2, _layouts(sharding))))
@@ -186,19 +187,21 @@ def _from_message(data: bytes) -> StrategyFile:
     stage = 0
     operators: dict[str, Cuts] = {}
     parameters: dict[str, ParameterCut] = {}
+    stages: dict[str, int] = {}
     for item in fields(data, 0, len(data)):
         if item.number == 1 and item.kind == VARINT:
             stage = item.value
         elif item.number == 2:
             name, inner = _named(data, item)
-            rows = [f for f in fields(data, inner.begin, inner.end) if f.number == 2]
-            operators[name] = tuple(tuple(_numbers(data, row)) for row in rows)
+            parts = [*fields(data, inner.begin, inner.end)]
+            operators[name] = tuple(tuple(_numbers(data, row)) for row in parts if row.number == 2)
+            stages[name] = next((part.value for part in parts if part.number == 1 and part.kind == VARINT), 0)
         elif item.number == 3:
             name, inner = _named(data, item)
             parameters[name] = _parameter(data, inner)
         else:
             raise ValueError(f"field {item.number} is not known")
-    return StrategyFile(operators, parameters, stage)
+    return StrategyFile(operators, parameters, stage, {name: own for name, own in stages.items() if own != stage})
 
 
 def _named(data: bytes, item: WireField) -> tuple[str, WireField]:
@@ -248,7 +251,10 @@ def _sharding(
 
 def _as_json(strategies: StrategyFile) -> str:
     operators = {
-        name: {"stage": strategies.stage, "parallel_strategy": [list(shards) for shards in strategy]}
+        name: {
+            "stage": strategies.stages.get(name, strategies.stage),
+            "parallel_strategy": [list(shards) for shards in strategy],
+        }
         for name, strategy in sorted(strategies.operators.items())
     }
     parameters = {
@@ -282,8 +288,13 @@ def _from_json(data: bytes) -> StrategyFile:
         for name, (what, entry) in entries.items()
     }
     parameters = {name: _json_sharding(entry, what) for name, (what, entry) in layouts.items()}
-    stage = content.get("current_stage", 0)
-    return StrategyFile(operators, parameters, stage if type(stage) is int else 0)
+    stage = _stage(content.get("current_stage", 0))
+    stages = {name: _stage(entry.get("stage", 0)) for name, (_, entry) in entries.items()}
+    return StrategyFile(operators, parameters, stage, {name: own for name, own in stages.items() if own != stage})
+
+
+def _stage(number: Any) -> int:
+    return number if type(number) is int else 0
 
 
 def _json_sharding(entry: dict[str, Any], what: str) -> ParameterCut:

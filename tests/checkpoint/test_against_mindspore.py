@@ -13,7 +13,12 @@ import pytest
 import mspc as ms
 from mspc import Tensor
 from mspc.ir.types import DTYPES
-from mspc.parallel import build_searched_strategy, merge_sliced_parameter, transform_checkpoints
+from mspc.parallel import (
+    build_searched_strategy,
+    merge_pipeline_strategys,
+    merge_sliced_parameter,
+    transform_checkpoints,
+)
 from mspc.plans.files.parameter_layouts import layout_of
 from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
 from tests.conftest import HANG
@@ -166,3 +171,15 @@ def test_strategy_files_of_mindspore_are_read(tmp_path: Path) -> None:
     transform_checkpoints(str(tmp_path / "src"), str(tmp_path / "dst"), "w", str(tmp_path / "s.ckpt"))
     again = ms.load_checkpoint(str(tmp_path / "dst" / "rank_0" / "w0.ckpt"))
     assert all(np.array_equal(again[name].asnumpy(), whole(name)) for name in CUTS)
+
+
+@pytest.mark.parametrize("suffix", ["ckpt", "json"])
+def test_stages_are_merged_alike(suffix: str, tmp_path: Path) -> None:
+    cuts = {name: cut for name, cut in CUTS.items() if name != "several" or suffix == "ckpt"}
+    for stage in (0, 1):
+        of_stage = {f"{name}.{stage}": cut for name, cut in cuts.items()}
+        content = StrategyFile({f"MatMul_{stage}": ((2, 4), (4, 1))}, of_stage, stage)
+        write_strategies(tmp_path / "stages" / f"s{stage}.{suffix}", content)
+    merge_pipeline_strategys(str(tmp_path / "stages"), str(tmp_path / f"own.{suffix}"))
+    mindspore(f"ms.merge_pipeline_strategys('stages', 'theirs.{suffix}')", tmp_path)
+    assert read_strategies(tmp_path / f"own.{suffix}") == read_strategies(tmp_path / f"theirs.{suffix}")

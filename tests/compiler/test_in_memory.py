@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import Parameter, Tensor, nn, ops
+from mspc import Parameter, Symbol, Tensor, nn, ops
 from mspc import dataset as ds
 from mspc.api import context, state
 from mspc.api.state import Session
@@ -268,3 +268,52 @@ def test_a_strategy_that_fits_no_cast_changes_nothing(cuts: tuple[int, ...], fou
     net = Net()
     _cell_graph_executor.compile(net, Tensor(shape=(8, 16), dtype=ms.float32, init="ones"))
     assert _cell_graph_executor._get_shard_strategy(net)["Default/Cast-op0"] == [found]
+
+
+def unknown(*shape: Any) -> Tensor:
+    return Tensor(shape=shape, dtype=ms.float32)
+
+
+DECLARED = [
+    (unknown(Symbol(divisor=4), 16), (4, 16)),
+    (unknown(Symbol(divisor=4, remainder=2, min=9), 16), (10, 16)),
+    (unknown(Symbol(divisor=2, max=7, min=5), 16), (6, 16)),
+    (unknown(Symbol(), 16), (2, 16)),  # 1 row is not divided by 2
+    (unknown(None, 16), (8, 16)),
+    (unknown(-1, None), (16, 16)),
+]
+
+
+@pytest.mark.parametrize(("declared", "shape"), DECLARED)
+def test_sizes_that_are_unknown_are_some_for_which_the_network_compiles(
+    declared: Tensor, shape: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch")
+    network = Network(((2, 2), (2, 2)))
+    network.set_inputs(declared)
+    _cell_graph_executor.compile(network, declared)
+    assert f"unknown sizes are taken as {shape}: the graph is of these" in capsys.readouterr().err
+    assert network.parameter_layout_dict["w"] == ([2, 2, 2], [1, 0], [8, 4], 0, True, "")
+
+
+def test_a_last_size_may_be_that_of_a_parameter(capsys: pytest.CaptureFixture[str]) -> None:
+    nn.Dense(23, 7).compile(unknown(None, None))
+    assert "taken as (1, 23)" in capsys.readouterr().err
+
+
+def test_symbols_take_steps_of_one_number_together(capsys: pytest.CaptureFixture[str]) -> None:
+    class Shifted(nn.Cell):
+        def construct(self, tokens: Any, more: Any) -> Any:
+            return tokens[:, :-1] + more[0] + more[1]
+
+    rows = Symbol(divisor=8, unique=True)
+    longer, length = Symbol(divisor=16, remainder=1), Symbol(divisor=16)
+    Shifted().compile(unknown(rows, longer), (unknown(rows, length), unknown(length)))
+    assert "taken as (8, 17), [(8, 16), (16,)]" in capsys.readouterr().err
+
+
+def test_declared_sizes_for_which_nothing_compiles_say_what_was_tried() -> None:
+    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, dataset_strategy="full_batch")
+    with pytest.raises(ValueError, match="dimension 1 of input 0 says 3") as refused:
+        _cell_graph_executor.compile(Network(((2, 2), (2, 2))), unknown(Symbol(divisor=2), 3))
+    assert refused.value.notes[-1] == "unknown sizes were taken as (2, 3), and as others"

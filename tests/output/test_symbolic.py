@@ -153,3 +153,12 @@ def test_every_point_counts() -> None:
     corners = set(product((0, 1), repeat=3))
     assert corners < set(points_of(3))
     assert len(points_of(3)) == 12
+
+
+def test_a_compile_without_a_call_has_one_too(tmp_path: Path, capsys: Any) -> None:
+    script = tmp_path / "net.py"
+    text = SCRIPT.replace("CONSTRUCT", CONSTRUCT).replace("SIZES", "size, 16").partition("x = Tensor")[0]
+    script.write_text(f"{text}net.compile(*net.get_inputs())\n")
+    compile_target(str(script), CompileOptions(ranks=4, level=1, out=tmp_path / "out", only_ranks=(1,)))
+    assert "# compiled with s1 = 4; s1 = 8; s1 = 12:\n" in (tmp_path / "out" / "symbolic_graph.txt").read_text()
+    assert "unknown sizes are taken as (4, 16), (4, 16)" in capsys.readouterr().err

@@ -205,6 +205,21 @@ def test_compilers_that_place_collectives_take_none(eight, mode):
     assert "ops.clip_by_global_norm" in refused.value.notes[1]
 
 
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_zeros_of_all_ranks_are_zeros_in_every_mode(eight, op):
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.reduce = ops.AllReduce(op)
+
+        def construct(self, x):
+            status = ops.depend(ops.zeros((8,)), x)
+            return x, self.reduce(ops.ReduceSum()(status, (0,)))
+
+    compiled = compile_call(Net(), (TensorType(FLOAT32, (8, 2)),), Config(mode="semi_auto_parallel", ranks=8))
+    assert all(node.op.over_mesh for node in compiled.graph.nodes if node.op.name == "AllReduce")
+
+
 def test_ranks_of_this_host(eight):
     session = state.swap(Session(rank=5, size=8, local_rank=1, local_size=4, launched=True, initialized=True))
     comm.create_group("mixed", [6, 0, 5, 3])

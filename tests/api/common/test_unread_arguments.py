@@ -76,6 +76,7 @@ REASONS = {
         nn/loss_scaler.py:all_finite.status nn/loss_scaler.py:StaticLossScaler.adjust.grads_finite
         train/callback.py:TimeMonitor.on_train_begin.run_context train/callback.py:TimeMonitor.epoch_begin.run_context
         train/callback.py:TimeMonitor.step_begin.run_context train/callback.py:TimeMonitor.step_end.run_context
+        train/utilization.py:FlopsUtilizationCollector.step_begin.run_context
         train/history.py:History.on_train_begin.run_context
         train/plateau_callbacks.py:_Monitored.on_train_begin.run_context
         train/plateau_callbacks.py:EarlyStopping.on_train_end.run_context ops/eager.py:EagerOneRank""",

@@ -12,7 +12,7 @@ const LEFT = 110;
 const WIDTH_OF_TEXT = 40; // pixels from which on a span is written into
 
 /** The width of an element, as it is laid out. */
-function useWidth() {
+export function useWidth() {
   const box = useRef(null);
   const [width, setWidth] = useState(800);
   useEffect(() => {
@@ -47,7 +47,7 @@ export function Steps({ graph, rank, ...others }) {
   const title = graph.title[0].toUpperCase() + graph.title.slice(1);
   return (
     <div>
-      <Timeline graph={graph} times={null} {...others}><b>{title}, predicted.</b> A step takes {timeText(schedule.total)}: {timeText(schedule.compute)} are computed, {schedule.communication ? `${timeText(schedule.communication)} communicated, of which ${shareText(schedule.hidden)} run beside the computation.` : "nothing is communicated."}</Timeline>
+      <Timeline graph={graph} times={null} {...others}><b>{title}, predicted.</b> {graph.stage < 0 ? "A step takes" : "Without waits for other stages a step takes"} {timeText(schedule.total)}: {timeText(schedule.compute)} are computed, {schedule.communication ? `${timeText(schedule.communication)} communicated, of which ${shareText(schedule.hidden)} run beside the computation.` : "nothing is communicated."}</Timeline>
       {measured && <Timeline graph={graph} times={measured.nodes} {...others}><b>Rank {rank}, measured.</b> The mean of {several(measured.steps, "step")}.</Timeline>}
     </div>
   );

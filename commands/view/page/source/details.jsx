@@ -121,21 +121,38 @@ export function neighbours(model, index) {
   return [...new Set(found)].slice(0, 3);
 }
 
-function Collective({ graph, index, rank }) {
+/** Who sends a message between stages, and to whom. */
+function Message({ graph, index, rank, go }) {
+  const { message } = graph.collective(index);
+  const other = graph.otherSide(index, rank);
+  return (
+    <>
+      <Term name={message.received ? "from" : "to"}>rank {rank + message.away} of stage {message.stage}</Term>
+      {message.micro_batch >= 0 && <Term name="micro-batch">{message.micro_batch}</Term>}
+      {message.received && <Term name="received by a rank">{bytesText(message.bytes)}</Term>}
+      <Term name="other side">{other ? <><NodeLink graph={other[0]} index={other[1]} go={go} /> <span class="type">in the {other[0].title}</span></> : "not in the dump"}</Term>
+    </>
+  );
+}
+
+function Collective({ graph, index, rank: asked, go }) {
   const { model } = graph;
-  const collective = graph.collective(index);
+  const given = graph.collective(index);
   const reason = graph.text("reason", index);
+  const rank = given.message && (graph.facts.kind === "file" || !graph.isRunBy(asked)) ? given.message.rank : asked;
+  const collective = given.message ? { ...given, group: null, members: [rank, rank + given.message.away].sort((a, b) => a - b) } : given;
   const group = collective.group ? members(collective.group, rank) : collective.members;
   return (
     <section class="collective">
       <h3>Why it is here</h3>
       <p class="reason">{reason || "The dump gives no reason: the script calls it, or another compiler wrote the dump."}</p>
       <dl>
-        {collective.bytes !== undefined && <Term name="sent by a rank">{bytesText(collective.bytes)} in a step</Term>}
+        {collective.message && <Message graph={graph} index={index} rank={rank} go={go} />}
+        {collective.bytes !== undefined && !collective.message?.received && <Term name="sent by a rank">{bytesText(collective.bytes)} in a step</Term>}
         {collective.seconds !== undefined && <Term name="predicted">{timeText(collective.seconds)} {collective.link}, on {model.facts.machine.name}</Term>}
-        <Term name="group">{group.length ? ranksText(group) : "not in the dump"}</Term>
+        <Term name={collective.message ? "ranks" : "group"}>{group.length ? ranksText(group) : "not in the dump"}</Term>
       </dl>
-      {group.length > 0 && model.facts.ranks > 0 && <GroupPicture collective={collective} ranks={model.facts.ranks} rank={rank} />}
+      {group.length > 0 && model.facts.ranks > 0 && <GroupPicture collective={collective} ranks={model.facts.ranks} rank={rank} stages={model.facts.stages?.count} />}
     </section>
   );
 }
@@ -224,7 +241,7 @@ export function NodeDetails({ graph, index, rank, setRank, go, show }) {
       <h2><Phase phase={graph.phase(index)} /> {graph.label(index)} <span class="number">%{index}</span></h2>
       <p class="where">{graph.phase(index)}{text("scope") && <> in <code>{text("scope")}</code></>}</p>
       {!graph.isRunBy(rank) && <p class="note elsewhere">Rank {rank} runs another program, which lacks this node: what is told here is of the {graph.title}.</p>}
-      {graph.collective(index) && <Collective graph={graph} index={index} rank={rank} />}
+      {graph.collective(index) && <Collective graph={graph} index={index} rank={rank} go={go} />}
       {!graph.collective(index) && text("reason") && <section><h3>Why it is here</h3><p class="reason">{text("reason")}</p></section>}
       <Source model={model} stack={graph.columns.stack[index]} />
       <section>

@@ -9,6 +9,7 @@ import { Drawing } from "./drawing.jsx";
 import { CollectiveMark, Icon } from "./icons.jsx";
 import { Model } from "./model.js";
 import { firstOpen, pathsTo, rowOf } from "./scopes.js";
+import { StageMemory, Stages } from "./stages.jsx";
 import { Collectives, Costs, Parameters, Ranks, Source } from "./tables.jsx";
 import { Phase, Tree } from "./tree.jsx";
 import { several } from "./units.js";
@@ -147,6 +148,11 @@ function Page({ model }) {
     if (link) writeLink(`node=${model.link(there, index)}`);
   };
   const go = (there, index) => select(there, index);
+  const visit = (there, index) => { // as a rank that runs it
+    const program = model.facts.programs.find((one) => one.graph === there.root.number);
+    if (program && !there.isRunBy(rank)) setRankNumber(program.ranks[0][0]);
+    select(there, index);
+  };
   const show = (number) => {
     setParam(number);
     setNode(-1);
@@ -237,8 +243,8 @@ function Page({ model }) {
       </div>
     ),
     collectives: () => <Collectives graph={root} chosen={graph} selected={node} select={select} />,
-    step: () => (timed ? <>{(steps.length <= SIDE_BY_SIDE ? steps : [shownGraph]).map((one) => <Steps key={one.number} graph={one} rank={model.graphOfRank(rank) === one ? rank : facts.programs[one.number]?.ranks[0][0] ?? 0} selected={graph === one ? node : -1} select={select} />)}</> : untimed),
-    memory: () => (timed ? <Memory graph={shownGraph} title={`${shownGraph.title[0].toUpperCase()}${shownGraph.title.slice(1)}.`} select={(index) => select(shownGraph, index)} /> : untimed),
+    step: () => (timed ? <>{facts.stages && (facts.stages.rows ? <Stages model={model} chosen={graph} selected={node} select={visit} /> : <p class="note">{facts.stages.count} stages: when each works on what is not told, as the folder lacks a program of some, or they work on no micro-batches.</p>)}{(steps.length <= SIDE_BY_SIDE ? steps : [shownGraph]).map((one) => <Steps key={one.number} graph={one} rank={model.graphOfRank(rank) === one ? rank : facts.programs[one.number]?.ranks[0][0] ?? 0} selected={graph === one ? node : -1} select={select} />)}</> : untimed),
+    memory: () => (timed ? <>{facts.stages && <StageMemory model={model} shown={shownGraph} choose={setRank} />}<Memory graph={shownGraph} title={`${shownGraph.title[0].toUpperCase()}${shownGraph.title.slice(1)}.`} select={(index) => select(shownGraph, index)} /></> : untimed),
     costs: () => (timed ? <><Roofline graph={shownGraph} selected={graph === shownGraph ? node : -1} select={select} /><Costs key={shownGraph.number} graph={shownGraph} rank={rank} selected={node} select={select} /></> : untimed),
     parameters: () => <Parameters graph={graph} selected={param} show={show} />,
     source: () => <Source graph={root} select={select} />,

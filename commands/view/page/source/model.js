@@ -2,6 +2,13 @@
 
 import { makeTree } from "./scopes.js";
 
+const MOST_PARTS = 6; // runs of ranks that are written out
+
+/** Whom a message between stages is from or for, in words. @param {any} message */
+export function partnerText({ stage, received, micro_batch: number }) {
+  return `${received ? "from" : "to"} stage ${stage}${number < 0 ? "" : `, micro-batch ${number}`}`;
+}
+
 /** Facts of the page, as commands/view/facts.py writes them, and what is asked of them again and again. */
 export class Model {
   /** @param {any} facts */
@@ -58,7 +65,7 @@ export class Model {
     const parts = program.ranks.map(([first, last, step]) =>
       first === last ? String(first) : last === first + step ? `${first}, ${last}` : `${first} to ${last}` + (step > 1 ? ` by ${step}` : ""),
     );
-    return parts.join(", ");
+    return parts.length > MOST_PARTS ? `${parts.slice(0, MOST_PARTS / 2).join(", ")} and others, ${program.count} in all` : parts.join(", ");
   }
 
   /** The graph and node that a link names: `12` of the main graph, `plan.12`, `1.12` of graph 1. @param {string} text */
@@ -99,7 +106,25 @@ export class Graph {
     if (facts.kind === "plan") return "graph of all ranks";
     if (facts.kind === "file") return `@${facts.name}`;
     const ranks = model.ranksOf(this);
-    return `program of rank${/^\d+$/.test(ranks) ? "" : "s"} ${ranks}`;
+    const stage = this.stage < 0 ? "" : `stage ${this.stage}, `;
+    return `program of ${stage}rank${/^\d+$/.test(ranks) ? "" : "s"} ${ranks}`;
+  }
+
+  /** The stage of a pipeline whose ranks run this program, -1 where there are none. */
+  get stage() {
+    return this.facts.kind === "rank" ? this.model.facts.stages?.of[this.root.number] ?? -1 : -1;
+  }
+
+  /** The other side of a message between stages, [graph, index], null where the page does not have it.
+   * @param {number} index @param {number} rank */
+  otherSide(index, rank) {
+    const { message } = this.facts.collectives[index];
+    const there = this.model.graphs[this.model.facts.programs[this.model.programOf(rank + message.away)]?.graph];
+    const found = there?.collectives.find((at) => {
+      const other = there.facts.collectives[at].message;
+      return other && other.tag === message.tag && other.received !== message.received && other.away === -message.away;
+    });
+    return found === undefined ? null : [there, found];
   }
 
   /** The graph that runs first: itself, or the one whose nodes run it. */

@@ -132,9 +132,11 @@ function TensorPicture({ layout, shape, rank }) {
 }
 
 /** The group of a rank on the mesh of all ranks. @param {{collective: any, ranks: number, rank: number}} props */
-export function GroupPicture({ collective, ranks, rank }) {
+/** stages: of a pipeline, into which ranks are divided where a message goes from one to the other. */
+export function GroupPicture({ collective, ranks, rank, stages }) {
   const group = collective.group ? members(collective.group, rank) : collective.members;
-  const mesh = collective.group ? meshOfGroup(collective.group, ranks) : [ranks];
+  const { message } = collective;
+  const mesh = collective.group ? meshOfGroup(collective.group, ranks) : message && stages ? [stages, ranks / stages] : [ranks];
   const set = new Set(group);
   const cell = (r) => (
     <td class={`rank ${set.has(r) ? "member" : "other"} ${r === rank ? "own" : ""}`} title={`rank ${r}${set.has(r) ? " takes part" : ""}`}>
@@ -144,7 +146,7 @@ export function GroupPicture({ collective, ranks, rank }) {
   return (
     <figure class="group">
       <Mesh mesh={mesh} cell={cell} />
-      <figcaption>{group.length === ranks ? `All ${ranks} ranks.` : `${group.length} of ${ranks} ranks (with a dot), the group of rank ${rank}; ${Math.round(ranks / Math.max(1, group.length))} such groups run at once.`}</figcaption>
+      <figcaption>{message ? `Rank ${rank} ${message.received ? "hears from" : "sends to"} rank ${rank + message.away}, and every other rank of its stage ${message.received ? "from" : "to"} the one that has its place in stage ${message.stage}.` : group.length === ranks ? `All ${ranks} ranks.` : `${group.length} of ${ranks} ranks (with a dot), the group of rank ${rank}; ${Math.round(ranks / Math.max(1, group.length))} such groups run at once.`}</figcaption>
     </figure>
   );
 }

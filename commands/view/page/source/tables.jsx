@@ -3,6 +3,7 @@ import { Fragment, h } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { CollectiveMark, Icon } from "./icons.jsx";
 import { LongList } from "./list.jsx";
+import { partnerText } from "./model.js";
 import { sourceLines } from "./sums.js";
 import { shardCounts, layoutText } from "./places.js";
 import { Phase } from "./tree.jsx";
@@ -34,10 +35,12 @@ export function Collectives({ graph, chosen, selected, select }) {
   if (!all.length) return <p class="note">No collectives in this graph.</p>;
   const row = (i) => {
     const [own, index] = rows[i];
-    const { size, bytes, seconds } = own.collective(index);
+    const { size, bytes, seconds, message } = own.collective(index);
+    const sent = message?.received ? `, ${bytesText(message.bytes)} received` : bytes !== undefined && `, ${bytesText(bytes)}`;
+    const among = message ? partnerText(message) : size ? `of ${several(size, "rank")}` : "";
     return (
       <div key={`${own.number}.${index}`} class={`entry ${own === chosen && index === selected ? "selected" : ""}`} role="listitem" {...pressed(() => select(own, index))}>
-        <div><Phase phase={own.phase(index)} /> <b>{own.text("op", index)}</b> <span class="number">%{index}</span>{own.root !== own && ` in @${own.facts.name}`}{own.runs && `, ${own.runs},`} {size ? `of ${several(size, "rank")}` : ""}{bytes !== undefined && `, ${bytesText(bytes)}`}{seconds !== undefined && `, ${timeText(seconds)}`} <span class="place">{place(own.model.line(own.columns.stack[index]))}</span></div>
+        <div><Phase phase={own.phase(index)} /> <b>{own.text("op", index)}</b> <span class="number">%{index}</span>{own.root !== own && ` in @${own.facts.name}`}{own.runs && `, ${own.runs},`} {among}{sent}{seconds !== undefined && `, ${timeText(seconds)}`} <span class="place">{place(own.model.line(own.columns.stack[index]))}</span></div>
         <div class="reason">{own.text("reason", index)}</div>
       </div>
     );
@@ -121,12 +124,12 @@ export function Parameters({ graph, selected, show }) {
 
 /** Ranks side by side: which have equal programs, what each takes. */
 export function Ranks({ model, rank, setRank, setTab, select }) {
-  const { programs, ranks, graphs } = model.facts;
+  const { programs, ranks, graphs, stages } = model.facts;
   if (!programs.length) return <p class="note">One file is shown, not the folder of a compile: nothing says what other ranks run.</p>;
   const own = programs.flatMap((program) => Object.entries(program.own).map(([index, values]) => [program, Number(index), values]));
   const facts = programs.map(({ graph }) => graphs[graph]);
   const line = (name, of, text = String) => {
-    const numbers = facts.map(of);
+    const numbers = facts.map(of).map((number) => (Number.isInteger(number) ? number : Number(number.toPrecision(9)))); // sums of times are rounded
     return <tr><th>{name}</th>{toldApart(numbers, text).map((told, i) => <td class={`right ${numbers[i] === numbers[0] ? "" : "differs"}`}>{told}</td>)}</tr>;
   };
   const bytes = (name, of) => line(name, of, bytesText);
@@ -134,14 +137,17 @@ export function Ranks({ model, rank, setRank, setTab, select }) {
   const sent = (f) => Object.values(f.collectives).reduce((sum, one) => sum + (one.bytes ?? 0), 0);
   return (
     <div>
-      <table class="wide ranks">
+      <div class="scrolls"><table class="wide ranks">
         <caption>{several(ranks, "rank")}, {several(programs.length, "program", "different programs")}: ranks of a column run the same but for their own groups{own.length > 0 && " and numbers"}</caption>
         <thead><tr><th />{programs.map(({ graph }) => <th>{several(programs.find((p) => p.graph === graph).count, "rank")}: {model.ranksOf(model.graphs[graph])} <button onClick={() => { setRank(programs.find((p) => p.graph === graph).ranks[0][0]); setTab("network"); }}>show</button></th>)}</tr></thead>
         <tbody>
+          {stages && <tr><th>stage</th>{programs.map(({ graph }) => <td class="right">{stages.of[graph]}</td>)}</tr>}
+          {stages?.rows && line("idle", (f) => stages.rows[stages.of[facts.indexOf(f)]].idle, shareText)}
+          {stages?.rows && line("micro-batches kept at most", (f) => stages.rows[stages.of[facts.indexOf(f)]].keeps)}
           {line("nodes", (f) => f.nodes.op.length)}
           {line("collectives", (f) => Object.keys(f.collectives).length)}
           {bytes("bytes sent in a step", sent)}
-          {time("predicted step", (f) => f.schedule.total)}
+          {time(stages ? "predicted step, without waits" : "predicted step", (f) => f.schedule.total)}
           {time("computed", (f) => f.schedule.compute)}
           {time("communicated", (f) => f.schedule.communication)}
           {facts.some((f) => f.schedule.communication) && line("of which hidden", (f) => (f.schedule.communication ? f.schedule.hidden : 0), shareText)}
@@ -154,7 +160,7 @@ export function Ranks({ model, rank, setRank, setTab, select }) {
           {bytes("peak", (f) => f.memory.sizes.peak)}
           {Object.keys(model.facts.measured).length > 0 && line("measured ranks", (f) => Object.keys(model.facts.measured).filter((r) => facts.indexOf(f) === model.programOf(Number(r))).length)}
         </tbody>
-      </table>
+      </table></div>
       <div class="tools"><label>Look as rank <input type="number" min="0" max={ranks - 1} value={rank} onInput={(event) => setRank(Number(event.currentTarget.value))} /></label> pictures mark what it holds, groups are its own.</div>
       {programs.length > 1 && <Beside model={model} select={select} />}
       {own.length > 0 && (
