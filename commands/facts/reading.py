@@ -89,7 +89,7 @@ def _with_idle(
     """The facts with how long each stage is idle, where there is a graph of every one."""
     if len(graphs) < int(graphs[0].attrs.get(STAGES, 1)):
         return list(kinds)
-    from mspc.commands.report.stage_times import stage_times  # late: few programs have stages
+    from mspc.output.stage_times import stage_times  # late: few programs have stages
 
     times = stage_times(graphs, machine)
     return [replace(kind, idle=times.idle_share(stage or 0)) for kind, stage in zip(kinds, stages, strict=True)]

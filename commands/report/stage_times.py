@@ -1,24 +1,15 @@
-"""The timeline of a pipeline: when every stage works on which micro-batch, by the predicted times of its graphs."""
+"""Writes the timeline of a compile's pipeline as a picture, or as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import seconds
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.graph import WORK, Graph
-from mspc.ops.collective.stage_messages import SendToStage
 from mspc.output.schedule_svg import schedule_svg
 from mspc.output.schedule_text import schedule_text
-from mspc.passes.pipelining.chosen_schedule import chosen_schedule
-from mspc.passes.pipelining.schedules.action import BACKWARD, INPUT_GRADIENT, KINDS, WEIGHT_GRADIENT
-from mspc.passes.pipelining.stage_program import CHUNK, MICRO_BATCH
-from mspc.passes.pipelining.timeline import Timeline, timeline
+from mspc.output.stage_times import stage_times
 
 PICTURES = (".svg", ".txt")
 
@@ -27,30 +18,6 @@ def check_picture(path: Path) -> None:
     """Raises MspcError where a file is to be written in a form that there is not."""
     if path.suffix not in PICTURES:
         raise MspcError(f"--schedule {path}: its name ends in neither .svg nor .txt")
-
-
-def stage_times(graphs: Sequence[Graph], machine: Machine = H200) -> Timeline:
-    """The timeline of a step. graphs: of one rank of every stage. Raises MspcError where there are no micro-batches."""
-    durations: dict[tuple[int, str], float] = {}
-    messages = [0.0]
-    micro_batches = 0
-    for node in (node for graph in graphs for node in graph.nodes):
-        if isinstance(node.op, SendToStage) and node.op.micro_batch == 0:
-            messages.append(seconds(node, machine))
-        if WORK in node.attrs:
-            micro_batches = max(micro_batches, node.attrs[MICRO_BATCH] + 1)
-            if node.attrs[MICRO_BATCH] == 0:
-                durations[node.attrs[CHUNK], node.attrs[WORK]] = seconds(node, machine)
-    if not micro_batches:
-        raise MspcError(
-            "the program has no stages that work on micro-batches, and so no schedule",
-            notes=["set pipeline_stages, and put the network into a PipelineCell"],
-        )
-    schedule = chosen_schedule(graphs[0].attrs, micro_batches)
-    every = {(chunk, kind): durations.get((chunk, kind), 0.0) for chunk in range(schedule.chunks) for kind in KINDS}
-    for chunk in range(schedule.chunks):
-        every[chunk, BACKWARD] = every[chunk, BACKWARD] or every[chunk, INPUT_GRADIENT] + every[chunk, WEIGHT_GRADIENT]
-    return timeline(schedule, every, max(messages))
 
 
 def write_picture(compiled: Compiled, path: Path) -> None:

@@ -1,0 +1,96 @@
+"""What a way to run stages comes to, by the program that it compiles to."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from itertools import pairwise
+from typing import Any
+
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.nodes import sent_bytes
+from mspc.compiler.driver import Compiled
+from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.times import nodes_with_times
+from mspc.output.stage_times import WorkTimes, timeline_of, work_times
+from mspc.plans.files.plan_file import PlanFile
+from mspc.runtime.memory_plan import peak_of
+from mspc.search.plans.figures import workspace
+from mspc.search.stages.costing import parts_of_units, rest_seconds
+from mspc.search.stages.network import StagedNetwork, plan_of
+from mspc.search.stages.problem import Borders, Way
+from mspc.search.stages.walk import Walk
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """A row of the table. ranks: of all stages. cells: of each chunk, how many units. step: seconds until the last
+    stage has ended its updates. idle: the share of the time until the last micro-batch is done in which stages wait, in
+    the mean. nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the
+    choice has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them.
+    note: what there is to say of it."""
+
+    name: str
+    ranks: int
+    stages: int
+    schedule: str
+    micro_batches: int
+    cells: tuple[int, ...]
+    step: float
+    idle: float
+    nbytes: float
+    memory: int
+    foreseen: float = 0.0
+    compiled: int = 0
+    note: str = ""
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """As `--json` has it."""
+        return asdict(self)
+
+
+def measured(
+    name: str, network: StagedNetwork, way: Way, borders: Borders, machine: Machine,
+    tensor: int = 0,
+) -> tuple[StageRow, PlanFile]:  # fmt: skip
+    """A row and its plan's file. tensor: ranks that share a product in pairs of
+    products, 0 for what the search finds. Raises MspcError where it does not compile."""
+    plan = plan_of(network.units, way, borders)
+    compiled = network.compiled(way.stages, plan, tensor=tensor)
+    walk = Walk(way)
+    parts = parts_of_units(network.units)
+    edges = (0, *borders, len(network.units))
+    chunks = [tuple(parts[first:end]) for first, end in pairwise(edges)]
+    stages = [tuple(chunks[chunk] for chunk in walk.schedule.chunks_of(stage)) for stage in range(way.stages)]
+    alike = [min((o for o in range(way.stages) if stages[o] == own), key=lambda o: -walk.kept(o)) for own in stages]
+    graphs = {stage: compiled.rank_graph(stage * compiled.config.ranks) for stage in sorted(set(alike))}
+    known = {stage: work_times(graph, machine) for stage, graph in graphs.items()}
+    of_stages = [_of_chunks(known[like], walk, like, stage) for stage, like in enumerate(alike)]
+    times = timeline_of(compiled.graph.attrs, of_stages)
+    rest = {stage: rest_seconds(graph, machine) for stage, graph in graphs.items()}
+    row = StageRow(
+        name, network.config.ranks, way.stages, way.name, way.micro_batches,
+        tuple(map(len, chunks)),
+        max(times.spans[stage][-1].end + rest[like] for stage, like in enumerate(alike)),
+        sum(map(times.idle_share, range(way.stages))) / way.stages,
+        max(map(_sent, graphs.values())),
+        max(_memory(graph, network, compiled) for graph in graphs.values()),
+        compiled=len(graphs),
+    )  # fmt: skip
+    file = replace(compiled.strategies.plan(compiled.config.ranks), stages=replace(plan, tries=False))
+    return row, file
+
+
+def _of_chunks(times: WorkTimes, walk: Walk, like: int, stage: int) -> WorkTimes:
+    """The times of a stage by those of one that does the same to chunks of its own."""
+    own = dict(zip(walk.schedule.chunks_of(like), walk.schedule.chunks_of(stage), strict=True))
+    return replace(times, durations={(own[chunk], kind): time for (chunk, kind), time in times.durations.items()})
+
+
+def _sent(graph: Graph) -> float:
+    return sum(sent_bytes(node) * times.count for node, times in nodes_with_times(graph))
+
+
+def _memory(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
+    return peak_of(graph) + workspace(graph, network.captured, compiled.config.device)
