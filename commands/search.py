@@ -142,10 +142,12 @@ def _plans(
 ) -> Plans | StagePlans:  # fmt: skip
     """The plans of a launch, in stages where that is asked for, or the script has some. known: of cases before it.
     Raises MspcError."""
-    if options.stages is not None or options.micro_batches or captured.context.pipeline_stages > 1:
+    own = captured.context.pipeline_stages
+    if options.stages is not None or options.micro_batches or own > 1:
         from mspc.search.stages.launch import search_in_stages  # late: few networks have stages
 
-        return search_in_stages(captured, asked, AskedStages(options.stages or (), options.micro_batches), tell)
+        stages = options.stages if options.stages is not None else (own,) if own > 1 else ()
+        return search_in_stages(captured, asked, AskedStages(stages, options.micro_batches, options.top), tell)
     same = next((p for p in known if isinstance(p, Plans) and p.plans[0].ranks == asked.ranks), None)
     left_out = () if same is None else (WAYS[:1], same.usual)
     return plans_for(captured, asked, tell, *left_out)

@@ -13,7 +13,8 @@ from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.control.loops import Loop, MakeStack, runs_layers
+from mspc.ops.control.loops import Loop, MakeStack, runs_layers, runs_micro_batches
+from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.autodiff.recomputable_cells import planned_cells
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.choices import options_of, rule_of
@@ -112,6 +113,8 @@ class StrategyNames:
             if rule is None or node.in_layouts is None or None in node.in_layouts:
                 continue
             layouts = tuple(layout for layout in node.in_layouts if layout is not None)
+            if any(layout.partial for layout in layouts) and any(map(_leaves_micro_batches, node.inputs)):
+                continue  # a plan says nothing of what a loop's results come out as
             if layouts:
                 self.layouts[place] = layouts
             made = tuple(layout for layout in element_layouts(node.layout) if layout is not None)
@@ -153,6 +156,12 @@ class StrategyNames:
         )  # fmt: skip
 
 
+def _leaves_micro_batches(value: Value) -> bool:
+    """Whether a value is a result of the loop over micro-batches."""
+    made = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, TupleGetItem) else None
+    return isinstance(made, Node) and runs_micro_batches(made)
+
+
 def _storing(reads: Sequence[tuple[Node, int, Parameter]]) -> dict[Parameter, Layout]:
     """How parameters are stored where every operator has its layouts from a plan: as the first one that changes them
     takes them, or else the first one."""
@@ -177,7 +186,7 @@ def parameter_reads(graph: Graph) -> Iterator[tuple[Node, int, Parameter]]:
 
 def _reads(graph: Graph, known: Mapping[Value, Parameter]) -> Iterator[tuple[Node, int, Parameter]]:
     for node in graph.nodes:
-        if not runs_layers(node):
+        if not (runs_layers(node) or runs_micro_batches(node)):
             yield from ((node, i, known[value]) for i, value in enumerate(node.inputs) if value in known)
             continue
         op, (body,) = cast(Loop, node.op), node.regions
@@ -214,9 +223,9 @@ def _names_together(graph: Graph) -> Iterator[tuple[Parameter, str]]:
 
 
 def layer_nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of the graphs of equal layers."""
+    """The nodes of the graphs of equal layers, and of micro-batches."""
     for node in graph.nodes:
-        for region in node.regions if runs_layers(node) else ():
+        for region in node.regions if runs_layers(node) or runs_micro_batches(node) else ():
             yield from layer_nodes(region)
             yield from region.nodes
 

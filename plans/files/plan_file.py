@@ -101,14 +101,15 @@ class PlanFile:
         from mspc.ir.cell_names import are_cells, each_of_cells  # late, as only a plan needs them
 
         scopes = {name.rpartition("/")[0] for name in known}
-        inlined = any(are_cells(name) and name.rpartition("/")[0] not in scopes for name in self.operators)
-        runs = {each: name for name in known if inlined and are_cells(name) for each in each_of_cells(name)}
+        inlined = any(name.rpartition("/")[0] not in scopes for name in self.operators)
+        runs = {each: scope for scope in scopes if inlined and are_cells(scope) for each in each_of_cells(scope)}
 
         def named(found: Mapping[str, Any]) -> dict[str, Any]:
             made: dict[str, Any] = {}
             for key, value in found.items():
                 for name in names(key):
-                    run = runs.get(name, name)
+                    scope, mark, operator = name.rpartition("/")
+                    run = f"{runs.get(scope, scope)}{mark}{operator}"
                     made[run if made.get(run, value) == value else name] = value
             return made
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ops.control.loops import Loop, MakeStack, Scan, runs_layers
+from mspc.ops.control.loops import Loop, MakeStack, runs_layers, runs_micro_batches
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 
 MOST = 8
@@ -49,7 +49,7 @@ class _Pairs:
         their place. Raises MspcError."""
         for node in graph.nodes:
             comes_open = any(outside.get(value, value) in self.opened for value in node.inputs)
-            if runs_layers(node) or (isinstance(node.op, Scan) and node.op.micro_batches):
+            if runs_layers(node) or runs_micro_batches(node):
                 self.shard(node.regions[-1], {**outside, **_handed_in(node, outside)})
             if not _is_layer(node, outside):
                 if comes_open:

@@ -12,10 +12,11 @@ from mspc.search.stages.network import StagedNetwork
 @dataclass(frozen=True)
 class AskedStages:
     """stages: their numbers, () for all that divide the ranks and have a unit and a micro-batch each. micro_batches:
-    () for the script's."""
+    () for the script's. top: rows that are shown."""
 
     stages: tuple[int, ...]
     micro_batches: tuple[int, ...] = ()
+    top: int = 5
 
     def wants(self, stages: int) -> bool:
         """Whether a number of stages is asked for."""

@@ -23,9 +23,11 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.pipelining.schedules import zero_bubble_h1
 from mspc.passes.pipelining.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from mspc.passes.pipelining.stage_program import MICRO_BATCH
+from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan, together
 from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.figures import workspace
+from mspc.search.stages.common_plan import common_plan
 from mspc.search.stages.network import StagedNetwork
 from mspc.search.stages.problem import UnitCosts, Way
 from mspc.search.stages.units import Unit
@@ -47,6 +49,11 @@ class _Group:
         if place == self.count - 1:
             return self.parts[-1][0]
         return self.parts[min(place, 1)][0]
+
+    @property
+    def model(self) -> int:
+        """The unit whose layouts all of them have, one that is compiled by itself."""
+        return self.first + min(1, self.count - 1)
 
 
 @dataclass(frozen=True)
@@ -70,8 +77,9 @@ def parts_of_units(units: Sequence[Unit]) -> list[int]:
 
 def unit_costs(
     network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, memory: bool = False
-) -> UnitCosts:
-    """The costs of a network's units on the ranks of one of so many stages. memory: bytes count. Raises MspcError."""
+) -> tuple[UnitCosts, PlanFile]:
+    """The costs of a network's units on the ranks of one of so many stages, and the layouts that they are of, equal in
+    equal units. memory: bytes count. Raises MspcError."""
     units = network.units
     groups = _groups(units)
     count = sum(len(group.parts) for group in groups)
@@ -89,7 +97,9 @@ def unit_costs(
         for part, own in group.parts:
             if own == 1 or network.is_folded:
                 found[part] = _costs(compiled, part, walk.kept(part), machine, network, memory)
-    return _of_units(groups, found, len(units))
+    like = [group.model for group in groups for _ in _each(group)]
+    layouts = common_plan(compiled.strategies.plan(compiled.config.ranks), units, like)
+    return _of_units(groups, found, len(units)), layouts
 
 
 def _groups(units: Sequence[Unit]) -> list[_Group]:

@@ -23,7 +23,8 @@ ONE_STAGE = "no stages"
 
 
 def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedStages, tell: Tell) -> StagePlans:
-    """All rows of a launch. Raises MspcError where nothing is found, and for numbers that are not possible."""
+    """All rows of a launch, of which `numbers.top` are shown. Raises MspcError where nothing is found, and for numbers
+    that are not possible."""
     own = captured.context.pipeline_stages
     flat = replace(captured, context=replace(captured.context, pipeline_stages=1))
     config = asked.config(flat)
@@ -52,7 +53,7 @@ def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedS
             )
         else:
             one = _one_stage(flat, asked, network.micro_batches, tell)
-    search = StageSearch(network, asked.machine, asked.memory, own if own > 1 else 0)
+    search = StageSearch(network, asked.machine, asked.memory, own if own > 1 else 0, numbers.top)
     if one is not None:
         search.add(*one)
     search.found.refused += notes

@@ -15,6 +15,7 @@ from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.loops import body_of, runs_layers
 from mspc.passes.pipelining.micro_batches import micro_batch_loop
+from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan, together
 from mspc.search.plans.alternatives import WAYS
 from mspc.search.plans.megatron import shard_in_pairs
@@ -81,11 +82,11 @@ class StagedNetwork:
         return any(runs_layers(node) for node in self.body.nodes)
 
     def compiled(
-        self, stages: int, plan: StagePlan, schedule: str = "", tensor: int = 0
+        self, stages: int, plan: StagePlan, schedule: str = "", layouts: PlanFile | None = None, tensor: int = 0
     ) -> Compiled:  # fmt: skip
         """The program by a plan for so many stages of `config.ranks`, which it may have more of. schedule: in place of
-        the plan's, for the graphs that it makes. tensor: ranks that share a product in pairs of products, 0 for what
-        the search finds. Raises MspcError."""
+        the plan's, for the graphs that it makes. layouts: of operators, None for what the search finds. tensor: ranks
+        that share a product in pairs of products instead, 0 for none. Raises MspcError."""
         call = self.traced(plan, stages)
         graph = call.traced.graph
         if self.free or tensor:
@@ -96,7 +97,7 @@ class StagedNetwork:
         config = replace(call.config, **settings, pipeline_scheduler=schedule or call.config.pipeline_scheduler)
         if tensor:
             shard_in_pairs(graph, config.ranks, tensor)
-        return compile_traced(TracedCall(config, call.traced, call.fed), plans=True)
+        return compile_traced(TracedCall(config, call.traced, call.fed), plans=True, plan=layouts)
 
 
 def plan_of(units: Sequence[Unit], way: Way, borders: Borders, tries: bool = True) -> StagePlan:

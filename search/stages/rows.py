@@ -51,13 +51,13 @@ class StageRow:
 
 
 def measured(
-    name: str, network: StagedNetwork, way: Way, borders: Borders, machine: Machine,
+    name: str, network: StagedNetwork, way: Way, borders: Borders, machine: Machine, layouts: PlanFile | None,
     tensor: int = 0,
 ) -> tuple[StageRow, PlanFile]:  # fmt: skip
-    """A row and its plan's file. tensor: ranks that share a product in pairs of
-    products, 0 for what the search finds. Raises MspcError where it does not compile."""
+    """A row and its plan's file. layouts, tensor: as of `StagedNetwork.compiled`. Raises MspcError where it does not
+    compile."""
     plan = plan_of(network.units, way, borders)
-    compiled = network.compiled(way.stages, plan, tensor=tensor)
+    compiled = network.compiled(way.stages, plan, layouts=layouts, tensor=tensor)
     walk = Walk(way)
     parts = parts_of_units(network.units)
     edges = (0, *borders, len(network.units))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
+from functools import partial
+
+import numpy as np
 
 from mspc.analysis.cost.machine import Machine
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.pipelining.schedules import gpipe, one_forward_one_backward
 from mspc.plans.files.plan_file import PlanFile
+from mspc.search.plans.forked_calls import calls_beside
 from mspc.search.plans.megatron import tensor_sizes
 from mspc.search.stages.borders import BorderSearch, Found
 from mspc.search.stages.choice import Choice, Problem, choose
@@ -37,13 +41,26 @@ class StagePlans:
     units: int = 0
 
 
-class StageSearch:
-    """The search for one network. memory: bytes of a rank, 0 for any. keeps: the stages of cells stay where the script
-    gives them for its own number of stages, which is `own`."""
+@dataclass(frozen=True)
+class _Row:
+    """What is to be compiled. tensor: ranks that share a product in pairs of products, 0 for what the search finds."""
 
-    def __init__(self, network: StagedNetwork, machine: Machine, memory: int = 0, own: int = 0) -> None:
-        self.network, self.machine, self.memory, self.own = network, machine, memory, own
-        self._costs: dict[tuple[int, int], UnitCosts] = {}
+    name: str
+    found: Found
+    tensor: int = 0
+
+
+class StageSearch:
+    """The search for one network. memory: bytes of a rank, 0 for any. own: the script's number of stages, for which its
+    cells keep theirs; 0 where none do. top: rows beside what was chosen that are compiled, the quickest that are
+    foreseen, and one in the style of Megatron-LM."""
+
+    def __init__(
+        self, network: StagedNetwork, machine: Machine, memory: int = 0, own: int = 0, top: int = 5
+    ) -> None:  # fmt: skip
+        self.network, self.machine, self.memory, self.own, self.top = network, machine, memory, own, top
+        self._costs: dict[tuple[int, int], tuple[UnitCosts, PlanFile]] = {}
+        self._over: list[StageRow] = []
         self.found = StagePlans(units=len(network.units))
 
     def add(self, row: StageRow, file: PlanFile) -> None:
@@ -54,104 +71,112 @@ class StageSearch:
     def plans(self, stages: list[int], counts: list[int], tell: Tell) -> StagePlans:
         """All rows, for numbers of stages above 1, and of micro-batches. Raises MspcError where nothing is found."""
         problems = self._problems(stages, counts, tell)
-        choice = self._chosen(problems, tell)
-        if choice.best is not None:
-            self._others(choice, tell)
-            self._usual(choice.best, tell)
-            self.found.gap = choice.gap
-        elif problems:
+        choice = choose(problems, self.memory)
+        rows = [*self._rows(choice)]
+        if rows:
+            tell(f"{rows[0].found.way.name} in {rows[0].found.way.stages} stages, and {len(rows) - 1} ways beside it")
+        for row, made in zip(rows, calls_beside([partial(self._made, row) for row in rows]), strict=True):
+            self._take(row, made)
+        choice = self._within_memory(problems, choice, tell)
+        if choice.best is None and problems:
             self.found.refused.append(self._too_large(problems))
+        self.found.gap = choice.gap
         if not self.found.plans:
             raise MspcError(self.found.refused[-1])
         self._take_best()
         return self.found
 
-    def _chosen(self, problems: list[Problem], tell: Tell) -> Choice:
-        """What is chosen of all, compiled; where that takes more memory than was foreseen less is looked for."""
+    def _within_memory(self, problems: list[Problem], choice: Choice, tell: Tell) -> Choice:
+        """Where what was chosen takes more memory than was foreseen, what is chosen within so much less."""
         limit = float(self.memory)
-        choice = choose(problems, limit)
         for _ in range(TRIES):
-            if choice.best is None:
+            over = next((row for row in self._over if row.name == SEARCH), None)
+            if choice.best is None or over is None:
                 break
-            tell(f"{choice.best.way.name} in {choice.best.way.stages} stages")
-            row = self._add(SEARCH, choice.best)
-            if row is None or not self.memory or row.memory <= self.memory:
-                break
-            self._refuse(row)
-            limit *= self.memory / row.memory * 0.999
+            self._over.remove(over)
+            limit *= self.memory / over.memory * 0.999
             choice = choose(problems, limit)
+            if choice.best is not None:
+                tell(f"{choice.best.way.name} in {choice.best.way.stages} stages, which takes less memory")
+                row = _Row(SEARCH, choice.best)
+                self._take(row, self._made(row))
         return choice
 
-    def costs(self, stages: int, count: int) -> UnitCosts:
-        """The costs of units for these numbers. Raises MspcError."""
-        key = stages, count
-        if key not in self._costs:
-            self._costs[key] = unit_costs(self.network, stages, count, self.machine, bool(self.memory))
-        return self._costs[key]
-
     def _problems(self, stages: list[int], counts: list[int], tell: Tell) -> list[Problem]:
+        """All ways of these numbers. Raises MspcError where the network compiles for none."""
+        most = max(counts)
+        for number in stages:
+            if number > most:
+                self.found.refused.append(f"{number} stages: there are {most} micro-batches at most")
+        pairs = [(number, count) for number in stages for count in counts if 2 <= number <= count]
+        if pairs:
+            tell(f"units in {', '.join(map(str, dict.fromkeys(number for number, _ in pairs)))} stages")
         found: list[Problem] = []
         errors: list[MspcError] = []
-        for number in stages:
-            for count in counts:
-                if number < 2 or max(counts) < number:
-                    if number > max(counts):
-                        self.found.refused.append(f"{number} stages: there are {max(counts)} micro-batches at most")
-                    continue
-                if count < number:
-                    continue
-                tell(f"units in {number} stages, {count} micro-batches")
-                kept = kept_borders(self.network, number) if number == self.own and not self.network.free else None
-                try:
-                    costs = self.costs(number, count)
-                except MspcError as error:
-                    errors.append(error)
-                    self.found.refused.append(f"{number} stages, {count} micro-batches: {error.message}")
-                    continue
-                if kept is not None:
-                    found += [Problem(costs, way, kept) for way in kept_ways(number, count, kept)]
-                else:
-                    found += [Problem(costs, way) for way in ways_of(number, count, costs.count)]
+        for pair, made in zip(pairs, calls_beside([partial(self._costs_of, *pair) for pair in pairs]), strict=True):
+            if isinstance(made, MspcError):
+                errors.append(made)
+                self.found.refused.append(f"{pair[0]} stages, {pair[1]} micro-batches: {made.message}")
+                continue
+            self._costs[pair] = made
+            costs, _ = made
+            is_own = pair[0] == self.own and not self.network.free
+            kept = kept_borders(self.network, pair[0]) if is_own else None
+            if kept is None:
+                found += [Problem(costs, way) for way in ways_of(*pair, costs.count)]
+            else:
+                found += [Problem(costs, way, kept) for way in kept_ways(*pair, kept)]
         if not found and errors:
             raise errors[0]
         return found
 
-    def _add(self, name: str, found: Found, tensor: int = 0) -> StageRow | None:
-        """The row of what was found, compiled; None where it does not compile."""
+    def _costs_of(self, stages: int, count: int) -> tuple[UnitCosts, PlanFile] | MspcError:
         try:
-            row, file = measured(name, self.network, found.way, found.borders, self.machine, tensor)
+            return unit_costs(self.network, stages, count, self.machine, bool(self.memory))
         except MspcError as error:
-            self.found.refused.append(f"{name}: {error.message}")
-            return None
-        row = replace(row, foreseen=0.0 if tensor else found.seconds)
-        self.add(row, file)
-        return row
+            return error
 
-    def _refuse(self, row: StageRow) -> None:
-        self.found.plans.remove(row)
-        text = f"it needs {row.memory} bytes of memory on a rank, and there are {self.memory}"
-        self.found.refused.append(f"{row.name} ({row.schedule}, {row.stages} stages): {text}")
+    def _rows(self, choice: Choice) -> Iterator[_Row]:
+        """What is compiled: what was chosen, and the quickest of the others that are foreseen."""
+        if choice.best is None:
+            return
+        yield _Row(SEARCH, choice.best)
+        best, units = choice.best.way, self.found.units
+        others = [
+            _Row(f"best of {stages} stages", found)
+            for stages, found in choice.each.items() if stages != best.stages and found.seconds < np.inf
+        ]  # fmt: skip
+        costs, _ = self._costs[best.stages, best.micro_batches]
+        for name, way in _usual_ways(best, units):
+            borders = equal_parts(units, way.parts)
+            others.append(_Row(name, Found(way, borders, BorderSearch(costs, way).seconds(borders), 0.0)))
+        yield from sorted(others, key=lambda row: row.found.seconds)[: self.top - 1]
+        ranks = self.network.config.ranks // best.stages
+        way = replace(best, schedule=one_forward_one_backward.NAME, chunks=1)
+        for size in tensor_sizes(ranks, self.machine.ranks_per_host)[-1:]:
+            name = f"Megatron-style, {size} x {best.stages} x {ranks // size}"
+            yield _Row(name, Found(way, equal_parts(units, way.parts), 0.0, 0.0), size)
 
-    def _others(self, choice: Choice, tell: Tell) -> None:
-        """The best of other numbers of stages."""
-        assert choice.best is not None
-        for stages, found in choice.each.items():
-            if stages != choice.best.way.stages:
-                tell(f"{found.way.name} in {stages} stages")
-                self._fitting(self._add(f"best of {stages} stages", found))
+    def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
+        """A row, compiled, and its file; why it does not compile."""
+        way, borders = row.found.way, row.found.borders
+        try:
+            layouts = None if row.tensor else self._costs[way.stages, way.micro_batches][1]
+            made, file = measured(row.name, self.network, way, borders, self.machine, layouts, row.tensor)
+        except MspcError as error:
+            return error
+        return replace(made, foreseen=row.found.seconds), file
 
-    def _usual(self, best: Found, tell: Tell) -> None:
-        """The usual ways for as many stages as were chosen."""
-        for name, way, tensor in _usual_ways(best.way, self.found.units, self.machine, self.network):
-            tell(name)
-            costs = self.costs(way.stages, way.micro_batches)
-            borders = equal_parts(self.found.units, way.parts)
-            seconds = BorderSearch(costs, way).seconds(borders)
-            self._fitting(self._add(name, Found(way, borders, seconds, 0.0), tensor))
-
-    def _fitting(self, row: StageRow | None) -> None:
-        if row is not None and self.memory and row.memory > self.memory:
-            self._refuse(row)
+    def _take(self, row: _Row, made: tuple[StageRow, PlanFile] | MspcError) -> None:
+        """Add a row that was compiled, if it was, and fits."""
+        if isinstance(made, MspcError):
+            self.found.refused.append(f"{row.name}: {made.message}")
+        elif self.memory and made[0].memory > self.memory:
+            self._over.append(made[0])
+            text = f"it needs {made[0].memory} bytes of memory on a rank, and there are {self.memory}"
+            self.found.refused.append(f"{row.name} ({made[0].schedule}, {made[0].stages} stages): {text}")
+        else:
+            self.add(*made)
 
     def _take_best(self) -> None:
         """The search takes the quickest of all rows, where one is quicker than its own, or its own is not there."""
@@ -177,15 +202,9 @@ class StageSearch:
         )
 
 
-def _usual_ways(
-    best: Way, units: int, machine: Machine, network: StagedNetwork
-) -> Iterator[tuple[str, Way, int]]:  # fmt: skip
-    """(name, way, ranks that share a product) with as many units on each stage, as nearly as can be."""
+def _usual_ways(best: Way, units: int) -> Iterator[tuple[str, Way]]:
+    """(name, way) with as many units on each stage, as nearly as can be, and the layouts that the search finds."""
     for name, schedule in (("equal stages, 1F1B", one_forward_one_backward.NAME), ("equal stages, GPipe", gpipe.NAME)):
-        yield name, replace(best, schedule=schedule, chunks=1), 0
+        yield name, replace(best, schedule=schedule, chunks=1)
     if 2 * best.stages <= units:
-        yield "equal stages, interleaved", replace(best, schedule=IN_ROUNDS, chunks=2), 0
-    ranks = network.config.ranks // best.stages
-    for size in tensor_sizes(ranks, machine.ranks_per_host)[-2:]:
-        name = f"Megatron-style, {size} x {best.stages} x {ranks // size}"
-        yield name, replace(best, schedule=one_forward_one_backward.NAME, chunks=1), size
+        yield "equal stages, interleaved", replace(best, schedule=IN_ROUNDS, chunks=2)
