@@ -46,8 +46,10 @@ class ForkedCalls:
 
     def _run(self, call: Callable[[], Any], end: Connection) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that forked this one ends it
-        with self._begin, suppress(Exception):  # who asks for the result makes the call itself, and sees why
-            end.send(call())
+        with suppress(Exception):  # who asks for the result makes the call itself, and sees why
+            with self._begin:
+                found = call()
+            end.send(found)  # others go on meanwhile: it may be more than a pipe holds, and read later than theirs
 
     def __enter__(self) -> Self:
         return self

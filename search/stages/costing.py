@@ -13,13 +13,14 @@ from itertools import groupby
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import seconds
+from mspc.analysis.cost.nodes import seconds, sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.driver import Compiled
 from mspc.ir.graph import WORK, Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.times import nodes_with_times
 from mspc.passes.pipelining.schedules import zero_bubble_h1
 from mspc.passes.pipelining.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from mspc.passes.pipelining.stage_program import MICRO_BATCH
@@ -68,6 +69,7 @@ class _Costs:
     held: float
     work: float
     message: float
+    sent: float
 
 
 def parts_of_units(units: Sequence[Unit]) -> list[int]:
@@ -76,10 +78,10 @@ def parts_of_units(units: Sequence[Unit]) -> list[int]:
 
 
 def unit_costs(
-    network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, memory: bool = False
+    network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, memory: bool = False, tensor: int = 0
 ) -> tuple[UnitCosts, PlanFile]:
     """The costs of a network's units on the ranks of one of so many stages, and the layouts that they are of, equal in
-    equal units. memory: bytes count. Raises MspcError."""
+    equal units. memory: buffers count. tensor: as of `Way`. Raises MspcError."""
     units = network.units
     groups = _groups(units)
     count = sum(len(group.parts) for group in groups)
@@ -90,7 +92,7 @@ def unit_costs(
             cells |= {name: part for unit in units[at : at + own] for name in unit.cells}
             at += own
     plan = StagePlan(max(2, count), "1f1b", micro_batches, 1, together(cells), tries=True)
-    compiled = network.compiled(stages, plan, zero_bubble_h1.NAME)
+    compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, tensor=tensor)
     walk = Walk(Way(max(2, count), zero_bubble_h1.NAME, _turns(compiled)))
     found: dict[int, _Costs] = {}
     for group in groups:
@@ -142,6 +144,7 @@ def _costs(
     return _Costs(
         durations[FORWARD], durations[INPUT_GRADIENT], durations[WEIGHT_GRADIENT], rest_seconds(graph, machine), kept,
         held, work, max((seconds(node, machine) for node in sent), default=0.0),
+        sum(sent_bytes(node) * times.count for node, times in nodes_with_times(graph)),
     )  # fmt: skip
 
 
@@ -183,7 +186,7 @@ def _of_units(groups: Sequence[_Group], found: dict[int, _Costs], count: int) ->
         backward[units] += (loop.inputs + loop.weights) / between[1] - alone.inputs - alone.weights
     return UnitCosts(
         joint, backward, inputs, weights, numbers("rest"), numbers("kept"), numbers("held"), numbers("work"),
-        numbers("message")[: count - 1], forward,
+        numbers("message")[: count - 1], forward, numbers("sent"),
     )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
@@ -34,7 +36,7 @@ class UnitCosts:
     forward_apart of the forward operators then, since equal layers are no one graph there. rest: seconds of a step that
     belong to no micro-batch, as the optimizer's. kept: bytes that one micro-batch keeps for gradients. held: bytes of
     parameters, their states and gradients. work: bytes of buffers beside that, at most. message: seconds from each unit
-    to the next one, with one entry less than the others.
+    to the next one, with one entry less than the others. sent: bytes in a step.
     """
 
     forward: Numbers
@@ -47,6 +49,7 @@ class UnitCosts:
     work: Numbers
     message: Numbers
     forward_apart: Numbers
+    sent: Numbers
 
     def forward_of(self, way: Way) -> Numbers:
         """The seconds of forward operators by a schedule."""
@@ -59,12 +62,14 @@ class UnitCosts:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run stages. schedule: its name. chunks: of each stage."""
+    """A way to run stages. schedule: its name. chunks: of each stage. tensor: ranks that share a product in pairs of
+    products, 0 for layouts that the search finds."""
 
     stages: int
     schedule: str
     micro_batches: int
     chunks: int = 1
+    tensor: int = 0
 
     @property
     def made(self) -> Schedule:
@@ -93,7 +98,7 @@ class Way:
         return self.schedule + several
 
 
-def ways_of(stages: int, micro_batches: int, units: int) -> list[Way]:
+def ways_of(stages: int, micro_batches: int, units: int, tensor: int = 0) -> list[Way]:
     """The ways for these numbers: every stage has work, and there are no fewer micro-batches than stages."""
     if micro_batches < stages or stages > units:
         return []
@@ -102,7 +107,7 @@ def ways_of(stages: int, micro_batches: int, units: int) -> list[Way]:
     found += [Way(stages, IN_ROUNDS, micro_batches, chunks) for chunks in rounds if stages * chunks <= units]
     if 2 * stages <= units:
         found += [Way(stages, name, micro_batches, 2) for name in TWO_CHUNKS]
-    return found
+    return [replace(way, tensor=tensor) for way in found]
 
 
 Borders = tuple[int, ...]

@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
@@ -18,7 +20,7 @@ from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.figures import workspace
 from mspc.search.stages.costing import parts_of_units, rest_seconds
 from mspc.search.stages.network import StagedNetwork, plan_of
-from mspc.search.stages.problem import Borders, Way
+from mspc.search.stages.problem import Borders, UnitCosts, Way
 from mspc.search.stages.walk import Walk
 
 
@@ -51,13 +53,11 @@ class StageRow:
 
 
 def measured(
-    name: str, network: StagedNetwork, way: Way, borders: Borders, machine: Machine, layouts: PlanFile | None,
-    tensor: int = 0,
+    name: str, network: StagedNetwork, way: Way, borders: Borders, machine: Machine, layouts: PlanFile
 ) -> tuple[StageRow, PlanFile]:  # fmt: skip
-    """A row and its plan's file. layouts, tensor: as of `StagedNetwork.compiled`. Raises MspcError where it does not
-    compile."""
+    """A row, compiled, and its plan's file. layouts: of operators. Raises MspcError where it does not compile."""
     plan = plan_of(network.units, way, borders)
-    compiled = network.compiled(way.stages, plan, layouts=layouts, tensor=tensor)
+    compiled = network.compiled(way.stages, plan, layouts=layouts)
     walk = Walk(way)
     parts = parts_of_units(network.units)
     edges = (0, *borders, len(network.units))
@@ -80,6 +80,19 @@ def measured(
     )  # fmt: skip
     file = replace(compiled.strategies.plan(compiled.config.ranks), stages=replace(plan, tries=False))
     return row, file
+
+
+def foreseen(name: str, network: StagedNetwork, costs: UnitCosts, way: Way, borders: Borders) -> StageRow:
+    """A row of what is not compiled, by the costs of its units."""
+    walk, row = Walk(way), np.array([borders], dtype=int).reshape(1, -1)
+    seconds = float(walk.seconds(costs, row)[0])
+    return StageRow(
+        name, network.config.ranks, way.stages, way.name, way.micro_batches,
+        tuple(b - a for a, b in pairwise((0, *borders, costs.count))), seconds, float(walk.idle(costs, row)[0]),
+        float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
+        "is foreseen by its units, of which each kind was compiled as a stage: with layers one by one it has "
+        f"{network.operators(way)} operators",
+    )  # fmt: skip
 
 
 def _of_chunks(times: WorkTimes, walk: Walk, like: int, stage: int) -> WorkTimes:

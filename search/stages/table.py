@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,13 +20,17 @@ from mspc.search.stages.borders import BorderSearch, Found
 from mspc.search.stages.choice import Choice, Problem, choose
 from mspc.search.stages.costing import unit_costs
 from mspc.search.stages.kept import kept_borders, kept_ways
-from mspc.search.stages.network import StagedNetwork
+from mspc.search.stages.network import StagedNetwork, plan_of
 from mspc.search.stages.problem import IN_ROUNDS, UnitCosts, Way, equal_parts, ways_of
-from mspc.search.stages.rows import StageRow, measured
+from mspc.search.stages.rows import StageRow, foreseen, measured
 
 SEARCH = "search"
 TRIES = 3
 """How often what was chosen is chosen anew where it takes more memory than was foreseen."""
+LARGE = 2000
+"""Forward operators of a program above which a row is foreseen in place of compiled."""
+FEW = 2
+"""Rows beside what was chosen that are compiled for a network of which not all are."""
 Tell = Callable[[str], None]
 
 
@@ -41,13 +46,24 @@ class StagePlans:
     units: int = 0
 
 
+class _Numbers(NamedTuple):
+    """What costs are of; as of `Way`."""
+
+    stages: int
+    micro_batches: int
+    tensor: int
+
+    @classmethod
+    def of(cls, way: Way) -> _Numbers:
+        return cls(way.stages, way.micro_batches, way.tensor)
+
+
 @dataclass(frozen=True)
 class _Row:
-    """What is to be compiled. tensor: ranks that share a product in pairs of products, 0 for what the search finds."""
+    """What is to be compiled."""
 
     name: str
     found: Found
-    tensor: int = 0
 
 
 class StageSearch:
@@ -59,7 +75,7 @@ class StageSearch:
         self, network: StagedNetwork, machine: Machine, memory: int = 0, own: int = 0, top: int = 5
     ) -> None:  # fmt: skip
         self.network, self.machine, self.memory, self.own, self.top = network, machine, memory, own, top
-        self._costs: dict[tuple[int, int], tuple[UnitCosts, PlanFile]] = {}
+        self._costs: dict[_Numbers, tuple[UnitCosts, PlanFile]] = {}
         self._over: list[StageRow] = []
         self.found = StagePlans(units=len(network.units))
 
@@ -108,31 +124,46 @@ class StageSearch:
         for number in stages:
             if number > most:
                 self.found.refused.append(f"{number} stages: there are {most} micro-batches at most")
-        pairs = [(number, count) for number in stages for count in counts if 2 <= number <= count]
-        if pairs:
-            tell(f"units in {', '.join(map(str, dict.fromkeys(number for number, _ in pairs)))} stages")
+        asked = [_Numbers(s, m, t) for s in stages for m in counts if 2 <= s <= m for t in (0, *self._tensor(s))]
+        if asked:
+            tell(f"units in {', '.join(map(str, dict.fromkeys(each.stages for each in asked)))} stages")
         found: list[Problem] = []
         errors: list[MspcError] = []
-        for pair, made in zip(pairs, calls_beside([partial(self._costs_of, *pair) for pair in pairs]), strict=True):
+        for numbers, made in zip(asked, calls_beside([partial(self._costs_of, each) for each in asked]), strict=True):
             if isinstance(made, MspcError):
-                errors.append(made)
-                self.found.refused.append(f"{pair[0]} stages, {pair[1]} micro-batches: {made.message}")
+                errors += [] if numbers.tensor else [made]
+                self.found.refused.append(f"{self._name(numbers)}: {made.message}")
                 continue
-            self._costs[pair] = made
-            costs, _ = made
-            is_own = pair[0] == self.own and not self.network.free
-            kept = kept_borders(self.network, pair[0]) if is_own else None
-            if kept is None:
-                found += [Problem(costs, way) for way in ways_of(*pair, costs.count)]
-            else:
-                found += [Problem(costs, way, kept) for way in kept_ways(*pair, kept)]
+            self._costs[numbers] = made
+            found += self._ways(numbers, made[0])
         if not found and errors:
             raise errors[0]
         return found
 
-    def _costs_of(self, stages: int, count: int) -> tuple[UnitCosts, PlanFile] | MspcError:
+    def _ways(self, numbers: _Numbers, costs: UnitCosts) -> list[Problem]:
+        is_own = numbers.stages == self.own and not self.network.free
+        kept = kept_borders(self.network, numbers.stages) if is_own else None
+        if kept is None:
+            ways = ways_of(numbers.stages, numbers.micro_batches, costs.count, numbers.tensor)
+        else:
+            ways = kept_ways(numbers.stages, numbers.micro_batches, kept, numbers.tensor)
+        return [Problem(costs, way, kept) for way in ways]
+
+    def _tensor(self, stages: int) -> list[int]:
+        """How many ranks share a product in pairs of products, beside what the search finds: as many as a host has."""
+        return tensor_sizes(self.network.config.ranks // stages, self.machine.ranks_per_host)[-1:]
+
+    def _name(self, numbers: _Numbers) -> str:
+        if numbers.tensor:
+            data = self.network.config.ranks // numbers.stages // numbers.tensor
+            return f"Megatron-style, {numbers.tensor} x {numbers.stages} x {data}"
+        return f"{numbers.stages} stages, {numbers.micro_batches} micro-batches"
+
+    def _costs_of(self, numbers: _Numbers) -> tuple[UnitCosts, PlanFile] | MspcError:
         try:
-            return unit_costs(self.network, stages, count, self.machine, bool(self.memory))
+            return unit_costs(
+                self.network, numbers.stages, numbers.micro_batches, self.machine, bool(self.memory), numbers.tensor
+            )
         except MspcError as error:
             return error
 
@@ -146,23 +177,26 @@ class StageSearch:
             _Row(f"best of {stages} stages", found)
             for stages, found in choice.each.items() if stages != best.stages and found.seconds < np.inf
         ]  # fmt: skip
-        costs, _ = self._costs[best.stages, best.micro_batches]
-        for name, way in _usual_ways(best, units):
-            borders = equal_parts(units, way.parts)
-            others.append(_Row(name, Found(way, borders, BorderSearch(costs, way).seconds(borders), 0.0)))
-        yield from sorted(others, key=lambda row: row.found.seconds)[: self.top - 1]
-        ranks = self.network.config.ranks // best.stages
-        way = replace(best, schedule=one_forward_one_backward.NAME, chunks=1)
-        for size in tensor_sizes(ranks, self.machine.ranks_per_host)[-1:]:
-            name = f"Megatron-style, {size} x {best.stages} x {ranks // size}"
-            yield _Row(name, Found(way, equal_parts(units, way.parts), 0.0, 0.0), size)
+        usual = [(name, way) for name, way in _usual_ways(best, units)]
+        for size in self._tensor(best.stages):
+            way = replace(best, schedule=one_forward_one_backward.NAME, chunks=1, tensor=size)
+            usual.append((self._name(_Numbers.of(way)), way))
+        for name, way in usual:
+            if _Numbers.of(way) in self._costs:
+                costs, borders = self._costs[_Numbers.of(way)][0], equal_parts(units, way.parts)
+                others.append(_Row(name, Found(way, borders, BorderSearch(costs, way).seconds(borders), 0.0)))
+        most = self.top - 1 if self.network.operators(best) <= LARGE else FEW
+        yield from sorted(others, key=lambda row: row.found.seconds)[:most]
 
     def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
-        """A row, compiled, and its file; why it does not compile."""
+        """A row, compiled, and its file; why it does not compile. One that is large is foreseen."""
         way, borders = row.found.way, row.found.borders
+        costs, layouts = self._costs[_Numbers.of(way)]
+        if self.network.operators(way) > LARGE:
+            made = foreseen(row.name, self.network, costs, way, borders)
+            return made, replace(layouts, stages=plan_of(self.network.units, way, borders, tries=False))
         try:
-            layouts = None if row.tensor else self._costs[way.stages, way.micro_batches][1]
-            made, file = measured(row.name, self.network, way, borders, self.machine, layouts, row.tensor)
+            made, file = measured(row.name, self.network, way, borders, self.machine, layouts)
         except MspcError as error:
             return error
         return replace(made, foreseen=row.found.seconds), file

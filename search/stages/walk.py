@@ -88,6 +88,17 @@ class Walk:
             full[stage] += (alive @ kept).max(axis=0) + work[own].max(axis=0)
         return full.max(axis=0)
 
+    def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
+        """Bytes that a rank of the busiest stage sends, by each row of `borders`."""
+        return self._of_stages(_Sums(costs, borders).of(costs.sent)).max(axis=0)
+
+    def idle(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
+        """The share of a step in which stages wait, in the mean, by each row of `borders`."""
+        sums, count = _Sums(costs, borders), self.way.micro_batches
+        apart = (costs.inputs, costs.weights) if self.way.is_apart else (costs.backward,)
+        busy = sum((sums.of(each) for each in (costs.forward_of(self.way), *apart)), np.zeros(()))
+        return 1 - count * busy.sum(axis=0) / self.schedule.stages / self.seconds(costs, borders)
+
     def _of_stages(self, by_chunk: np.ndarray) -> np.ndarray:
         found = np.zeros((self.schedule.stages, by_chunk.shape[1]))
         for chunk, stage in enumerate(self.schedule.placement):
