@@ -155,15 +155,15 @@ def _plans(
 
 def _tell(found: Sequence[Plans | StagePlans], machine: Machine, options: SearchOptions) -> None:
     """Write what was found into files, and print it."""
-    rows = [(row, file_name(row), p.files[row.name]) for p in found for row in p.plans[: options.top]]
+    rows = [(p, row) for p in found for row in p.plans[: options.top]]
     if options.out is not None and options.out.suffix == SUFFIX:
-        write_plan(options.out, found[0].files[SEARCH])
+        write_plan(options.out, found[0].file_of(SEARCH))
     elif options.out is not None:
         options.out.mkdir(exist_ok=True)
-        for _, name, file in rows:
-            write_plan(options.out / name, file)
+        for plans, row in rows:
+            write_plan(options.out / file_name(row), plans.file_of(row.name))
     if options.compile.json is not None:
-        content = [{**row.content, "file": name} for row, name, _ in rows]
+        content = [{**row.content, "file": file_name(row)} for _, row in rows]
         write_json({"machine": machine.name, "plans": content}, options.compile.json)
     if options.compile.json != Path("-"):
         print_stage_plans([plans for plans in found if isinstance(plans, StagePlans)], machine, options.top)
@@ -178,6 +178,13 @@ def _check(options: SearchOptions, cases: int) -> None:
     if options.explain and options.compare is not None:
         raise MspcError("--explain and --compare are questions of their own", notes=["ask one after the other"])
     single = "--explain" if options.explain else "--compare" if options.compare is not None else ""
+    if options.explain and (options.stages is not None or options.micro_batches):
+        raise MspcError(
+            "--explain tells of the layouts within a stage, and not of stages",
+            notes=["ask without --stages and --micro-batches, for the ranks of one stage"],
+        )  # fmt: skip
+    if options.meshes and (options.stages is not None or options.micro_batches):
+        raise MspcError("--mesh is of all ranks in one stage, and --stages divides them", notes=["give one of both"])
     if options.out is not None:
         if single:
             raise MspcError(f"--out has no meaning beside {single}, which looks for no plan")

@@ -111,6 +111,10 @@ class Plans:
     files: Mapping[str, PlanFile]
     usual: UsualPlans
 
+    def file_of(self, name: str) -> PlanFile:
+        """What the file of a plan says."""
+        return self.files[name]
+
 
 def take_faster(plans: list[PlanResult], files: dict[str, PlanFile], usual: UsualPlans, mesh: str) -> None:
     """Give the search for a mesh the fastest of the usual plans there, where that is faster than its own, or it has

@@ -16,6 +16,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.times import nodes_with_times
 from mspc.output.stage_times import WorkTimes, timeline_of, work_times
 from mspc.plans.files.plan_file import PlanFile
+from mspc.plans.files.stage_table import StagePlan
 from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.figures import workspace
 from mspc.search.stages.costing import parts_of_units, rest_seconds
@@ -78,8 +79,29 @@ def measured(
         max(_memory(graph, network, compiled) for graph in graphs.values()),
         compiled=len(graphs),
     )  # fmt: skip
-    file = replace(compiled.strategies.plan(compiled.config.ranks), stages=replace(plan, tries=False))
-    return row, file
+    return row, _file(compiled, plan)
+
+
+def step_seconds(compiled: Compiled, machine: Machine) -> float:
+    """The step of a program in stages, until the last one has ended its updates. Raises MspcError."""
+    config = compiled.config
+    graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
+    times = timeline_of(compiled.graph.attrs, [work_times(graph, machine) for graph in graphs])
+    return max(
+        spans[-1].end + rest_seconds(graph, machine) for spans, graph in zip(times.spans, graphs, strict=True)
+    )  # fmt: skip
+
+
+def planned(network: StagedNetwork, layouts: PlanFile) -> PlanFile:
+    """The file of a plan, which says what loops carry, too; layouts: of operators, with the stages. Raises MspcError
+    where it does not compile."""
+    assert layouts.stages is not None
+    plan = layouts.stages
+    return _file(network.compiled(plan.count, plan, layouts=replace(layouts, stages=None)), plan)
+
+
+def _file(compiled: Compiled, plan: StagePlan) -> PlanFile:
+    return replace(compiled.strategies.plan(compiled.config.ranks), stages=replace(plan, tries=False))
 
 
 def foreseen(name: str, network: StagedNetwork, costs: UnitCosts, way: Way, borders: Borders) -> StageRow:

@@ -22,7 +22,7 @@ from mspc.search.stages.costing import unit_costs
 from mspc.search.stages.kept import kept_borders, kept_ways
 from mspc.search.stages.network import StagedNetwork, plan_of
 from mspc.search.stages.problem import IN_ROUNDS, UnitCosts, Way, equal_parts, ways_of
-from mspc.search.stages.rows import StageRow, foreseen, measured
+from mspc.search.stages.rows import StageRow, foreseen, measured, planned
 
 SEARCH = "search"
 TRIES = 3
@@ -30,20 +30,32 @@ TRIES = 3
 LARGE = 2000
 """Forward operators of a program above which a row is foreseen in place of compiled."""
 FEW = 2
-"""Rows beside what was chosen that are compiled for a network of which not all are."""
+"""Rows beside what was chosen that are compiled for a network of which not all are: those with fewest chunks."""
 Tell = Callable[[str], None]
 
 
 @dataclass
 class StagePlans:
     """plans: the rows, the quickest first. files: of each by its name. gap: the part of a step that any other choice
-    could save at most, by the costs of units. refused: why ways are not among them. units: of the network."""
+    could save at most, by the costs of units. refused: why ways are not among them."""
 
+    network: StagedNetwork
     plans: list[StageRow] = field(default_factory=list[StageRow])
     files: dict[str, PlanFile] = field(default_factory=dict[str, PlanFile])
     gap: float = 0.0
     refused: list[str] = field(default_factory=list[str])
-    units: int = 0
+
+    @property
+    def units(self) -> int:
+        """How many units the network has."""
+        return len(self.network.units)
+
+    def file_of(self, name: str) -> PlanFile:
+        """What the file of a row says; of one that was not compiled its program says the rest. Raises MspcError."""
+        found = self.files[name]
+        if found.stages is None or not found.stages.tries:
+            return found
+        return planned(self.network, found)
 
 
 class _Numbers(NamedTuple):
@@ -77,7 +89,7 @@ class StageSearch:
         self.network, self.machine, self.memory, self.own, self.top = network, machine, memory, own, top
         self._costs: dict[_Numbers, tuple[UnitCosts, PlanFile]] = {}
         self._over: list[StageRow] = []
-        self.found = StagePlans(units=len(network.units))
+        self.found = StagePlans(network)
 
     def add(self, row: StageRow, file: PlanFile) -> None:
         """Set a row beside the others."""
@@ -185,8 +197,10 @@ class StageSearch:
             if _Numbers.of(way) in self._costs:
                 costs, borders = self._costs[_Numbers.of(way)][0], equal_parts(units, way.parts)
                 others.append(_Row(name, Found(way, borders, BorderSearch(costs, way).seconds(borders), 0.0)))
-        most = self.top - 1 if self.network.operators(best) <= LARGE else FEW
-        yield from sorted(others, key=lambda row: row.found.seconds)[:most]
+        if self.network.operators(best) <= LARGE:
+            yield from sorted(others, key=lambda row: row.found.seconds)[: self.top - 1]
+        else:
+            yield from sorted(others, key=lambda row: (row.found.way.chunks, row.found.seconds))[:FEW]
 
     def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
         """A row, compiled, and its file; why it does not compile. One that is large is foreseen."""
@@ -194,7 +208,7 @@ class StageSearch:
         costs, layouts = self._costs[_Numbers.of(way)]
         if self.network.operators(way) > LARGE:
             made = foreseen(row.name, self.network, costs, way, borders)
-            return made, replace(layouts, stages=plan_of(self.network.units, way, borders, tries=False))
+            return made, replace(layouts, stages=plan_of(self.network.units, way, borders))
         try:
             made, file = measured(row.name, self.network, way, borders, self.machine, layouts)
         except MspcError as error:
