@@ -14,7 +14,6 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.control.loops import Loop, MakeStack, runs_layers, runs_micro_batches
-from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.autodiff.recomputable_cells import planned_cells
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.choices import options_of, rule_of
@@ -113,8 +112,6 @@ class StrategyNames:
             if rule is None or node.in_layouts is None or None in node.in_layouts:
                 continue
             layouts = tuple(layout for layout in node.in_layouts if layout is not None)
-            if any(layout.partial for layout in layouts) and any(map(_leaves_micro_batches, node.inputs)):
-                continue  # a plan says nothing of what a loop's results come out as
             if layouts:
                 self.layouts[place] = layouts
             made = tuple(layout for layout in element_layouts(node.layout) if layout is not None)
@@ -154,12 +151,6 @@ class StrategyNames:
             ranks, self.layouts, self.stored, tuple(self.recomputed), tuple(self.gathered), self.results,
             self.strategies, loops=self.loops,
         )  # fmt: skip
-
-
-def _leaves_micro_batches(value: Value) -> bool:
-    """Whether a value is a result of the loop over micro-batches."""
-    made = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, TupleGetItem) else None
-    return isinstance(made, Node) and runs_micro_batches(made)
 
 
 def _storing(reads: Sequence[tuple[Node, int, Parameter]]) -> dict[Parameter, Layout]:

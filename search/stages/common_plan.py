@@ -12,7 +12,8 @@ from mspc.search.stages.units import Unit
 
 
 def common_plan(plan: PlanFile, units: Sequence[Unit], like: Sequence[int]) -> PlanFile:
-    """The plan with what it says of unit like[i] said of unit i. Loops over layers are left out, as others turn."""
+    """The plan with what it says of unit like[i] said of unit i. Loops are left out, as others turn and carry more, and
+    with them what takes partial sums of micro-batches."""
     cells: dict[str, list[str]] = {}
     own: set[str] = set()
     for unit, other in zip(units, like, strict=True):
@@ -25,9 +26,13 @@ def common_plan(plan: PlanFile, units: Sequence[Unit], like: Sequence[int]) -> P
     def of_operators(found: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for key, value in found.items() for name in _names(key, cells, own, "/")}
 
+    operators = {
+        name: layouts for name, layouts in of_operators(plan.operators).items()
+        if not any(layout.partial for layout in layouts) or any(name[:at] in own for at in _ends(name, "/"))
+    }  # fmt: skip
     strategies = None if plan.strategies is None else of_operators(plan.strategies)
     return replace(
-        plan, operators=of_operators(plan.operators), results=of_operators(plan.results), strategies=strategies,
+        plan, operators=operators, results=of_operators(plan.results), strategies=strategies,
         parameters={n: v for key, v in plan.parameters.items() for n in _names(key, paths, known, ".")},
         recompute=tuple(dict.fromkeys(n for key in plan.recompute for n in _names(key, cells, own, "/"))),
         gather_again=tuple(dict.fromkeys(n for key in plan.gather_again for n in _names(key, paths, known, "."))),
