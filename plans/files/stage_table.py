@@ -40,7 +40,7 @@ class StagePlan:
     schedule: str
     micro_batches: int
     chunks: int = 1
-    cells: Mapping[str, int] = field(default_factory=dict[str, int])
+    cells: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
     tries: bool = False
 
     @cached_property

@@ -17,6 +17,7 @@ from mspc.ops.control.loops import body_of, runs_layers
 from mspc.passes.pipelining.micro_batches import micro_batch_loop
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan, together
+from mspc.plans.operator_names import layer_nodes
 from mspc.search.plans.alternatives import WAYS
 from mspc.search.plans.megatron import shard_in_pairs
 from mspc.search.stages.problem import Borders, Way
@@ -54,6 +55,11 @@ class StagedNetwork:
                 kind=RuntimeError,
             )
         return loop
+
+    @cached_property
+    def is_configured(self) -> bool:
+        """Whether the script has sharded operators itself."""
+        return any(node.in_strategy is not None for node in (*self.body.nodes, *layer_nodes(self.body)))
 
     @cached_property
     def micro_batches(self) -> int:

@@ -55,6 +55,10 @@ class UnitCosts:
         """The seconds of forward operators by a schedule."""
         return self.forward_apart if way.is_apart else self.forward
 
+    def backward_of(self, way: Way) -> Numbers:
+        """The seconds of both gradients in one go by a schedule: one that has them apart elsewhere runs both graphs."""
+        return self.inputs + self.weights if way.is_apart else self.backward
+
     @property
     def count(self) -> int:
         return len(self.forward)

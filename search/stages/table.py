@@ -21,7 +21,7 @@ from mspc.search.stages.choice import Choice, Problem, choose
 from mspc.search.stages.costing import unit_costs
 from mspc.search.stages.kept import kept_borders, kept_ways
 from mspc.search.stages.network import StagedNetwork, plan_of
-from mspc.search.stages.problem import IN_ROUNDS, UnitCosts, Way, equal_parts, ways_of
+from mspc.search.stages.problem import IN_ROUNDS, Borders, UnitCosts, Way, equal_parts, ways_of
 from mspc.search.stages.rows import StageRow, foreseen, measured, planned
 
 SEARCH = "search"
@@ -89,6 +89,8 @@ class StageSearch:
         self.network, self.machine, self.memory, self.own, self.top = network, machine, memory, own, top
         self._costs: dict[_Numbers, tuple[UnitCosts, PlanFile]] = {}
         self._over: list[StageRow] = []
+        self._kept: dict[int, Borders | None] = {}
+        """The borders that the script has for its own number of stages."""
         self.found = StagePlans(network)
 
     def add(self, row: StageRow, file: PlanFile) -> None:
@@ -153,8 +155,9 @@ class StageSearch:
         return found
 
     def _ways(self, numbers: _Numbers, costs: UnitCosts) -> list[Problem]:
-        is_own = numbers.stages == self.own and not self.network.free
-        kept = kept_borders(self.network, numbers.stages) if is_own else None
+        if numbers.stages == self.own and not self.network.free and self.own not in self._kept:
+            self._kept[self.own] = kept_borders(self.network, self.own)
+        kept = self._kept.get(numbers.stages)
         if kept is None:
             ways = ways_of(numbers.stages, numbers.micro_batches, costs.count, numbers.tensor)
         else:
@@ -162,7 +165,10 @@ class StageSearch:
         return [Problem(costs, way, kept) for way in ways]
 
     def _tensor(self, stages: int) -> list[int]:
-        """How many ranks share a product in pairs of products, beside what the search finds: as many as a host has."""
+        """How many ranks share a product in pairs of products, beside what the search finds: as many as a host has;
+        none where the script's own strategies stay."""
+        if self.network.is_configured and not self.network.free:
+            return []
         return tensor_sizes(self.network.config.ranks // stages, self.machine.ranks_per_host)[-1:]
 
     def _name(self, numbers: _Numbers) -> str:
@@ -189,13 +195,17 @@ class StageSearch:
             _Row(f"best of {stages} stages", found)
             for stages, found in choice.each.items() if stages != best.stages and found.seconds < np.inf
         ]  # fmt: skip
+        kept = self._kept.get(best.stages)
         usual = [(name, way) for name, way in _usual_ways(best, units)]
         for size in self._tensor(best.stages):
             way = replace(best, schedule=one_forward_one_backward.NAME, chunks=1, tensor=size)
             usual.append((self._name(_Numbers.of(way)), way))
         for name, way in usual:
+            if kept is not None and way.parts != len(kept) + 1:
+                continue
             if _Numbers.of(way) in self._costs:
-                costs, borders = self._costs[_Numbers.of(way)][0], equal_parts(units, way.parts)
+                costs, borders = self._costs[_Numbers.of(way)][0], kept or equal_parts(units, way.parts)
+                name = name.replace("equal stages", "the script's stages") if kept else name
                 others.append(_Row(name, Found(way, borders, BorderSearch(costs, way).seconds(borders), 0.0)))
         if self.network.operators(best) <= LARGE:
             yield from sorted(others, key=lambda row: row.found.seconds)[: self.top - 1]

@@ -75,7 +75,7 @@ class Walk:
 
     def _numbers(self, costs: UnitCosts) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """By unit: forward, backward, and its two gradients."""
-        return costs.forward_of(self.way), costs.backward, costs.inputs, costs.weights
+        return costs.forward_of(self.way), costs.backward_of(self.way), costs.inputs, costs.weights
 
     def memory(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that the fullest stage takes at most, by each row of `borders`."""
@@ -95,8 +95,7 @@ class Walk:
     def idle(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """The share of a step in which stages wait, in the mean, by each row of `borders`."""
         sums, count = _Sums(costs, borders), self.way.micro_batches
-        apart = (costs.inputs, costs.weights) if self.way.is_apart else (costs.backward,)
-        busy = sum((sums.of(each) for each in (costs.forward_of(self.way), *apart)), np.zeros(()))
+        busy = sums.of(costs.forward_of(self.way)) + sums.of(costs.backward_of(self.way))
         return 1 - count * busy.sum(axis=0) / self.schedule.stages / self.seconds(costs, borders)
 
     def _of_stages(self, by_chunk: np.ndarray) -> np.ndarray:
