@@ -72,9 +72,9 @@ class Bounds:
             np.maximum(found, least, out=found)
         legal = (end > first) & (first >= chunk) & (count - end >= parts - 1 - chunk)
         if self.memory:
-            held, kept = _between(_ahead(self.costs.held)), _between(_ahead(self.costs.kept))
+            held, kept = _between(_ahead(self.costs.held)), _between(_ahead(self.costs.kept_of(self.way)))
             alive = walk.kept(walk.schedule.placement[chunk]) if self.way.chunks == 1 else 0
-            legal &= held + alive * kept + largest_of(self.costs.work) <= self.memory
+            legal &= held + alive * kept + largest_of(self.costs.work_of(self.way)) <= self.memory
         return np.where(legal, found * SAFE, np.inf)
 
     def _work(self, counts: _Counts) -> np.ndarray:

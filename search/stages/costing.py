@@ -176,6 +176,7 @@ def _of_units(groups: Sequence[_Group], found: dict[int, _Costs], count: int) ->
 
     forward, inputs, weights = numbers("forward"), numbers("inputs"), numbers("weights")
     joint, backward = forward.copy(), inputs + weights
+    kept, work = numbers("kept"), numbers("work")
     for group in groups:
         between = next((part for part in group.parts if part[1] > 1), None)
         if between is None or between[0] not in found:
@@ -183,10 +184,12 @@ def _of_units(groups: Sequence[_Group], found: dict[int, _Costs], count: int) ->
         loop, alone = found[between[0]], found[group.parts[1][0]]
         units = slice(group.first, group.first + group.count)
         joint[units] += loop.forward / between[1] - alone.forward
+        kept[units] += loop.kept / between[1] - alone.kept
+        work[units] = np.maximum(work[units] - alone.work, 0) + loop.work
         backward[units] += (loop.inputs + loop.weights) / between[1] - alone.inputs - alone.weights
     return UnitCosts(
-        joint, backward, inputs, weights, numbers("rest"), numbers("kept"), numbers("held"), numbers("work"),
-        numbers("message")[: count - 1], forward, numbers("sent"),
+        joint, backward, inputs, weights, numbers("rest"), kept, numbers("held"), work,
+        numbers("message")[: count - 1], forward, numbers("kept"), numbers("work"), numbers("sent"),
     )  # fmt: skip
 
 

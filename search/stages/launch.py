@@ -45,7 +45,7 @@ def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedS
         notes.append("the script has no PipelineCell: rows with stages are of it as if it had one, which a plan needs")
     stages, counts = numbers.numbers(network)
     if is_cut and 1 in stages:
-        operators = len(network.body.nodes) * network.micro_batches
+        operators = network.operators(True) * network.micro_batches
         if operators > LARGE:
             notes.append(
                 f"{ONE_STAGE}: not compiled, as the {network.micro_batches} micro-batches of one stage are so many "

@@ -34,9 +34,9 @@ class UnitCosts:
 
     forward, backward: seconds for one micro-batch. inputs, weights: of the two gradients where they are apart, and
     forward_apart of the forward operators then, since equal layers are no one graph there. rest: seconds of a step that
-    belong to no micro-batch, as the optimizer's. kept: bytes that one micro-batch keeps for gradients. held: bytes of
-    parameters, their states and gradients. work: bytes of buffers beside that, at most. message: seconds from each unit
-    to the next one, with one entry less than the others. sent: bytes in a step.
+    belong to no micro-batch, as the optimizer's. kept, kept_apart: bytes that one micro-batch keeps for gradients.
+    held: bytes of parameters, their states and gradients. work, work_apart: bytes of buffers beside that, at most.
+    message: seconds from each unit to the next one, with one entry less than the others. sent: bytes in a step.
     """
 
     forward: Numbers
@@ -49,11 +49,21 @@ class UnitCosts:
     work: Numbers
     message: Numbers
     forward_apart: Numbers
+    kept_apart: Numbers
+    work_apart: Numbers
     sent: Numbers
 
     def forward_of(self, way: Way) -> Numbers:
         """The seconds of forward operators by a schedule."""
         return self.forward_apart if way.is_apart else self.forward
+
+    def kept_of(self, way: Way) -> Numbers:
+        """The bytes that one micro-batch keeps by a schedule."""
+        return self.kept_apart if way.is_apart else self.kept
+
+    def work_of(self, way: Way) -> Numbers:
+        """The bytes of buffers by a schedule."""
+        return self.work_apart if way.is_apart else self.work
 
     def backward_of(self, way: Way) -> Numbers:
         """The seconds of both gradients in one go by a schedule: one that has them apart elsewhere runs both graphs."""

@@ -113,7 +113,7 @@ def foreseen(name: str, network: StagedNetwork, costs: UnitCosts, way: Way, bord
         tuple(b - a for a, b in pairwise((0, *borders, costs.count))), seconds, float(walk.idle(costs, row)[0]),
         float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
         "is foreseen by its units, of which each kind was compiled as a stage: with layers one by one it has "
-        f"{network.operators(way)} operators",
+        f"{network.operators(way.is_apart)} operators",
     )  # fmt: skip
 
 

@@ -207,7 +207,7 @@ class StageSearch:
                 costs, borders = self._costs[_Numbers.of(way)][0], kept or equal_parts(units, way.parts)
                 name = name.replace("equal stages", "the script's stages") if kept else name
                 others.append(_Row(name, Found(way, borders, BorderSearch(costs, way).seconds(borders), 0.0)))
-        if self.network.operators(best) <= LARGE:
+        if self.network.operators(best.is_apart) <= LARGE:
             yield from sorted(others, key=lambda row: row.found.seconds)[: self.top - 1]
         else:
             yield from sorted(others, key=lambda row: (row.found.way.chunks, row.found.seconds))[:FEW]
@@ -216,7 +216,7 @@ class StageSearch:
         """A row, compiled, and its file; why it does not compile. One that is large is foreseen."""
         way, borders = row.found.way, row.found.borders
         costs, layouts = self._costs[_Numbers.of(way)]
-        if self.network.operators(way) > LARGE:
+        if self.network.operators(way.is_apart) > LARGE:
             made = foreseen(row.name, self.network, costs, way, borders)
             return made, replace(layouts, stages=plan_of(self.network.units, way, borders))
         try:

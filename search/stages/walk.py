@@ -80,8 +80,8 @@ class Walk:
     def memory(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that the fullest stage takes at most, by each row of `borders`."""
         sums = _Sums(costs, borders)
-        kept = sums.of(costs.kept)
-        work = sums.most(costs.work)
+        kept = sums.of(costs.kept_of(self.way))
+        work = sums.most(costs.work_of(self.way))
         full = self._of_stages(sums.of(costs.held))
         for stage, alive in enumerate(self._kept):
             own = self.schedule.chunks_of(stage)
