@@ -73,8 +73,7 @@ class Bounds:
         legal = (end > first) & (first >= chunk) & (count - end >= parts - 1 - chunk)
         if self.memory:
             held, kept = _between(_ahead(self.costs.held)), _between(_ahead(self.costs.kept_of(self.way)))
-            alive = walk.kept(walk.schedule.placement[chunk]) if self.way.chunks == 1 else 0
-            legal &= held + alive * kept + largest_of(self.costs.work_of(self.way)) <= self.memory
+            legal &= held + walk.kept_of_chunk(chunk) * kept + largest_of(self.costs.work_of(self.way)) <= self.memory
         return np.where(legal, found * SAFE, np.inf)
 
     def _work(self, counts: _Counts) -> np.ndarray:

@@ -56,6 +56,10 @@ class Walk:
         """Micro-batches of chunks that a stage keeps at most at once."""
         return int(self._kept[stage].sum(axis=1).max(initial=0))
 
+    def kept_of_chunk(self, chunk: int) -> int:
+        """Micro-batches of one chunk that its stage keeps at most at once."""
+        return int(self._kept[self.schedule.placement[chunk]][:, chunk].max(initial=0))
+
     def seconds(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """The time of a step by each row of `borders`, of shape (rows, parts - 1)."""
         sums = _Sums(costs, borders)
