@@ -56,7 +56,7 @@ class PlannedStages:
     def check(self, graph: Graph) -> None:
         """Raises MspcError where the network that was read has not what the plan is for."""
         plan = self.plan
-        if plan is None or plan.tries:
+        if plan is None or plan.tries or plan.count == 1:
             return
         trained = next((node for node in graph.nodes if node.phase == "update"), None)
         if trained is not None and not self.cuts:

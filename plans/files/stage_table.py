@@ -32,9 +32,10 @@ KEYS = ("count", "schedule", "chunks", "micro_batches", "cells")
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The stages of a network. count: of them. schedule: its name, as scripts give it. chunks: of a stage, in rounds
-    or there and back. cells: the chunk of each, by its scope, in the order of the values. tries: of a search, which
-    cuts as many micro-batches as it says (0: as the script does), and may have more stages than that."""
+    """The stages of a network. count: of them, 1 for none, whatever the script says. schedule: its name, as scripts give
+    it. chunks: of a stage, in rounds or there and back. cells: the chunk of each, by its scope, in the order of the
+    values. tries: of a search, which cuts as many micro-batches as it says (0: as the script does), and may have more
+    stages than that."""
 
     count: int
     schedule: str
@@ -75,7 +76,7 @@ def stage_lines(plan: StagePlan) -> Iterator[str]:
     if plan.chunks > 1:
         yield f"chunks = {plan.chunks}"
     yield f"micro_batches = {plan.micro_batches}"
-    yield from ("", f"[{KEY}.cells]")
+    yield from ("", f"[{KEY}.cells]") if plan.cells else ()
     yield from (f"{quoted(name)} = {chunk}" for name, chunk in plan.cells.items())
 
 
@@ -85,7 +86,7 @@ def read_stages(shown: str, found: Any) -> StagePlan:
         raise MspcError(f"{shown}: {KEY} is {found!r}, not a table [{KEY}]")
     table = cast("dict[str, Any]", found)
     check_keys(shown, table, KEYS, f"[{KEY}]")
-    count = _number(shown, table, "count", 2)
+    count = _number(shown, table, "count", 1)
     chunks = _number(shown, {"chunks": 1, **table}, "chunks", 1)
     schedule, cells = table.get("schedule", "1f1b"), table.get("cells", {})
     if not isinstance(schedule, str):

@@ -8,6 +8,7 @@ from mspc.api.settings import SHARDED
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.plans.files.plan_file import PlanFile
+from mspc.plans.files.stage_table import StagePlan
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.plans.table import plans_for
 from mspc.search.stages.asked import AskedStages
@@ -40,7 +41,7 @@ def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedS
         )  # fmt: skip
     one, notes = None, list[str]()
     if not is_cut:
-        one = _one_stage(flat, asked, 1, tell) if numbers.wants(1) else None
+        one = _one_stage(flat, asked, 1, own, tell) if numbers.wants(1) else None
         wrap_network(captured)
         notes.append("the script has no PipelineCell: rows with stages are of it as if it had one, which a plan needs")
     stages, counts = numbers.numbers(network)
@@ -52,7 +53,7 @@ def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedS
                 f"copies, of {operators} operators together"
             )
         else:
-            one = _one_stage(flat, asked, network.micro_batches, tell)
+            one = _one_stage(flat, asked, network.micro_batches, own, tell)
     search = StageSearch(network, asked.machine, asked.memory, own if own > 1 else 0, numbers.top)
     if one is not None:
         search.add(*one)
@@ -61,9 +62,10 @@ def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedS
 
 
 def _one_stage(
-    captured: CapturedCall, asked: PlanRequest, micro_batches: int, tell: Tell
+    captured: CapturedCall, asked: PlanRequest, micro_batches: int, own: int, tell: Tell
 ) -> tuple[StageRow, PlanFile] | None:  # fmt: skip
-    """The quickest plan of the network as it stands, on all ranks; None where none fits the memory."""
+    """The quickest plan of the network as it stands, on all ranks; None where none fits the memory. own: the script's
+    number of stages, which the plan takes back."""
     try:
         plans = plans_for(captured, asked, tell)
     except MspcError:
@@ -75,4 +77,6 @@ def _one_stage(
         ONE_STAGE, plan.ranks, 1, "-", micro_batches, (), plan.step, 0.0, plan.nbytes, plan.memory, compiled=1,
         note=f"is the plan of {plan.name}",
     )  # fmt: skip
-    return row, plans.files[plan.name]
+    file = plans.files[plan.name]
+    is_said = own > 1  # else there is nothing to take back
+    return row, replace(file, stages=StagePlan(1, "1f1b", micro_batches)) if is_said else file

@@ -101,6 +101,16 @@ def test_the_stages_of_a_script_stay(tmp_path: Path) -> None:
     assert [chunk for _, chunk in plan.cells.items()] == [0, 1, 1]
 
 
+def test_a_plan_without_stages_takes_those_of_the_script_back(tmp_path: Path) -> None:
+    script, plan = written(tmp_path, **OWN), tmp_path / "plan.toml"
+    rows = searched(script, tmp_path, stages=(1, 2), out=plan)
+    assert (rows[0]["name"], rows[0]["stages"]) == ("search", 1)
+    captured = shard_by_file(find_call(script, CompileOptions(4)).captured, plan)
+    config = config_of(captured, 4)
+    assert (config.pipeline_stages, config.ranks) == (1, 4)
+    compile_call(captured.target, captured.args, config)
+
+
 def test_another_number_of_micro_batches_is_refused_where_the_plan_is_compiled(tmp_path: Path) -> None:
     script, plan = written(tmp_path, **FREE), tmp_path / "plan.toml"
     rows = searched(script, tmp_path, stages=(2,), micro_batches=(8,), out=plan)
@@ -147,7 +157,7 @@ def test_mistakes_are_one_message(tmp_path: Path, options: dict[str, object], me
 def test_plans_that_are_no_plans_of_stages_are_refused(tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     for text, message in (
-        ("count = 1", "count is 1, not a number from 2"),
+        ("count = 0", "count is 0, not a number from 1"),
         ("count = 2\nmicro_batches = 4\n[stages.cells]\nnet = 2", "'net' is of 2, and there are stages 0 to 1"),
         ("count = 2", r"\[stages\] does not say micro_batches, not a number from 1"),
         ("counts = 2", "there is no 'counts' of"),
