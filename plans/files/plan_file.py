@@ -101,8 +101,10 @@ class PlanFile:
         from mspc.ir.cell_names import are_cells, each_of_cells  # late, as only a plan needs them
 
         scopes = {name.rpartition("/")[0] for name in known}
-        inlined = any(name.rpartition("/")[0] not in scopes for name in self.operators)
-        runs = {each: scope for scope in scopes if inlined and are_cells(scope) for each in each_of_cells(scope)}
+        runs = {each: scope for scope in scopes if are_cells(scope) for each in each_of_cells(scope)}
+        own = {name.rpartition("/")[0] for name in self.operators} - scopes
+        inlined = any(are_cells(scope) or scope in runs for scope in own)
+        runs = runs if inlined else {}
 
         def named(found: Mapping[str, Any]) -> dict[str, Any]:
             made: dict[str, Any] = {}

@@ -32,8 +32,8 @@ KEYS = ("count", "schedule", "chunks", "micro_batches", "cells")
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The stages of a network. count: of them, 1 for none, whatever the script says. schedule: its name, as scripts give
-    it. chunks: of a stage, in rounds or there and back. cells: the chunk of each, by its scope, in the order of the
+    """The stages of a network. count: of them, 1 for none, whatever the script says. schedule: as scripts name it.
+    chunks: of a stage, in rounds or there and back. cells: the chunk of each, by its scope, in the order of the
     values. tries: of a search, which cuts as many micro-batches as it says (0: as the script does), and may have more
     stages than that."""
 

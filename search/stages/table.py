@@ -14,6 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.pipelining.schedules import gpipe, one_forward_one_backward
 from mspc.plans.files.plan_file import PlanFile
+from mspc.search.plans.alternatives import MEGATRON
 from mspc.search.plans.forked_calls import calls_beside
 from mspc.search.plans.megatron import tensor_sizes
 from mspc.search.stages.borders import BorderSearch, Found
@@ -174,7 +175,7 @@ class StageSearch:
     def _name(self, numbers: _Numbers) -> str:
         if numbers.tensor:
             data = self.network.config.ranks // numbers.stages // numbers.tensor
-            return f"Megatron-style, {numbers.tensor} x {numbers.stages} x {data}"
+            return f"{MEGATRON}, {numbers.tensor} x {numbers.stages} x {data}"
         return f"{numbers.stages} stages, {numbers.micro_batches} micro-batches"
 
     def _costs_of(self, numbers: _Numbers) -> tuple[UnitCosts, PlanFile] | MspcError:
@@ -223,7 +224,7 @@ class StageSearch:
             made, file = measured(row.name, self.network, way, borders, self.machine, layouts)
         except MspcError as error:
             return error
-        return replace(made, foreseen=row.found.seconds), file
+        return replace(made, foreseen=row.found.seconds, note=_layouts_note(row)), file
 
     def _take(self, row: _Row, made: tuple[StageRow, PlanFile] | MspcError) -> None:
         """Add a row that was compiled, if it was, and fits."""
@@ -258,6 +259,12 @@ class StageSearch:
             f"no plan fits {self.memory} bytes: the smallest that is foreseen takes {nbytes:.0f}, {way.name} in "
             f"{way.stages} stages with {way.micro_batches} micro-batches"
         )
+
+
+def _layouts_note(row: _Row) -> str:
+    """What a row of other layouts than the search's says of them, where its name does not."""
+    size = row.found.way.tensor
+    return f"has pairs of products over {size} ranks" if size and not row.name.startswith(MEGATRON) else ""
 
 
 def _usual_ways(best: Way, units: int) -> Iterator[tuple[str, Way]]:
