@@ -32,6 +32,8 @@ for _ in range(2):
     print(step(x, y))
 """
 CUT = "cell = nn.PipelineCell(net, 4)"
+LAYERS = "self.layers = nn.CellList([Layer() for _ in range(7)])"
+TURNS = "for layer in self.layers:\n            x = layer(x)\n        return ((x - y) ** 2).mean()"
 FREE = {"stages": 1, "settings": "parallel_mode='auto_parallel'", "cells": "", "cell": CUT, "rows": 8}
 OWN = FREE | {"stages": 2, "settings": ""}
 
@@ -49,6 +51,12 @@ def searched(script: str, folder: Path, *, ranks: int = 4, **options: object) ->
     return json.loads(out.read_text(encoding="utf-8"))["plans"]
 
 
+def step_of(script: str, plan: Path) -> float:
+    """The step of what a script and a plan compile to on 4 ranks."""
+    captured = shard_by_file(find_call(script, CompileOptions(4)).captured, plan)
+    return step_seconds(compile_call(captured.target, captured.args, config_of(captured, 4)), H200)
+
+
 @pytest.mark.parametrize("free", [False, True])
 def test_a_plan_compiles_to_its_row(tmp_path: Path, free: bool) -> None:
     script = written(tmp_path, **FREE)
@@ -57,10 +65,27 @@ def test_a_plan_compiles_to_its_row(tmp_path: Path, free: bool) -> None:
     assert {"search", "equal stages, 1F1B", "equal stages, GPipe"} <= {row["name"] for row in rows}
     assert rows[0]["name"] == "search"
     for row in rows:
-        captured = shard_by_file(find_call(script, CompileOptions(4)).captured, plans / str(row["file"]))
-        compiled = compile_call(captured.target, captured.args, config_of(captured, 4))
-        assert step_seconds(compiled, H200) == pytest.approx(row["step"]), row["name"]
+        assert step_of(script, plans / str(row["file"])) == pytest.approx(row["step"]), row["name"]
         assert rows[0]["step"] <= row["step"]
+
+
+def test_layers_that_are_one_graph_are_cut_into_runs(tmp_path: Path) -> None:
+    text = Path(written(tmp_path, **FREE)).read_text(encoding="utf-8")
+    text = text.replace("    def __init__(self, width=8):", "    @ms.lazy_inline\n    def __init__(self, width=8):")
+    text = text.replace("self.first, self.second, self.last = Layer(), Layer(), Layer()", LAYERS)
+    text = text.replace("return ((self.last(self.second(self.first(x))) - y) ** 2).mean()", TURNS)
+    text = text.replace("net = staged()", "net = Net()")
+    script = tmp_path / "net.py"
+    script.write_text(text, encoding="utf-8")
+    rows = searched(str(script), tmp_path, stages=(2,), top=9, out=tmp_path / "plans")
+    one = next(row for row in rows if row["name"] == "equal stages, 1F1B")
+    assert (one["cells"], one["step"]) == ([4, 3], pytest.approx(one["foreseen"], rel=0.2))
+    plan = read_plan(tmp_path / "plans" / str(one["file"]))
+    assert plan.stages is not None
+    scope = "Default/network-PipelineCell/network-Net/layers-CellList"
+    assert plan.stages.cells == {f"{scope}/[0..3]-Layer": 0, f"{scope}/[4..6]-Layer": 1}
+    assert {f"{scope}/[0..3]-Layer/MatMul-op0", f"{scope}/[4..6]-Layer/MatMul-op0"} <= plan.operators.keys()
+    assert step_of(str(script), tmp_path / "plans" / str(one["file"])) == pytest.approx(one["step"])
 
 
 def test_a_plan_trains_as_one_device_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
