@@ -67,7 +67,8 @@ def mark_shadow_weights(graph: Graph) -> bool:
     for node in nodes:
         node.attrs[SHADOW] = True
     known = {_content(node): node for node in found.copies}
-    again = {node: known[_content(node)] for node in graph.nodes if node not in nodes and _content(node) in known}
+    others = [node for node in graph.nodes if node not in nodes] if known else []
+    again = {node: known[_content(node)] for node in others if _content(node) in known}
     if again:
         numbers, reach, readers = _numbers(graph), _reach(graph), _readers(graph)
         limits = {node: _overwritten(pieces, numbers) for node, pieces in found.copies.items()}

@@ -62,6 +62,8 @@ FOR_GPU_RANKS = (
     "share_sums",
 )
 """Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
+FOR_CPU_ROWS = ("fuse_large_rows",)
+"""Ahead of `fuse_elementwise` where the device is a CPU."""
 FOR_GPU_ROWS = ("join_row_sums", "fuse_rows")
 """Ahead of `fuse_elementwise` where the device is a GPU."""
 FOR_GPU_KERNELS = (
@@ -89,8 +91,8 @@ PER_RANK = (
 )
 
 OPTIONAL = (
-    *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "shard_by_plan", "recompute_cells",
-    "search_sharding",
+    *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
+    "recompute_cells", "search_sharding",
 )  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
@@ -127,9 +129,9 @@ def rank_passes_of(device: str = "CPU", stages: int = 1) -> tuple[str, ...]:
     if stages > 1:
         first, *rest = rank_passes_of(device)
         return (first, "cut_stages", *rest)
-    if device != "GPU":
-        return PER_RANK
     at = PER_RANK.index("fuse_elementwise")
+    if device != "GPU":
+        return PER_RANK[:at] + FOR_CPU_ROWS + PER_RANK[at:]
     behind = PER_RANK.index("fuse_updates") + 1
     fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS + PER_RANK[at + 1 : behind] + FOR_GPU_UPDATES
     return PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:at] + fused + PER_RANK[behind:]

@@ -14,10 +14,10 @@ from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.run_graph import run_graph
 from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
-from mspc.engine.other_stages import stages_of
 from mspc.engine.parameter_store import ParameterStore
 from mspc.ir.graph import Graph
 from mspc.ir.graph import Parameter as GraphParameter
+from mspc.ir.stage_marks import stages_of
 from mspc.runtime.slices import slice_parameter, slices_of
 
 Array = Any
@@ -55,7 +55,7 @@ class CompiledCall:
         if compiled.config.pipeline_stages > 1:
             held = {parameter.name for parameter in graph.parameters}
             for parameter in compiled.graph.parameters:
-                if parameter.kind == "parameter" and parameter.name not in held and stages_of(parameter):
+                if parameter.kind == "parameter" and parameter.name not in held and stages_of(parameter.attrs):
                     store.leave(traced.parameters[parameter.name], parameter)
         self._begun = [entry for entry in begun if entry is not None] + store.take_begun()
         self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)

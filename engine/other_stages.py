@@ -8,18 +8,12 @@ import numpy as np
 
 from mspc.engine.job import Job
 from mspc.engine.synchronization_points import TOGETHER, joint_call
-from mspc.ir.graph import STAGE
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.layout import Layout
+from mspc.ir.stage_marks import stages_of
 from mspc.runtime.slices import full_type
 
 Array = Any
-
-
-def stages_of(parameter: GraphParameter) -> tuple[int, ...]:
-    """The stages that hold a parameter of a graph; () where all do."""
-    given = parameter.attrs.get(STAGE, ())
-    return (given,) if isinstance(given, int) else tuple(given)
 
 
 def on_all_stages(job: Job, parameter: GraphParameter, full: Array | None) -> Array:
@@ -30,7 +24,7 @@ def on_all_stages(job: Job, parameter: GraphParameter, full: Array | None) -> Ar
     assert isinstance(parameter.layout, Layout)
     type = full_type(parameter)
     given = np.empty(type.shape, type.dtype.numpy) if full is None else full
-    return job.aside.broadcast(given, stages_of(parameter)[0] * parameter.layout.ranks, tuple(range(job.size)))
+    return job.aside.broadcast(given, stages_of(parameter.attrs)[0] * parameter.layout.ranks, tuple(range(job.size)))
 
 
 class OtherStage:
@@ -43,7 +37,7 @@ class OtherStage:
 
     def read(self, parameter: Any) -> Array:
         """The full tensor, from a stage that holds it; then all ranks must read it."""
-        what = f"reads '{parameter.name}', which stage {stages_of(self._parameter)[0]} holds"
+        what = f"reads '{parameter.name}', which stage {stages_of(self._parameter.attrs)[0]} holds"
         with joint_call(self._job, what, "", TOGETHER), self._job.outside_user_code():
             return on_all_stages(self._job, self._parameter, None)
 

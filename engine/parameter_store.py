@@ -12,11 +12,12 @@ import numpy as np
 from mspc.engine.first_values import FirstValues
 from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
-from mspc.engine.other_stages import OtherStage, on_all_stages, stages_of
+from mspc.engine.other_stages import OtherStage, on_all_stages
 from mspc.engine.synchronization_points import TOGETHER, joint_call
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ir.stage_marks import stages_of
 from mspc.runtime.available_memory import room_for
 from mspc.runtime.slices import full_type, gather, slice_parameter, slices_of
 
@@ -85,7 +86,7 @@ class ParameterStore:
         stored = self._stored.get(id(parameter))
         if stored is None:
             with room_for(f"parameter '{parameter.name}', {graph_parameter.type} on rank {self._job.rank}"):
-                array = self._job.hardware.memory.place(self._first(parameter, graph_parameter))
+                array = self._begin(parameter, graph_parameter)
             if not self._comes_from_rank_0(parameter, graph_parameter):
                 where = slices_of(graph_parameter, self._job.rank)
                 self._begun.append(beginning(graph_parameter.name, "parameter", where, parameter, array))
@@ -105,15 +106,27 @@ class ParameterStore:
         self._uses(owner, stored, len(stored.slices) - 1)
         return array
 
+    def _begin(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
+        """The first values on this rank, where the job's device stores them."""
+        memory, type = self._job.hardware.memory, graph_parameter.tensor_type
+        described = None if parameter.initial is None else parameter.initial.description()
+        if described is not None and described.is_zero and not self._takes_part(parameter, graph_parameter):
+            return memory.zeros(type.shape, type.dtype.numpy)
+        return memory.place(self._first(parameter, graph_parameter))
+
     def _first(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
         """The first values on this rank, those of rank 0 where the script wants them on all; then all ranks ask for
         them together."""
         mine = self._initial(parameter, graph_parameter)
-        if not self._comes_from_rank_0(parameter, graph_parameter) or self._job.size == 1:
+        if not self._takes_part(parameter, graph_parameter):
             return mine
         with joint_call(self._job, f"takes the first values of '{parameter.name}' from rank 0", ""):
             with self._job.outside_user_code():
                 return self._job.aside.broadcast(mine, 0, tuple(range(self._job.size)))
+
+    def _takes_part(self, parameter: Any, graph_parameter: GraphParameter) -> bool:
+        """Whether ranks hand each other the first values."""
+        return self._job.size > 1 and self._comes_from_rank_0(parameter, graph_parameter)
 
     def _comes_from_rank_0(self, parameter: Any, graph_parameter: GraphParameter) -> bool:
         is_replicated = slices_of(graph_parameter, self._job.rank) is None and not parameter.layerwise_parallel
@@ -129,17 +142,19 @@ class ParameterStore:
         """This rank's slice of the first values; the rest of a parameter that was not sampled yet never is."""
         initial = parameter.initial
         if initial is None:
-            return slice_parameter(graph_parameter, np.asarray(parameter.value), self._job.rank, "parameter")
+            return self._mine(graph_parameter, parameter.value, not self._job.hardware.memory.copies)
         drawn = None if self._ahead is None else self._ahead.take(parameter)
         return initial.fill(slices_of(graph_parameter, self._job.rank)) if drawn is None else drawn
 
     def _place(self, graph_parameter: GraphParameter, full: Array) -> Array:
-        mine = slice_parameter(graph_parameter, full, self._job.rank, "parameter")
-        return self._job.hardware.memory.place(mine)
+        memory = self._job.hardware.memory
+        return memory.place(self._mine(graph_parameter, full, not memory.copies))
+
+    def _mine(self, graph_parameter: GraphParameter, full: Array, copied: bool) -> Array:
+        return slice_parameter(graph_parameter, np.asarray(full), self._job.rank, "parameter", copied)
 
     def _store(self, mine: _Slice, full: Array) -> None:
-        array = slice_parameter(mine.graph_parameter, full, self._job.rank, "parameter")
-        self._job.hardware.memory.store(mine.array, array)
+        self._job.hardware.memory.store(mine.array, self._mine(mine.graph_parameter, full, copied=False))
 
     def _uses(self, owner: Any, stored: _StoredParameter, index: int) -> None:
         self._borrowed.setdefault(owner.number, []).append((stored, index))
@@ -201,7 +216,7 @@ class ParameterStore:
         """The full tensor, gathered where it is sharded; then all ranks must read it."""
         stored = self._stored[id(parameter)]
         of_graph = stored.slices[stored.newest].graph_parameter
-        layout, staged = of_graph.layout, bool(stages_of(of_graph))
+        layout, staged = of_graph.layout, bool(stages_of(of_graph.attrs))
         if not staged and (self._job.size == 1 or layout is None or getattr(layout, "is_replicated", False)):
             return np.array(self._job.hardware.memory.fetch(stored.slices[stored.newest].array))
         what = f"reads the sharded parameter '{parameter.name}'"
@@ -220,7 +235,7 @@ class ParameterStore:
         stored = self._stored[id(parameter)]
         newest = stored.slices[stored.newest]
         layout = newest.graph_parameter.layout
-        staged = bool(stages_of(newest.graph_parameter))
+        staged = bool(stages_of(newest.graph_parameter.attrs))
         is_sharded = isinstance(layout, Layout) and (staged or not layout.is_replicated)
         return (layout if is_sharded else None), self._job.hardware.memory.fetch(newest.array)
 

@@ -241,7 +241,7 @@ class Graph:
 
     def _end_after_its_regions(self, ended: dict[Graph, None]) -> None:
         for node in reversed(self.nodes):
-            for region in reversed(node.regions):
+            for region in reversed(node.regions) if node.regions else ():
                 if region not in ended:
                     region._end_after_its_regions(ended)
         ended[self] = None

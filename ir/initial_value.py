@@ -104,6 +104,14 @@ class Description:
             name = _name_of(self.distribution)
             raise MspcError(f"the initializer {name} makes matrices, not a tensor of shape {self.shape}")
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether all bytes of the values are 0."""
+        return isinstance(self.distribution, Filled) and not any(self._number(self.distribution).tobytes())
+
+    def _number(self, distribution: Filled) -> Array:
+        return np.full((), distribution.value, self.dtype.numpy)
+
     def fill(self, slices: Slices | None = None) -> Array:
         """The values in `slices` of the global tensor (None: all of it), as an array of its own.
 
@@ -114,7 +122,9 @@ class Description:
         bounds = _bounds(self.shape, slices)
         sizes = tuple(max(0, stop - start) for start, stop in bounds)
         if isinstance(self.distribution, Filled):
-            result = _filled(sizes, np.full((), self.distribution.value, self.dtype.numpy))
+            # Zeros are memory that nothing has touched yet, which costs no time.
+            number = self._number(self.distribution)
+            result = np.zeros(sizes, number.dtype) if self.is_zero else np.full(sizes, number)
         elif isinstance(self.distribution, Diagonal):
             result = np.eye(*sizes, k=bounds[0][0] - bounds[1][0], dtype=self.dtype.numpy)
         elif isinstance(self.distribution, DiagonalKernel):
@@ -139,11 +149,6 @@ class Description:
         if self.zero_row is not None:
             found["zero_row"] = self.zero_row
         return found
-
-
-def _filled(sizes: tuple[int, ...], number: Array) -> Array:
-    """An array of one number; zeros are memory that nothing has touched yet, which costs no time."""
-    return np.full(sizes, number) if any(number.tobytes()) else np.zeros(sizes, number.dtype)
 
 
 def _name_of(distribution: Distribution) -> str:

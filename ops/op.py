@@ -195,6 +195,10 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
         that works `in_place` is given an operand as `out`."""
         return None
 
+    def check_operands(self, *operands: Array) -> None:
+        """Raises MspcError where the operands' values, NumPy arrays, are none that the operator takes. `run` asks it on
+        CPUs; what is compiled in its place does, too."""
+
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]] | None:
         """What works element by element on operands of other shapes, and these, aligned by their last dimensions, where
         the operator so does what it does; None where it has no such form. With it an operator may be a line of a fused

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node, element_types
+from mspc.analysis.step_elements import elements, step_elements
+from mspc.ir.graph import Graph, element_types
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
@@ -24,13 +25,7 @@ Kernel = Callable[..., Any]
 def pays(program: Graph, backend: NumPyBackend) -> bool:
     """Whether the graphs of a program are to be compiled: all of them together decide, each as often as a step runs
     it."""
-    if backend.xp is not np:
-        return False
-    if not any(node.regions for node in program.nodes):
-        return sum(map(elements, program.nodes)) >= WORTH
-    from mspc.ops.control.times import times_of  # late: most programs have no regions
-
-    return sum(times.count * sum(map(elements, graph.nodes)) for graph, times in times_of(program).items()) >= WORTH
+    return backend.xp is np and step_elements(program) >= WORTH
 
 
 def begin_library(traced: Graph, device: str, ranks: int) -> Thread | None:
@@ -57,12 +52,3 @@ def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Ker
     }  # fmt: skip
     found = program.kernels(backend, nodes)
     return found.loops, found.updates
-
-
-def elements(node: Node) -> int:
-    """Elements of the largest tensor that a node reads, makes, or spares."""
-    tensors = [type for value in (node, *node.inputs) for type in element_types(value.type)]
-    spared = 0
-    if isinstance(node.op, Op) and all(isinstance(value.type, TensorType) for value in node.inputs):
-        spared = node.op.elements_between([value.tensor_type for value in node.inputs])
-    return max([spared, *(type.size for type in tensors)])

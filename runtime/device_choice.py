@@ -169,9 +169,18 @@ def _gpus(count: int) -> str:
 class SharedMemory:
     """The memory of arrays that a rank's graphs share; here it is the host's."""
 
+    copies = False
+    """Whether `place` makes a copy; where not, the array must be nobody else's."""
+
     def place(self, array: Array) -> Array:
         """The array as executors take it; they hold on to it and write to it."""
         return array
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array of zeros as executors take it."""
+        import numpy as np
+
+        return np.zeros(shape, dtype)
 
     def fetch(self, placed: Array) -> Array:
         """The values, as a NumPy array, which may be the placed one."""
@@ -192,9 +201,16 @@ class SharedMemory:
 class GpuMemory(SharedMemory):
     """Arrays on the GPU. `executors`: whose steps may be under way."""
 
+    copies = True
+
     def __init__(self, device: Any) -> None:
         self.device = device
         self.executors: list[Any] = []
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        placed = self.device.zeros(shape, dtype)
+        self.device.synchronize()
+        return placed
 
     def place(self, array: Array) -> Array:
         placed = self.device.empty(array.shape, array.dtype)

@@ -38,7 +38,7 @@ def optimizer_states(graph: Graph, parts: Parts) -> set[Parameter]:
     """The parameters that only updates of a training step read and write."""
     after: set[Part] = set()  # what depends on gradients
     for node in graph.nodes:
-        if node.phase == "backward" or any(part in after for value in node.inputs for part in parts[value]):
+        if node.phase == "backward" or not all([after.isdisjoint(parts[value]) for value in node.inputs]):
             after.update((*parts[node], *_written(node, parts)))
     passed = _passed(graph, parts)
     read: set[Part] = set()
@@ -46,7 +46,7 @@ def optimizer_states(graph: Graph, parts: Parts) -> set[Parameter]:
     for node in reversed(graph.nodes):
         written = _written(node, parts)
         trains = any(part in after or (isinstance(part, Parameter) and part.trainable) for part in written)
-        if trains or (_updates(node) and any(part in read for part in parts[node])):
+        if trains or (_updates(node) and not read.isdisjoint(parts[node])):
             training.add(node)
             read.update(part for value in node.inputs for part in parts[value])
     found = {p for p in read - passed if isinstance(p, Parameter) and p.kind != "input" and not p.trainable}
@@ -64,7 +64,7 @@ def _passed(graph: Graph, parts: Parts) -> set[Part]:
     """What the results of the graph and the gradients are computed from, outside of updates."""
     found = {part for value in graph.results for part in parts[value]}
     for node in reversed(graph.nodes):
-        wanted = node.phase == "backward" or any(part in found for part in parts[node])
+        wanted = node.phase == "backward" or not found.isdisjoint(parts[node])
         if wanted and not _updates(node) and not node.op.is_view:
             found.update(part for value in node.inputs for part in parts[value])
     return found
@@ -190,6 +190,8 @@ class StepClasses:
     def _carries(self, reader: Node, part: int, found: set[int]) -> bool:
         if reader.phase != "backward" or not isinstance(reader.op, Op):
             return False
+        if reader.regions and len(reader.inputs) > 1:
+            return False  # all results are made of all operands
         made_of = self._sources(reader, len(self.parts[reader]))
         for place, result in enumerate(self.parts[reader]):
             operands = [v for v in made_of[place] if not isinstance(v, Constant)]

@@ -21,6 +21,7 @@ them for the next one. Where others wrote to the parameters, their nodes run in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mspc.analysis.shadow_weights import marked_shadow_weights
@@ -30,7 +31,7 @@ from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op
-from mspc.runtime.arena import MemoryBlock, ResultMemory, assign, most_alive, most_of_classes
+from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_alive, most_of_classes
 from mspc.runtime.memory import (
     COMMUNICATION,
     Allocation,
@@ -83,9 +84,8 @@ def peak_of(graph: Graph, alignment: int = 256) -> int:
 class _Planner:
     """Finds aliases, lifetimes and waits, then shares blocks between cells and places the blocks."""
 
-    def __init__(
-        self, graph: Graph, arenas: dict[Graph, int] | None = None, inside: BytesInside | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, graph: Graph, arenas: dict[Graph, int] | None = None,
+                 inside: BytesInside | None = None) -> None:  # fmt: skip
         self.graph = graph
         self.bytes_inside = inside
         self.carried: CarriedResults | None = None
@@ -122,7 +122,8 @@ class _Planner:
         for block in (cell.block for n in self.shadow_weights.copies for cell in self._cells(n)):
             assert block is not None
             block.start = 0
-        return assign(self.blocks, alignment)
+        several = [self._cells(node) for node in self.nodes if node.regions]  # they may save a hundred tensors each
+        return assign_together(self.blocks, several, alignment)
 
     def plan(self, alignment: int) -> MemoryPlan:
         arena = self.place_all(alignment)
@@ -132,8 +133,9 @@ class _Planner:
         states = optimizer_states(self.graph, self.parts)
         for p in self.graph.parameters:
             sizes["inputs" if p.kind == "input" else "states" if p in states else "weights"] += p.type.nbytes
+        every = {part: self._place(part) for part in dict.fromkeys(chain.from_iterable(self.parts.values()))}
         return MemoryPlan(
-            places={value: tuple(self._place(part) for part in parts) for value, parts in self.parts.items()},
+            places={value: tuple([every[part] for part in parts]) for value, parts in self.parts.items()},
             arena=arena,
             lower_bound=most_alive(self.blocks),
             buckets={node: _bucket_place(members) for node, members in self.buckets.items()},
@@ -144,8 +146,7 @@ class _Planner:
             shadow_weights=self.shadow_weights,
             classes={
                 node: tuple(classes[part] if isinstance(part, int) else "" for part in self.parts[node])
-                for node in self.nodes
-                if self._runs(node)
+                for node in self.nodes if self._runs(node)
             },
             **sizes,
         )

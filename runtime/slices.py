@@ -17,9 +17,14 @@ Array = Any
 
 def local_slice(array: Array, layout: Layouts, rank: int) -> Array:
     """A rank's slice of a full array, as a writable contiguous array of its own."""
+    return np.array(_part(array, layout, rank), order="C")
+
+
+def _part(array: Array, layout: Layouts, rank: int) -> Array:
+    """A rank's slice of a full array, in its memory."""
     if not isinstance(layout, Layout) or layout.is_replicated:
-        return np.array(array, order="C")
-    return np.array(array[layout.slices_for(rank, array.shape)], order="C")
+        return array
+    return array[layout.slices_for(rank, array.shape)]
 
 
 def full_type(parameter: Parameter) -> TensorType:
@@ -47,8 +52,9 @@ def slices_of(parameter: Parameter, rank: int) -> tuple[slice, ...] | None:
     return layout.slices_for(rank, full_type(parameter).shape)
 
 
-def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str) -> Array:
-    """The slice of the full `array` that `rank` holds of `parameter`.
+def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str, copied: bool = True) -> Array:
+    """The slice of the full `array` that `rank` holds of `parameter`. copied: as a contiguous array of its own, not one
+    that may lie in the memory of the full one.
 
     Raises:
         MspcError: the array has another shape, or another kind of number, than the parameter.
@@ -57,7 +63,8 @@ def slice_parameter(parameter: Parameter, array: Array, rank: int, what: str) ->
     if tuple(array.shape) != type.shape:
         raise MspcError(f"{what} {parameter.name!r} has shape {tuple(array.shape)}; the program takes {type.shape}")
     _check_kind(parameter, array, what)
-    return local_slice(array, parameter.layout, rank).astype(type.dtype.numpy, copy=False)
+    part = local_slice if copied else _part
+    return part(array, parameter.layout, rank).astype(type.dtype.numpy, copy=False)
 
 
 def typed_as(parameter: Parameter, part: Array, what: str) -> Array:

@@ -35,7 +35,7 @@ import numpy as np
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.opt import optimize
 from mspc.commands.run import run_directory
-from mspc.compiler.pipeline import DATA_PARALLEL, FOR_CPU, FOR_GPU, FOR_GPU_RANKS, PER_RANK, PREPARING, SHARDED, VIEWS
+from mspc.compiler import pipeline
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.printer import print_graph
 from mspc.ops.modules import load_operators
@@ -53,8 +53,9 @@ STARTED = 30.0
 that has other work."""
 MEMORY = 1_500_000_000
 """Bytes of address space of a worker, of which Python and NumPy need a third before the first case."""
-PASSES = list(dict.fromkeys((*PREPARING, *SHARDED, *DATA_PARALLEL, *FOR_CPU, *FOR_GPU, *FOR_GPU_RANKS, *PER_RANK)))
-CHAIN = tuple(name for name in (*SHARDED, *PER_RANK) if name not in VIEWS)
+_GROUPS = ("PREPARING", "SHARDED", "DATA_PARALLEL", "FOR_CPU", "FOR_CPU_ROWS", "FOR_GPU", "FOR_GPU_RANKS", "PER_RANK")
+PASSES = list(dict.fromkeys(name for group in _GROUPS for name in getattr(pipeline, group)))
+CHAIN = tuple(name for name in (*pipeline.SHARDED, *pipeline.PER_RANK) if name not in pipeline.VIEWS)
 GROWN = 6
 """Random networks whose graph of every stage is there to be changed, beside the compiled ones."""
 TOUCHES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")

@@ -94,7 +94,7 @@ class Parameter(Tensor):
         if name is not None and not name.strip():
             raise ApiValueError("the name of a parameter must not be empty")
         super().__init__(default_input)
-        if self._array is not None and isinstance(default_input, Tensor):
+        if self._array is not None and not _is_fresh(default_input):
             self._array = np.array(self._array)
         made = self._array if self._lazy is None else self._lazy
         assert made is not None
@@ -202,7 +202,7 @@ class Parameter(Tensor):
         kind = dtype_of(array.dtype)
         if kind != self.dtype and kind.is_float and not self.dtype.is_float:
             raise ApiTypeError(f"parameter '{self.name}' is {self.dtype}, the new values are {kind}")
-        self.value = array.astype(self.dtype.numpy)
+        self.value = array.astype(self.dtype.numpy, copy=not _is_fresh(data))
         return self
 
     def _take_over(self, data: Any) -> bool:
@@ -290,3 +290,9 @@ class ParameterTuple(tuple[Parameter, ...]):
             twin.name = twin.given_name = f"{prefix}.{parameter.name}"
             twins.append(twin)
         return ParameterTuple(twins)
+
+
+def _is_fresh(data: Any) -> bool:
+    """Whether nobody changes the array that is made of `data` in place: it was made now, or is of a tensor that has it
+    for itself. (A tensor gets another array where it changes.)"""
+    return not isinstance(data, Tensor) or (data.owned and not isinstance(data, Parameter))

@@ -108,5 +108,7 @@ def _take_out_stacks(tracer: Tracer) -> None:
     loop.inputs = [loop.inputs[i] for i in kept]
     loop.op = with_effects(op, loop.inputs, loop.regions)  # type: ignore[assignment]  # fields, see RegionOp
     nodes[at:at] = stacks
+
+
 def _refused(place: Location | None, message: str, note: str) -> MspcError:
     return MspcError(f"PipelineCell: {message}", place, [note], kind=ValueError)

@@ -232,7 +232,7 @@ def passes() -> str:
         "In every mode": pipeline.PREPARING, "Operators that are sharded": pipeline.SHARDED,
         "Data parallel": pipeline.DATA_PARALLEL, "Without communication": pipeline.WITHOUT_COMMUNICATION,
         "For every kind of ranks": pipeline.PER_RANK,
-        "On CPUs": pipeline.FOR_CPU,
+        "On CPUs": (*pipeline.FOR_CPU, *pipeline.FOR_CPU_ROWS),
         "On GPUs": (
             *pipeline.FOR_GPU, *pipeline.FOR_GPU_RANKS, *pipeline.FOR_GPU_KERNELS, *pipeline.FOR_GPU_UPDATES,
         ),

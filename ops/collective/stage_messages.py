@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mspc.ir.types import FLOAT32, DType, TensorType, Type
-from mspc.ops.collective.base import Collective, Meeting, Ranks, message
+from mspc.ops.collective.base import Collective, Meeting, Ranks
 from mspc.ops.collective.point_to_point import Receive, Send
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable
@@ -35,15 +35,15 @@ class SendToStage(Collective):
         return True
 
     def partners(self, rank: int) -> Ranks:
-        return (rank + self.distance,)
+        return self._on(rank).partners(rank)
 
     def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
         """With the rank that it sends to."""
-        return [message(rank, rank + self.distance, types[0], self.sr_tag)]
+        return self._on(rank).meetings(rank, types)
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
         """Messages of one tag from one rank to another: the order of tags is free."""
-        return (rank, rank + self.distance), self.sr_tag
+        return self._on(rank).channel(rank)
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
@@ -83,15 +83,15 @@ class ReceiveFromStage(Collective):
         return True
 
     def partners(self, rank: int) -> Ranks:
-        return (rank - self.distance,)
+        return self._on(rank).partners(rank)
 
     def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
         """With the rank that it hears from."""
-        return [message(rank - self.distance, rank, self.infer(), self.sr_tag)]
+        return self._on(rank).meetings(rank, types)
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
         """Messages of one tag from one rank to another: the order of tags is free."""
-        return (rank - self.distance, rank), self.sr_tag
+        return self._on(rank).channel(rank)
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:

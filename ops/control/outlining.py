@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from mspc.ir.free_names import free_name
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 
 
@@ -35,24 +36,14 @@ def outlined(
     taken: set[str] = set()
     inside: dict[Value, Value] = {}
     for value in (*own, *found):
-        made = Parameter(_free_name(value, taken), value.type, "input")
+        wanted = value.name if isinstance(value, Parameter | Node) and value.name else "captured"
+        made = Parameter(free_name(wanted, taken), value.type, "input")
         region.parameters.append(made)
         inside[value] = made
     region.nodes = list(nodes)
     region.results = list(results)
     region.replace(inside)
     return region, found
-
-
-def _free_name(value: Value, taken: set[str]) -> str:
-    """What the value is called outside, which no other parameter of the region is called."""
-    wanted = value.name if isinstance(value, Parameter | Node) and value.name else "captured"
-    name, count = wanted, 0
-    while name in taken:
-        count += 1
-        name = f"{wanted}_{count}"
-    taken.add(name)
-    return name
 
 
 def name_apart(program: Graph) -> None:

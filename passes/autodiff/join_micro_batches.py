@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mspc.ir.free_names import free_name
 from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.loops import Scan, body_of
@@ -115,11 +116,7 @@ def _read_results(graph: Graph, forward: Node, backward: Node) -> list[int]:
 def _name(parameters: Sequence[Parameter]) -> None:
     taken: set[str] = set()
     for parameter in parameters:
-        name, count = parameter.name, 0
-        while parameter.name in taken:
-            count += 1
-            parameter.name = f"{name}_{count}"
-        taken.add(parameter.name)
+        parameter.name = free_name(parameter.name, taken)
 
 
 def _replace(

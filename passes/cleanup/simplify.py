@@ -197,8 +197,9 @@ class _Constants:
 def _simpler(node: Node) -> Value | None:
     """A value that already is the node's result, if there is one."""
     op = node.op
-    if isinstance(op, TupleGetItem) and isinstance(node.inputs[0], Node) and isinstance(node.inputs[0].op, MakeTuple):
-        return node.inputs[0].inputs[op.index]
+    if isinstance(op, TupleGetItem):
+        source = node.inputs[0]
+        return source.inputs[op.index] if isinstance(source, Node) and isinstance(source.op, MakeTuple) else None
     if isinstance(op, Depend):
         return node.inputs[0]  # nodes run in their order, and those with side effects are never dropped
     if isinstance(op, Cast) and node.inputs[0].type == node.type and node.layout == node.inputs[0].layout:

@@ -90,12 +90,15 @@ def _group(node: Node) -> Sequence[int]:
     return ascending(node.op.members) if isinstance(node.op, Collective) else ()
 
 
-def _is_seen(node: Node) -> bool:
-    """Whether it is seen from outside when a node runs, apart from what it updates and sends: it prints, or writes."""
-    graphs = [graph for region in node.regions for graph in region.graphs()]
-    nodes = [each for graph in graphs for each in graph.nodes] if graphs else [node]
-    ops = [each.op for each in nodes if not each.regions]
-    return any(op.has_side_effect and not op.mutates and not op.is_collective for op in ops)
+def _is_seen(node: Node, known: dict[Graph, bool]) -> bool:
+    """Whether it is seen from outside when a node runs, apart from what it updates and sends: it prints, or writes.
+    known: the same of graphs that nodes run."""
+    if not node.regions:
+        return node.op.has_side_effect and not node.op.mutates and not node.op.is_collective
+    for region in node.regions:
+        if region not in known:
+            known[region] = any([_is_seen(each, known) for each in region.nodes])
+    return any(known[region] for region in node.regions)
 
 
 class _Facts:
@@ -127,6 +130,7 @@ class _Facts:
         written: dict[Value, int] = {}
         read: dict[Value, list[int]] = {}
         last_collective = last_effect = -1
+        seen: dict[Graph, bool] = {}
         for i, node in enumerate(self.nodes):
             found = list(self.operands[i])
             mutates = set(self.changes[i])
@@ -151,7 +155,7 @@ class _Facts:
                 if last_collective >= 0:
                     found.append(last_collective)
                 last_collective = i
-            if _is_seen(node):
+            if _is_seen(node, seen):
                 if last_effect >= 0:
                     found.append(last_effect)
                 last_effect = i

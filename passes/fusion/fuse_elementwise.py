@@ -104,7 +104,9 @@ def _plain_member(node: Node, updates: Updates) -> Member | None:
 
 def row_member(node: Node, updates: Updates) -> Member | None:
     """What a node would be in a group; None: it is in none."""
-    if not isinstance(node.type, TensorType) or _is_complex(node) or not isinstance(node.op, Op):
+    if isinstance(node.op, TupleGetItem) or not isinstance(node.type, TensorType) or not isinstance(node.op, Op):
+        return None
+    if _is_complex(node):
         return None
     if by_element(node.op):
         sources = plain_sources(node, updates)
@@ -133,8 +135,7 @@ def row_member(node: Node, updates: Updates) -> Member | None:
 
 def _is_complex(node: Node) -> bool:
     """Whether it reads or makes complex numbers, for which fused kernels have no type."""
-    values = (node,) if isinstance(node.op, TupleGetItem) else (node, *node.inputs)  # tuples may be long
-    return any(t.dtype.is_complex for v in values for t in element_types(v.type))
+    return any(t.dtype.is_complex for v in (node, *node.inputs) for t in element_types(v.type))
 
 
 class _Emission:

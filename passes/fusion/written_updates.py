@@ -30,6 +30,8 @@ MOST_OPERANDS = 16
 
 def join_written_updates(rewriter: Rewriter, updates: Updates) -> None:
     """Put one operator in the place of the last node of every update that can be one."""
+    if not any(map(_assigns, rewriter.graph.nodes)):
+        return
     joined = _UpdateNodes(rewriter, updates)
     scalars: dict[Value, Value] = {}
     for members in joined.components():

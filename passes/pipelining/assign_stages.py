@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import STAGE, STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.stage_marks import mark_stages
 from mspc.ops.control.loops import Loop, Scan, body_of
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.base import WHOLE, Pass
@@ -66,7 +67,7 @@ class AssignStages(Pass):
         of |= updated_where_read(graph, first, loop, stages)
         last = _all_outside(graph, of, placement, errors)
         for node, found in last.items():
-            _note(node, found)
+            mark_stages(node.attrs, found)
         place_parameters(graph, last, of, loop, stages)
         raise_all(errors)
         return True
@@ -247,10 +248,3 @@ def _outside(
         return common
     node.attrs[FROM] = "the latest of what it reads"
     return frozenset([max(map(max, sets))])
-
-
-def _note(node: Node, stages: frozenset[int]) -> None:
-    node.attrs.pop(STAGE, None)
-    if stages:
-        found = sorted(stages)
-        node.attrs[STAGE] = found[0] if len(found) == 1 else tuple(found)

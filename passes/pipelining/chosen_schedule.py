@@ -12,9 +12,9 @@ from mspc.passes.pipelining.schedules.action import BACKWARD, INPUT_GRADIENT, WE
 from mspc.passes.pipelining.schedules.named import THERE_AND_BACK, WITH_SPLIT_GRADIENTS, named_schedule
 
 
-def kinds_of(attrs: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+def kinds_of(kind: str, weights_apart: bool) -> tuple[str, ...]:
     """The graphs of a chunk that an action of a kind runs: both gradients in one go are two where they are apart."""
-    return (INPUT_GRADIENT, WEIGHT_GRADIENT) if kind == BACKWARD and has_weights_apart(attrs) else (kind,)
+    return (INPUT_GRADIENT, WEIGHT_GRADIENT) if kind == BACKWARD and weights_apart else (kind,)
 
 
 def has_weights_apart(attrs: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import field
 from typing import NamedTuple
 
 from mspc.ir.copies import copied_node
+from mspc.ir.free_names import free_name
 from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem
@@ -135,12 +136,7 @@ def _fill(chunk: ChunkGraph, body: Graph, own: set[Node]) -> None:
     of: dict[Value, Value] = {}
     taken: set[str] = set()
     for value in (*chunk.given, *chunk.read):
-        name, count = value.name or "received", 0
-        wanted = name
-        while name in taken:
-            count += 1
-            name = f"{wanted}_{count}"
-        taken.add(name)
+        name = free_name(value.name or "received", taken)
         of[value] = parameter = Parameter(name, value.type, "input")
         graph.parameters.append(parameter)
     for node in body.nodes:

@@ -17,6 +17,7 @@ from mspc.ir.copies import copied_parameter
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE, STAGES, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.stage_marks import stages_of
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Depend
 from mspc.passes.base import WHOLE, Pass
@@ -96,7 +97,7 @@ def _work(graph: Graph, loop: Node | None, stages: int, program: StageProgram) -
             for value, readers in program.operands_by_stage().items():
                 work.wanted.setdefault(value, set()).update(readers)
             continue
-        home = _stages(node) or everyone
+        home = set(stages_of(node.attrs)) or everyone
         wanted = set(work.wanted.get(node, ()))
         if node.op.mutates or (node.op.has_side_effect and not isinstance(node.op, Collective)):
             wanted |= home
@@ -111,9 +112,3 @@ def _work(graph: Graph, loop: Node | None, stages: int, program: StageProgram) -
             if not (isinstance(node.op, Depend) and index):
                 work.wanted.setdefault(value, set()).update(here)
     return work
-
-
-def _stages(node: Node) -> set[int]:
-    given = node.attrs.get(STAGE)
-    return set() if given is None else {given} if isinstance(given, int) else set(given)
-

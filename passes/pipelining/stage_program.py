@@ -62,7 +62,8 @@ class StageProgram:
             self.op = loop.op
             self.body = body_of(loop)
             self.places = {parameter: i for i, parameter in enumerate(self.body.parameters)}
-            self.chunks = chunk_graphs(self.body, has_weights_apart(graph.attrs))
+            self.weights_apart = has_weights_apart(graph.attrs)
+            self.chunks = chunk_graphs(self.body, self.weights_apart)
             for chunk in self.chunks.graphs.values():
                 for value in chunk.read:
                     source, target = self._stage(self.chunks.made_in[value]), self._stage(chunk.key)
@@ -141,9 +142,9 @@ class StageProgram:
             operand = self.loop.inputs[number]
             if operand in self.of or isinstance(operand, Constant):
                 self._totals[number] = self._own(operand)
-        attrs = self.graph.attrs
-        for action in actions_of(chosen_schedule(attrs, self.op.turns).entries[self.stage]):
-            for kind in kinds_of(attrs, action.kind):
+        schedule = chosen_schedule(self.graph.attrs, self.op.turns)
+        for action in actions_of(schedule.entries[self.stage]):
+            for kind in kinds_of(action.kind, self.weights_apart):
                 chunk = self.chunks.graphs.get(Key(kind, action.chunk))
                 if chunk is not None:
                     self._run(chunk, action.micro_batch)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mspc.ir.graph import STAGE, Graph, Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.stage_marks import mark_stages
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import Depend
 
@@ -56,7 +57,7 @@ def place_parameters(
             continue
         found = known.get(parameter, Stages()) | reading.get(parameter, Stages()) | updating.get(parameter, Stages())
         if found and found != everyone:
-            parameter.attrs[STAGE] = min(found) if len(found) == 1 else tuple(sorted(found))
+            mark_stages(parameter.attrs, found)
 
 
 def _reading(graph: Graph, of: Mapping[Node, Stages], loop: Node | None, everyone: Stages) -> dict[Value, Stages]:

@@ -48,6 +48,8 @@ class Overlap:
 
     def taken(self, node: Node) -> int:
         """Multiprocessors that collectives hold during half of the time or more of a node that is launched now."""
+        if not self._flights:  # whatever begins later begins behind this node, however long it takes
+            return 0
         begun, length = self._clock, seconds(node)
         self._clock += length
         beside = [flight.blocks for flight in self._flights if flight.end - begun >= length / 2]

@@ -12,6 +12,7 @@ from mspc.ops.cpu.loops.addresses import Addresses, Settled, address
 from mspc.ops.cpu.loops.chain import Chain
 from mspc.ops.cpu.pool import on_all_threads
 from mspc.ops.cpu.scratch import scratch
+from mspc.ops.fused.body import BodyLine
 from mspc.ops.random.words import number_of_run
 
 SHARED = 1 << 16
@@ -53,6 +54,17 @@ def chain_kernel(be: Any, chain: Chain, function: Function, end: Function, types
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     return kernel
+
+
+def checking(kernel: Kernel, lines: Sequence[BodyLine]) -> Kernel:
+    """The kernel, which these lines ask first whether they take the operands that they read."""
+
+    def checked(*operands: Any, out: Any = None) -> Any:
+        for line in lines:
+            line.op.check_operands(*[operands[index] for _, index in line.operands])
+        return kernel(*operands, out=out)
+
+    return checked
 
 
 class _Arrays:

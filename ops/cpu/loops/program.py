@@ -14,7 +14,7 @@ from mspc.ops.cpu.loops.attention.kernel import attention_kernel, compiled_atten
 from mspc.ops.cpu.loops.chain import chain_of
 from mspc.ops.cpu.loops.convolve.kernel import compiled_convolution, convolution_kernel
 from mspc.ops.cpu.loops.forms import form_of_op
-from mspc.ops.cpu.loops.kernel import Function, Kernel, chain_kernel
+from mspc.ops.cpu.loops.kernel import Function, Kernel, chain_kernel, checking
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, functions_of, warn_once
 from mspc.ops.cpu.loops.row_updates import row_update_functions, row_update_kernel
 from mspc.ops.cpu.loops.rows import row_sums_function, row_sums_kernel
@@ -100,10 +100,16 @@ def _loop(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Func
         return None
     given = [*operands, *(TensorType(dtype_of(number.dtype), number.shape) for number in form.numbers)]
     chain = chain_of(form.steps, form.returns, given)
-    if chain is None:
+    checked = [step for step in form.steps if type(step.op).check_operands is not Op.check_operands]
+    if chain is None or any(kind == "t" for step in checked for kind, _ in step.operands):
         return None
     name = sources.add(functions(chain.nest, "NAME"))
-    return lambda found: chain_kernel(be, chain, found[name], found[f"{name}_end"], results, form.numbers)
+
+    def bound(found: Mapping[str, Function]) -> Kernel:
+        kernel = chain_kernel(be, chain, found[name], found[f"{name}_end"], results, form.numbers)
+        return checking(kernel, checked) if checked else kernel
+
+    return bound
 
 
 def _row_sums(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from mspc.ir.types import DType
 from mspc.ops.cpu.loops.nest import RUN, Nest, Strides
 from mspc.ops.cpu.loops.passes import Line, Passes, Total
 from mspc.ops.cuda.source import accumulating_type, index_type, neutral
@@ -174,7 +175,7 @@ class _Writer:
             line, kind = passes.lines.get(name), passes.type_of(name)
             if line is None:
                 read = passes.reads[name]
-                memory, along = c_type(read.dtype), bool(read.strides[-1])
+                memory, along = _memory_type(read.dtype), bool(read.strides[-1])
                 place = f"{_place(read.strides, self.places)}{' + begin' if along else ''}"
                 ahead.append(f"const {memory}* const q_{name} = (const {memory}*)a[{passes.place_of(name)}] + {place};")
                 if along:
@@ -187,7 +188,7 @@ class _Writer:
                 element.append(f"const {kind} {name} = ({kind})({line.text});")
                 element += [f"h_{name}[{inside}] = {name};"] if name in passes.held else []
         for i, (name, dtype) in enumerate(nest.writes if number == passes.count - 1 else ()):
-            kind, place = c_type(dtype), f"{_place(nest.contiguous, self.places)} + begin"
+            kind, place = _memory_type(dtype), f"{_place(nest.contiguous, self.places)} + begin"
             ahead.append(f"{kind}* const w{i} = ({kind}*)a[{self.first_write + i}] + {place};")
             element.append(f"w{i}[j] = narrow<{kind}>({name});")
         return ahead, element
@@ -209,6 +210,11 @@ class _Writer:
         for name, total, target in lanes:
             fold = f"({_total_type(total)})folded<{total.how}, {width}>(l_{name})"
             yield f"{target} = {total.how}::of({target}, {fold});"
+
+
+def _memory_type(dtype: DType) -> str:
+    """The C++ type in which neighbouring elements are read and written: compilers vectorise no `bool` in memory."""
+    return "unsigned char" if dtype.kind == "b" else c_type(dtype)
 
 
 def _loop(head: str, begin: str, element: Sequence[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc import Parameter, ParameterTuple, Tensor
+from mspc import Parameter, ParameterTuple, Tensor, nn, ops
 from mspc.api import common
 from mspc.api.common.initial_values import HeNormal, InitialValue, Normal, XavierUniform, initial_value
 
@@ -36,11 +36,29 @@ def test_values_come_from_the_store_while_it_is_attached():
     assert w.shape == (2,)
 
 
-def test_a_parameter_does_not_share_memory_with_its_tensor():
-    x = Tensor([1.0, 2.0])
-    w = Parameter(x, "w")
-    w.value[0] = 9
-    assert x.value.tolist() == [1, 2]
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
+def test_a_parameter_and_the_tensor_of_its_values_change_apart(mode: int):
+    ms.set_context(mode=mode)
+    mine = np.array([1.0, 2.0], np.float32)
+    x = Tensor(mine)
+    w, other = Parameter(x, "w"), Parameter(Tensor([0.0, 0.0]), "other")
+    other.set_data(x)
+
+    class Counts(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = w
+
+        def construct(self, y):
+            return ops.assign_add(self.w, y)
+
+    Counts()(Tensor([10.0, 10.0]))
+    assert w.asnumpy().tolist() == [11, 12]
+    other[0] = 5.0
+    assert x.asnumpy().tolist() == [1, 2]
+    x[1] = 7.0
+    mine[:] = 100.0
+    assert (x.asnumpy().tolist(), w.asnumpy().tolist(), other.asnumpy().tolist()) == ([1, 7], [11, 12], [5, 2])
 
 
 def test_set_data_checks_shape_and_kind():

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.cpu import pool
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program
 from mspc.ops.cpu.threads import in_parallel
+from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.math.elementwise import Exp, Expm1, Log, Log1p
 from mspc.ops.math.reduce import ReduceSum
 from mspc.ops.math.special import Erf
@@ -23,6 +25,7 @@ from mspc.ops.nn.activation import Sigmoid, SiLU, Tanh
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import GatherGrad
+from mspc.ops.tensor.one_hot import OneHot
 from tests.ops.cuda import cuda_cases
 from tests.ops.cuda.cuda_chains import (
     Case,
@@ -313,3 +316,19 @@ def test_nothing_is_compiled_without_a_compiler_or_where_it_is_switched_off(
     monkeypatch.setenv("CXX", "there-is-none")
     assert compiled([case]) == ({}, {})
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_loops_refuse_the_labels_that_numpy_refuses(fused: bool) -> None:
+    one_hot = OneHot(axis=1, depth=64, classes=64, ignored=-100)
+    hit = "OneHot(x1, x2, x3, axis=1, depth=64, offset=0, classes=64, ignored=-100)"
+    body = ("LogSoftmax(x0, axis=1)", hit, "Mul(t0, t1)")
+    rows, numbers = [(8, 64)] * fused, ["Float32"] * fused
+    op = FusedElementwise(body, (2,)) if fused else one_hot
+    run = loop(op, *rows, (8,), (), (), dtypes=(*numbers, "Int32", "Float32", "Float32"))
+    labels = np.array([0, 63, -100, 7, 1, 2, 3, 4], np.int32)
+    logits, values = [np.ones((8, 64), np.float32)] * fused, (np.float32(1), np.float32(0))
+    run(*logits, labels, *values)
+    labels[3] = 64
+    with pytest.raises(MspcError, match="label 64 is not from 0 to 63"):
+        run(*logits, labels, *values)

@@ -1,0 +1,31 @@
+"""How many elements a step's nodes read and make: what decides whether more work at a compile pays."""
+
+from __future__ import annotations
+
+from mspc.ir.graph import Graph, Node, element_types
+from mspc.ir.types import TensorType
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.op import Op
+
+
+def elements(node: Node) -> int:
+    """Elements of the largest tensor that a node reads, makes, or spares."""
+    tensors = [type for value in (node, *node.inputs) for type in element_types(value.type)]
+    spared = 0
+    if isinstance(node.op, Op) and all(isinstance(value.type, TensorType) for value in node.inputs):
+        spared = node.op.elements_between([value.tensor_type for value in node.inputs])
+    return max([spared, *(type.size for type in tensors)])
+
+
+def step_elements(program: Graph) -> int:
+    """Those of all nodes of a program's graphs together, each as often as a step runs it; what only names a result of
+    several makes and reads nothing."""
+    if not any(node.regions for node in program.nodes):
+        return _of_nodes(program)
+    from mspc.ops.control.times import times_of  # late: most programs have no regions
+
+    return sum(times.count * _of_nodes(graph) for graph, times in times_of(program).items())
+
+
+def _of_nodes(graph: Graph) -> int:
+    return sum(elements(node) for node in graph.nodes if not isinstance(node.op, TupleGetItem))

@@ -1,0 +1,29 @@
+"""Does what `fuse_rows` does where a step has many elements: on CPUs.
+
+There fused rows are compiled loops, which pass over memory less often. Small graphs run by NumPy, which goes over
+elementwise lines block by block and over rows line after line.
+"""
+
+from __future__ import annotations
+
+from mspc.analysis.step_elements import step_elements
+from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.base import WHOLE, Pass
+
+LEAST = 1 << 24
+"""Elements of a step, twice as many as those from which loops are compiled: fused, there are fewer."""
+
+
+@dataclass(frozen=True)
+class FuseLargeRows(Pass):
+    """Fuse operators along rows with the elementwise ones around them, in all graphs of a large program."""
+
+    regions = WHOLE
+
+    def run(self, graph: Graph) -> bool:
+        if step_elements(graph) < LEAST:
+            return False
+        from mspc.passes.fusion.fuse_rows import FuseRows  # late: most networks on CPUs are small
+
+        return any([FuseRows().run(each) for each in graph.graphs()])
