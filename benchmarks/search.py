@@ -1,31 +1,39 @@
 """How long a search takes on large networks: LLaMA-like ones of 8 and 405 billion parameters, and how it grows.
 
-    python benchmarks/search.py [--largest] [--memory 80GB] [--only 8B]
+    python benchmarks/search.py [--largest] [--memory 80GB] [--only 8B] [--stages]
 
 Prints for every network the seconds until the plan stands (the script is read and differentiated before), of them those
 of the search itself, what the plan costs, and how far from the best of its kind it is proved to be. Nothing is computed
 and no weight is made. Within a limit of memory collectives, copies and what is computed again cost what they do on
-H200s.
+H200s. With `--stages` the same networks, their layers one graph, are searched in stages, from the built network to the
+complete table: seconds on the clock and of processor, and what was chosen.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from mspc import Parameter, Tensor, nn, ops
+from mspc import Parameter, Tensor, lazy_inline, nn, ops, set_auto_parallel_context
+from mspc.api.context import freeze
 from mspc.commands.sizes import size_of
 from mspc.common.initializer import initializer
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import trace_call
+from mspc.engine.capture import CapturedCall
 from mspc.ir.types import INT32, TensorType
 from mspc.passes.base import find_pass
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.layouts import together
+from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.plans.machine_terms import terms_for
+from mspc.search.stages.asked import AskedStages
+from mspc.search.stages.launch import search_in_stages
 
 ROWS, SEQUENCE = 64, 4096
 
@@ -54,6 +62,10 @@ SIZES = {
     "96 unequal layers, 8 ranks": Size(96, 1024, 16, 16, 4096, 32000, 8, step=64),
 }
 LARGEST = {"405B, 8192 ranks": Size(126, 16384, 128, 8, 53248, 128256, 8192, 8192)}
+
+
+STAGES = {"8B, 64 ranks": ((2, 4, 8), 8), "405B, 8192 ranks": ((16,), 32)}
+"""Numbers of stages that are tried, and of micro-batches."""
 
 
 def weight(*shape: int) -> Parameter:
@@ -101,12 +113,20 @@ class Layer(nn.Cell):
         return x + ops.matmul(ops.silu(ops.matmul(y, self.gate)) * ops.matmul(y, self.up), self.down)
 
 
-class Network(nn.Cell):
+class FoldedLayer(Layer):
+    """One that is one graph with those that are equal."""
+
+    @lazy_inline
     def __init__(self, size: Size) -> None:
+        super().__init__(size)
+
+
+class Network(nn.Cell):
+    def __init__(self, size: Size, layer: type[Layer] = Layer) -> None:
         super().__init__()
         self.table = weight(size.words, size.width)
         wider = [replace(size, hidden=size.hidden + size.step * i) for i in range(size.layers)]
-        self.layers = nn.CellList([Layer(each) for each in wider])
+        self.layers = nn.CellList([layer(each) for each in wider])
         self.norm = Norm(size)
         self.head = weight(size.width, size.words)
 
@@ -158,16 +178,43 @@ def measure(name: str, size: Size, memory: int = 0) -> None:
     )
 
 
+def measure_stages(name: str, size: Size, memory: int = 0) -> None:
+    """Search stages of a network, and print what it took."""
+    stages, micro_batches = STAGES[name]
+    network = Network(size, FoldedLayer)
+    cell = nn.PipelineCell(network, micro_batches)
+    step = nn.TrainOneStepCell(cell, nn.Adam(network.trainable_params()))
+    set_auto_parallel_context(parallel_mode="auto_parallel", full_batch=True)
+    captured = CapturedCall(
+        step, (TensorType(INT32, (size.rows, SEQUENCE)),), freeze(), Path(__file__), global_types=True
+    )  # fmt: skip
+    begin, processor = time.perf_counter(), _processor()
+    asked = PlanRequest(size.ranks, machine_of("h200"), memory=memory)
+    plans = search_in_stages(captured, asked, AskedStages(stages), lambda _: None)
+    took, own = time.perf_counter() - begin, _processor() - processor
+    for row in plans.plans:
+        told = f"{row.schedule} in {row.stages} stages, a step of {row.step:.3f} s, {row.memory / 1e9:.1f} GB"
+        print(f"    {row.name}: {told}")
+    print(f"{name}: {took:.2f} s, {own:.2f} s of processor, at most {plans.gap:.1%} too slow by the times of units")
+
+
+def _processor() -> float:
+    """Seconds of processor of this process and of those that it has forked."""
+    return sum(os.times()[:4])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--largest", action="store_true", help="the network of 405 billion parameters, too")
     parser.add_argument("--memory", metavar="SIZE", help="of a rank")
     parser.add_argument("--only", metavar="NAME", default="", help="networks whose names have this in them")
+    parser.add_argument("--stages", action="store_true", help="search stages, too")
     given = parser.parse_args()
     sizes = SIZES | (LARGEST if given.largest else {})
     for name, size in sizes.items():
-        if given.only in name:
-            measure(name, size, size_of(given.memory, "--memory") if given.memory else 0)
+        if given.only in name and (not given.stages or name in STAGES):
+            memory = size_of(given.memory, "--memory") if given.memory else 0
+            (measure_stages if given.stages else measure)(name, size, memory)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,9 @@ from mspc.commands.report.fitting import Table
 from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
+from mspc.commands.search_stages import print_stage_plans
 from mspc.commands.sizes import size_of
+from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable
 from mspc.ir.late_dataclass import dataclass
@@ -26,6 +28,8 @@ from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH, PlanResult, Plans, file_name
 from mspc.search.plans.table import plans_for
+from mspc.search.stages.asked import AskedStages
+from mspc.search.stages.table import StagePlans
 
 AXES = 4
 """Axes of a mesh at most."""
@@ -43,7 +47,8 @@ class SearchOptions:
     """The flags of `mspc search`. ranks: several numbers are tried one after the other. top: rows for each. free: leave
     out the script's strategies. machine: its name or a file, "" for H200s. memory: bytes that a rank has, 0 for any.
     meshes: as "8x4", that the search shards for. seconds: for one search, 0 for any number. explain: an operator to
-    tell of instead; compare: two plans. out: where the plan goes."""
+    tell of instead; compare: two plans. out: where the plan goes. stages: their numbers, () for all that there may be,
+    None where nothing is said of them; micro_batches: () for the script's number."""
 
     compile: CompileOptions
     ranks: tuple[int, ...] = ()
@@ -56,6 +61,8 @@ class SearchOptions:
     explain: str = ""
     compare: tuple[Path, Path] | None = None
     out: Path | None = None
+    stages: tuple[int, ...] | None = None
+    micro_batches: tuple[int, ...] = ()
 
 
 def ranks_of(text: str | None) -> tuple[int, ...]:
@@ -106,7 +113,7 @@ def search_target(target: str, options: SearchOptions) -> None:
     if machine.doubts and not loudness.quiet:
         again = f"measure it anew while nothing else runs: `mspc calibrate --out {options.machine}`"
         print(doubts_text(f"the machine {options.machine}", machine.doubts, again), file=sys.stderr)
-    found: list[Plans] = []
+    found: list[Plans | StagePlans] = []
     with ProgressLine(not loudness.quiet) as progress:
         for ranks, mesh in cases:
             launched = find_call(target, replace(options.compile, ranks=ranks))
@@ -121,27 +128,47 @@ def search_target(target: str, options: SearchOptions) -> None:
             if options.compare is not None:
                 compare_plans(launched.captured, asked, options.compare, options.compile.json)
                 return
-            known = next((plans for plans in found if plans.plans[0].ranks == asked.ranks), None)
 
             def tell(way: str, where: str = mesh or f"{asked.ranks} ranks") -> None:
                 progress.show(f"{way} on {where}")
 
-            left_out = () if known is None else (WAYS[:1], known.usual)
-            found.append(plans_for(launched.captured, asked, tell, *left_out))
+            found.append(_plans(launched.captured, asked, options, found, tell))
+    _tell(found, machine, options)
+
+
+def _plans(
+    captured: CapturedCall, asked: PlanRequest, options: SearchOptions, known: Sequence[Plans | StagePlans],
+    tell: Callable[[str], None],
+) -> Plans | StagePlans:  # fmt: skip
+    """The plans of a launch, in stages where that is asked for, or the script has some. known: of cases before it.
+    Raises MspcError."""
+    own = captured.context.pipeline_stages
+    if options.stages is not None or options.micro_batches or own > 1:
+        from mspc.search.stages.launch import search_in_stages  # late: few networks have stages
+
+        stages = options.stages if options.stages is not None else (own,) if own > 1 else ()
+        return search_in_stages(captured, asked, AskedStages(stages, options.micro_batches, options.top), tell)
+    same = next((p for p in known if isinstance(p, Plans) and p.plans[0].ranks == asked.ranks), None)
+    left_out = () if same is None else (WAYS[:1], same.usual)
+    return plans_for(captured, asked, tell, *left_out)
+
+
+def _tell(found: Sequence[Plans | StagePlans], machine: Machine, options: SearchOptions) -> None:
+    """Write what was found into files, and print it."""
+    rows = [(p, row) for p in found for row in p.plans[: options.top]]
     if options.out is not None and options.out.suffix == SUFFIX:
-        write_plan(options.out, found[0].files[SEARCH])
+        write_plan(options.out, found[0].file_of(SEARCH))
     elif options.out is not None:
         options.out.mkdir(exist_ok=True)
-        for plans in found:
-            for plan in plans.plans[: options.top]:
-                write_plan(options.out / file_name(plan), plans.files[plan.name])
+        for plans, row in rows:
+            write_plan(options.out / file_name(row), plans.file_of(row.name))
     if options.compile.json is not None:
-        content = [
-            {**plan.content, "file": file_name(plan)} for plans in found for plan in plans.plans[: options.top]
-        ]
+        content = [{**row.content, "file": file_name(row)} for _, row in rows]
         write_json({"machine": machine.name, "plans": content}, options.compile.json)
     if options.compile.json != Path("-"):
-        _print(found, machine, options)
+        print_stage_plans([plans for plans in found if isinstance(plans, StagePlans)], machine, options.top)
+        _print([plans for plans in found if isinstance(plans, Plans)], machine, options)
+        _print_where(options)
 
 
 def _check(options: SearchOptions, cases: int) -> None:
@@ -151,6 +178,13 @@ def _check(options: SearchOptions, cases: int) -> None:
     if options.explain and options.compare is not None:
         raise MspcError("--explain and --compare are questions of their own", notes=["ask one after the other"])
     single = "--explain" if options.explain else "--compare" if options.compare is not None else ""
+    if options.explain and (options.stages is not None or options.micro_batches):
+        raise MspcError(
+            "--explain tells of the layouts within a stage, and not of stages",
+            notes=["ask without --stages and --micro-batches, for the ranks of one stage"],
+        )  # fmt: skip
+    if options.meshes and (options.stages is not None or options.micro_batches):
+        raise MspcError("--mesh is of all ranks in one stage, and --stages divides them", notes=["give one of both"])
     if options.out is not None:
         if single:
             raise MspcError(f"--out has no meaning beside {single}, which looks for no plan")
@@ -165,6 +199,8 @@ def _check(options: SearchOptions, cases: int) -> None:
 
 
 def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None:
+    if not found:
+        return
     rows = [_row(plan) for plans in found for plan in plans.plans[: options.top]]
     ranks = "mesh" if options.meshes else "ranks"
     headings = (ranks, "plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory", "gap")
@@ -180,6 +216,10 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
                 print_line(f"note: {plan.name} on {plan.ranks} ranks {told}")
         for why in plans.refused:
             print_line(f"note: {why}")
+
+
+def _print_where(options: SearchOptions) -> None:
+    """Say where plans were written."""
     if options.out is not None and not options.out.suffix:
         print_line(f"the plans are in {options.out}; `mspc compile --strategies` takes one")
     elif options.out is not None:

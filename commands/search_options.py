@@ -19,6 +19,14 @@ MemorySize = Annotated[
 Meshes = Annotated[
     str | None, typer.Option(metavar="MxN[,MxN...]", help="Mesh that is sharded for, or several: '8x8,16x4'.")
 ]
+SeveralStages = Annotated[
+    str | None,
+    typer.Option("--stages", metavar="S[,S...]", help="Numbers of stages to try; auto: all that the ranks allow."),
+]
+SeveralMicroBatches = Annotated[
+    str | None,
+    typer.Option("--micro-batches", metavar="M[,M...]", help="Numbers of micro-batches to try; else the script's."),
+]
 TimeLimit = Annotated[
     float, typer.Option(min=0, metavar="SECONDS", help="End a search with the best so far; 0: when it is done.")
 ]

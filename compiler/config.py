@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, make_dataclass
+from dataclasses import field, make_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mspc.api.checks import TABLES
 from mspc.api.context import FrozenContext
@@ -18,6 +18,9 @@ from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.passes.sharding.search_terms import Terms
+
+if TYPE_CHECKING:
+    from mspc.plans.files.stage_table import StagePlan
 
 _Attributes = make_dataclass(
     "_Attributes",
@@ -64,6 +67,7 @@ class Config(_Attributes):
     search_terms: what a search reckons with beside the bytes sent.
     strategies_from: a file that says how operators are sharded, "" for none.
     pipeline_table: the table that pipeline_scheduler names, where it names a file.
+    stage_plan: what a plan says of stages; it goes before what cells say.
     set_at: the lines that have set what the script gave; errors point there.
     """
 
@@ -76,6 +80,7 @@ class Config(_Attributes):
     search_terms: Terms = _NONE
     strategies_from: str = ""
     pipeline_table: str = ""
+    stage_plan: StagePlan | None = None
     set_at: Places = field(default=(), compare=False, repr=False)
 
     @property
@@ -130,6 +135,8 @@ class Config(_Attributes):
             found |= self.search_terms.attributes()
         if self.pipeline_table:
             found["pipeline_table"] = self.pipeline_table
+        if self.stage_plan is not None and self.stage_plan.chunks > 1:
+            found["stages_are_chunks"] = True
         if self.keeps_strategies:
             found["strategies_for"] = self.keeps_strategies
         return found
@@ -160,8 +167,9 @@ class Config(_Attributes):
                 ["it must be -1 or a number of ranks that share an update"],
                 kind=RuntimeError,
             )
-        stages = _stages(context, ranks)
-        return Config(
+        plan = _stage_plan(context)
+        stages = _stages(context, ranks) if plan is None else _planned(context, plan, ranks)
+        made = Config(
             ranks=ranks // stages,
             mode=context.parallel_mode,
             dataset_strategy=context.dataset_strategy,
@@ -174,6 +182,40 @@ class Config(_Attributes):
             ),
             **{name: s.attribute_of(getattr(context, s.frozen_name)) for name, s in compiled_settings().items()},
         )
+        return made if plan is None else made.in_stages(plan)
+
+    def in_stages(self, plan: StagePlan) -> Config:
+        """The same for a network in the stages of a plan; `ranks` are of one of them."""
+        from mspc.passes.pipelining.schedules.named import THERE_AND_BACK, check_name  # late: few networks have stages
+
+        with told_at(self.place_of(*STRATEGIES_FROM)):
+            check_name(plan.schedule)
+        several = plan.chunks > 1 and plan.schedule not in THERE_AND_BACK
+        return replace(
+            self, stage_plan=plan, pipeline_stages=plan.count, pipeline_scheduler=plan.schedule,
+            pipeline_interleave=several, pipeline_segments=1, pipeline_table="",
+        )  # fmt: skip
+
+
+def _stage_plan(context: FrozenContext) -> StagePlan | None:
+    """What the plan that operators are sharded by says of stages. Raises MspcError."""
+    name = context.operator_load_file or context.strategy_load_file or context.strategy_ckpt_load_file
+    if not name.endswith(".toml") or context.parallel_mode not in SHARDED:
+        return None
+    from mspc.plans.files.plan_file import stages_of_plan  # late, as all that only a plan needs
+
+    with told_at(context.place_of(*STRATEGIES_FROM)):
+        return stages_of_plan(Path(name))
+
+
+def _planned(context: FrozenContext, plan: StagePlan, ranks: int) -> int:
+    """How many stages a plan has. Raises MspcError where they do not divide the ranks."""
+    if ranks % plan.count:
+        raise MspcError(
+            f"the plan has {plan.count} stages, which do not divide {ranks} ranks", context.place_of(*STRATEGIES_FROM),
+            ["every stage has as many ranks as the others"], kind=RuntimeError,
+        )  # fmt: skip
+    return plan.count
 
 
 def _table_of(context: FrozenContext) -> str:

@@ -199,6 +199,7 @@ def trace_call(
         config.script_folder,
         folds=not unrolled and config.folds_layers,
         stages=config.pipeline_stages,
+        stage_plan=config.stage_plan,
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
     )
     if not takes_data(target):
@@ -213,6 +214,7 @@ def compile_traced(
     decide: Decide | None = None,
     keeps: bool = False,
     plans: bool = False,
+    plan: PlanFile | None = None,
 ) -> Compiled:
     """Compile a call that was read: the shared passes, then the program's identity. The one way to a program.
 
@@ -224,9 +226,10 @@ def compile_traced(
         keeps: graphs of ranks are read from disk where an earlier start has left them, and written there. For that of
         a rank without others the shared passes do not run either, until somebody looks at their result.
         plans: the names and layouts of operators in equal layers that are one graph are noted, too, for a plan.
+        plan: in place of the one that the settings name.
     """
     config, traced, fed = call.config, call.traced, call.fed
-    plan = _plan_of(config)
+    plan = plan or _plan_of(config)
     graph = _prepared(call, plan)
     names = passes_of(config.mode, config.device)
     if _fuses_attention(graph, names):

@@ -176,10 +176,8 @@ class RankGraphs:
             MspcError: there is no such rank, or its graph cannot be made.
         """
         check_rank(self.graph, rank)
-        if self._places is None:
-            self._open = _opened_copy(self.graph)
-            self._places = GraphPositions(self._open)
-            self._differences = VaryingParts(self._places, int(self.graph.attrs.get("ranks", 1)))
+        self._find_differences()
+        assert self._places is not None
         assert self._differences is not None
         parts = self._places.on(rank)
         wanted = {*wanted, self.passes[-1]}
@@ -201,6 +199,19 @@ class RankGraphs:
         runs.append(run)
         self.kind_of[rank] = number
         return RankStages(rank, parts, run.stages)
+
+    def _find_differences(self) -> None:
+        if self._places is None:
+            self._open = _opened_copy(self.graph)
+            self._places = GraphPositions(self._open)
+            self._differences = VaryingParts(self._places, int(self.graph.attrs.get("ranks", 1)))
+
+    def with_options(self, options: Mapping[str, dict[str, Any]]) -> RankGraphs:
+        """The graphs that the passes make with other options: how ranks differ ahead of them is found once."""
+        self._find_differences()
+        made = RankGraphs(self.graph, self.passes, self.on_pass, options)
+        made._open, made._places, made._differences = self._open, self._places, self._differences
+        return made
 
     def _run_for_kind(self, number: int, kind: RankKindParts, wanted: Collection[str]) -> _Run | None:
         try:

@@ -27,7 +27,7 @@ class StageGraphs(RankGraphs):
         stage = rank // int(self.graph.attrs["ranks"])
         if stage not in self._of_stage:
             options: dict[str, dict[str, Any]] = {CUT: {STAGE: stage}}
-            self._of_stage[stage] = RankGraphs(self.graph, self.passes, self.on_pass, options)
+            self._of_stage[stage] = self.with_options(options)
         return self._of_stage[stage]
 
     def alone(self, rank: int, on_pass: OnPass) -> Graph:

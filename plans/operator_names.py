@@ -13,7 +13,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.control.loops import Loop, MakeStack, runs_layers
+from mspc.ops.control.loops import Loop, MakeStack, runs_layers, runs_micro_batches
 from mspc.passes.autodiff.recomputable_cells import planned_cells
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.sharding.choices import options_of, rule_of
@@ -81,7 +81,7 @@ class StrategyNames:
         of equal layers that are one graph, too, which know their names themselves: passes make copies of them."""
         self.places = {node: place for node, _, place in named(graph)}
         self._with_layers = with_layers
-        for node in layer_nodes(graph) if with_layers else ():
+        for node in _named_inside(graph) if with_layers else ():
             node.place = self.places.get(node, "")
 
     def keep_strategies(self, graph: Graph) -> None:
@@ -98,7 +98,7 @@ class StrategyNames:
     def name_made(self, graph: Graph) -> None:
         """Name the forward operators that passes have put in the place of others: they go on counting."""
         layers = list(layer_nodes(graph)) if self._with_layers else []
-        self.places |= {node: node.place for node in layers if node.place}
+        self.places |= {node: node.place for node in _named_inside(graph) if self._with_layers and node.place}
         kinds = kinds_of(dict.fromkeys(self.places.values()))  # a copy has the name of what it is of
         self.places |= dict(made_places([*layers, *graph.nodes], self.places, kinds))
 
@@ -106,7 +106,7 @@ class StrategyNames:
         """Note the layouts of the operators that have names, as they are once they are decided on."""
         ranks = int(graph.attrs.get("ranks", 1))
         for node, place in self.places.items():
-            if runs_layers(node) and (layouts := _carried(node)):
+            if (runs_layers(node) or runs_micro_batches(node)) and (layouts := _carried(node)):
                 self.loops[place] = layouts
             rule = rule_of(node) if node.in_layouts is not None else None
             if rule is None or node.in_layouts is None or None in node.in_layouts:
@@ -119,7 +119,7 @@ class StrategyNames:
                 self.results[place] = made
         self.recomputed = planned_cells(graph)
         self._note_parameters(graph)
-        for node in layer_nodes(graph):
+        for node in _named_inside(graph):
             node.place = ""
 
     def _note_parameters(self, graph: Graph) -> None:
@@ -177,7 +177,7 @@ def parameter_reads(graph: Graph) -> Iterator[tuple[Node, int, Parameter]]:
 
 def _reads(graph: Graph, known: Mapping[Value, Parameter]) -> Iterator[tuple[Node, int, Parameter]]:
     for node in graph.nodes:
-        if not runs_layers(node):
+        if not (runs_layers(node) or runs_micro_batches(node)):
             yield from ((node, i, known[value]) for i, value in enumerate(node.inputs) if value in known)
             continue
         op, (body,) = cast(Loop, node.op), node.regions
@@ -214,11 +214,17 @@ def _names_together(graph: Graph) -> Iterator[tuple[Parameter, str]]:
 
 
 def layer_nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of the graphs of equal layers."""
+    """The nodes of the graphs of equal layers, and of micro-batches."""
     for node in graph.nodes:
-        for region in node.regions if runs_layers(node) else ():
+        for region in node.regions if runs_layers(node) or runs_micro_batches(node) else ():
             yield from layer_nodes(region)
             yield from region.nodes
+
+
+def _named_inside(graph: Graph) -> Iterator[Node]:
+    """The nodes that know their names themselves, since passes make copies of them, or put others in their place."""
+    yield from layer_nodes(graph)
+    yield from (node for node in graph.nodes if runs_micro_batches(node))
 
 
 def _carried(node: Node) -> tuple[Layout, ...]:

@@ -95,6 +95,12 @@ net = nn.SequentialCell(Half((8, 64)), Half((64, 8)))
 net(Tensor(np.ones((64, 8)), ms.float32))
 """
 """A network that is searched in no time."""
+STAGED = TWO_PRODUCTS.replace("Half((8, 64)), Half((64, 8))", "*[Half((8, 8)) for _ in range(4)]").replace(
+    "net(Tensor", "cell = nn.PipelineCell(nn.WithLossCell(net, nn.MSELoss()), 4)\n"
+    "step = nn.TrainOneStepCell(cell, nn.Adam(net.trainable_params()))\n"
+    "step(Tensor(np.ones((64, 8)), ms.float32), Tensor",
+)  # fmt: skip
+"""One that is trained in micro-batches."""
 
 
 def test_examples_of_the_search_are_taken(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +121,7 @@ def test_examples_of_the_search_are_taken(root: Path, tmp_path: Path, monkeypatc
     commands = re.findall(r"^mspc (?!calibrate)(.*?)(?:  +#.*)?$", page, re.MULTILINE)
     assert len(commands) == len(re.findall("^mspc ", page, re.MULTILINE)) - 1
     for command in (*commands, "search net.py --ranks 8 --machine here.toml"):
+        Path("net.py").write_text(STAGED if "--stages" in command else TWO_PRODUCTS)
         out = printed(command)
         if "--out plan.toml" in command:
             shutil.copy("plan.toml", "edited.toml")

@@ -31,13 +31,13 @@ if __name__ == "__main__":  # before NumPy is loaded, here and in the ranks
 import numpy as np
 
 from mspc.api import alias
-from mspc.commands.report.stage_times import stage_times
 from mspc.engine.profile import Gathered, StepProfiler
 from mspc.engine.profile_options import ProfileOptions
 from mspc.engine.ranks.mpirun import mpirun_command, mpirun_environment
 from mspc.engine.simulate import simulate_script
 from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.stage_messages import SendToStage
+from mspc.output.stage_times import stage_times
 from mspc.passes.pipelining.timeline import Timeline
 from mspc.runtime.profile import nodes_of
 

@@ -30,7 +30,7 @@ def pipeline_facts(
     if not works or len(graphs) < count:
         found = {stage: StageFacts(None, None, ranks[stage].operators) for stage in graphs}
         return PipelineFacts(count, "", 0, 0, None, found, borders)
-    from mspc.commands.report.stage_times import stage_times  # late: few programs have stages
+    from mspc.output.stage_times import stage_times  # late: few programs have stages
 
     times = stage_times([graphs[stage] for stage in sorted(graphs)], machine)
     found = {

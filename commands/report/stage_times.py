@@ -1,130 +1,23 @@
-"""The timeline of a pipeline: when every stage works on which micro-batch, by the predicted times of its graphs."""
+"""Writes the timeline of a pipeline as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import field
-from functools import partial
 from pathlib import Path
 
-from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import seconds
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.graph import MICRO_BATCH, WORK, Graph, Node
-from mspc.ir.late_dataclass import dataclass
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.control.structural import TupleGetItem
 from mspc.output.schedule_svg import schedule_svg
 from mspc.output.schedule_text import schedule_text
-from mspc.passes.pipelining.chosen_schedule import chosen_schedule
-from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, KINDS, WEIGHT_GRADIENT
-from mspc.passes.pipelining.stage_program import CHUNK
-from mspc.passes.pipelining.timeline import Timeline, timeline
+from mspc.output.stage_times import stage_times
 
 PICTURES = (".svg", ".txt")
-Seconds = Callable[[Node], float]
-"""The time of a node: of a message that is sent how long it is on its way."""
 
 
 def check_picture(path: Path) -> None:
     """Raises MspcError where a file is to be written in a form that there is not."""
     if path.suffix not in PICTURES:
         raise MspcError(f"--schedule {path}: its name ends in neither .svg nor .txt")
-
-
-def work_of(node: Node) -> tuple[str, int, int]:
-    """(kind, chunk, micro-batch) of a node that works on a micro-batch. Raises MspcError where it does not say so: a
-    file that was changed by hand may hold anything."""
-    kind, chunk, number = (node.attrs.get(key) for key in (WORK, CHUNK, MICRO_BATCH))
-    if kind not in KINDS or not all(isinstance(n, int) and n >= 0 for n in (chunk, number)):
-        told = f"{WORK}: {kind}, {CHUNK}: {chunk}, {MICRO_BATCH}: {number}"
-        raise MspcError(f"{node.label}: no work on a micro-batch is {told}", frames=node.frames)
-    return str(kind), int(str(chunk)), int(str(number))
-
-
-def stage_times(
-    graphs: Sequence[Graph], machine: Machine = H200, own: Seconds | None = None, way: Seconds | None = None
-) -> Timeline:  # fmt: skip
-    """The timeline of a step.
-
-    Args:
-        graphs: of one rank of every stage. machine: of which times are predicted. own: the times of nodes, which may be
-        measured, in the place of the machine's; of a message what its sender does. way: how long messages are on their
-        way.
-
-    Raises:
-        MspcError: there are no micro-batches.
-    """
-    rates = partial(seconds, machine=machine)
-    programs = [_Program.of(graph, own or rates, way or rates, sends=own is not None) for graph in graphs]
-    micro_batches = 1 + max((number for each in programs for number in each.micro_batches), default=-1)
-    if not micro_batches:
-        raise MspcError(
-            "the program has no stages that work on micro-batches, and so no schedule",
-            notes=["set pipeline_stages, and put the network into a PipelineCell"],
-        )
-    if micro_batches > sum(WORK in node.attrs for graph in graphs for node in graph.nodes):
-        raise MspcError(f"the program works on micro-batch {micro_batches - 1}, and not on all of those before it")
-    schedule = chosen_schedule(graphs[0].attrs, micro_batches)
-    times = {key: sum(each) / len(each) for program in programs for key, each in program.times.items()}
-    every = {(chunk, kind): times.get((chunk, kind), 0.0) for chunk in range(schedule.chunks) for kind in KINDS}
-    for chunk in range(schedule.chunks):
-        every[chunk, BACKWARD] = every[chunk, BACKWARD] or every[chunk, INPUT_GRADIENT] + every[chunk, WEIGHT_GRADIENT]
-    messages = {
-        (chunk, reader): time
-        for program in programs
-        for (chunk, reader, stage), time in program.messages.items()
-        if 0 <= reader < schedule.chunks and schedule.placement[reader] == stage
-    }
-    behind = {stage: program.behind for stage, program in enumerate(programs)}
-    awaited = {stage: program.awaited for stage, program in enumerate(programs)}
-    return timeline(schedule, every, messages, behind=behind, awaited=awaited)
-
-
-@dataclass
-class _Program:
-    """What a stage's program takes. times: of every run of a chunk's graph of a kind, with what is done for it.
-    messages: of all that a chunk sends for one micro-batch, by the chunk, its neighbour in the direction, and the stage
-    to which it is sent. behind: of what follows the last micro-batch; awaited: stages from which it needs something
-    then."""
-
-    times: dict[tuple[int, str], list[float]] = field(default_factory=dict[tuple[int, str], "list[float]"])
-    messages: dict[tuple[int, int, int], float] = field(default_factory=dict[tuple[int, int, int], float])
-    micro_batches: set[int] = field(default_factory=set[int])
-    behind: float = 0.0
-    awaited: set[int] = field(default_factory=set[int])
-
-    @staticmethod
-    def of(graph: Graph, own: Seconds, way: Seconds, sends: bool) -> _Program:
-        """sends: `own` tells what sending takes a stage."""
-        made = _Program()
-        for node in graph.nodes:
-            op = node.op
-            if isinstance(op, ReceiveFromStage):
-                made.awaited |= {op.stage} if op.micro_batch < 0 else set()
-                continue
-            if isinstance(op, SendToStage):
-                made._send(node, op, way(node))
-                made.behind += own(node) if sends else 0.0
-            elif not op.is_view:
-                made.behind += own(node)
-            if WORK in node.attrs:  # what has been done since the last one is done for it
-                kind, chunk, number = work_of(node)
-                made.times.setdefault((chunk, kind), []).append(made.behind)
-                made.micro_batches.add(number)
-                made.behind = 0.0
-        return made
-
-    def _send(self, node: Node, op: SendToStage, time: float) -> None:
-        source = node.inputs[0]
-        made = source.inputs[0] if isinstance(source, Node) and isinstance(source.op, TupleGetItem) else None
-        if op.micro_batch == 0 and isinstance(made, Node) and WORK in made.attrs:
-            kind, chunk, _ = work_of(made)
-            key = chunk, chunk + (1 if kind == FORWARD else -1), op.stage
-            self.messages[key] = self.messages.get(key, 0.0) + time
 
 
 def write_picture(compiled: Compiled, path: Path) -> None:

@@ -18,6 +18,8 @@ def search(
     machine: searching.MachineName = "",
     memory: searching.MemorySize = None,
     mesh: searching.Meshes = None,
+    stages: searching.SeveralStages = None,
+    micro_batches: searching.SeveralMicroBatches = None,
     time_limit: searching.TimeLimit = 0,
     explain: searching.Explained = "",
     compare: searching.TwoPlans = None,
@@ -34,6 +36,7 @@ def search(
     from mspc.commands.compile import CompileOptions
     from mspc.commands.report.verbosity import Loudness
     from mspc.commands.search import SearchOptions, memory_of, meshes_of, ranks_of, search_target
+    from mspc.commands.search_stages import micro_batches_of, stages_of
 
     common = CompileOptions(
         inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
@@ -41,6 +44,6 @@ def search(
     )  # fmt: skip
     options = SearchOptions(
         common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,
-        explain, compare, out,
+        explain, compare, out, None if stages is None else stages_of(stages), micro_batches_of(micro_batches),
     )  # fmt: skip
     search_target(target, options)

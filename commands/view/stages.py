@@ -40,21 +40,21 @@ def _schedule(
     programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: Tables
 ) -> dict[str, Any]:  # fmt: skip
     """The timeline."""
-    from mspc.commands.report.stage_times import stage_times  # late: few programs have stages
     from mspc.output.schedule_words import heading, wait_text
-    from mspc.passes.pipelining.chosen_schedule import kinds_of
+    from mspc.output.stage_times import stage_times  # late: few programs have stages
+    from mspc.passes.pipelining.chosen_schedule import has_weights_apart, kinds_of
     from mspc.passes.pipelining.schedules.action import parts_of
 
     numbers = {id(graph): number for number, graph in enumerate(programs)}
     timeline = stage_times([stages[stage] for stage in sorted(stages)], machine)
     rows: list[dict[str, Any]] = []
     for stage, graph in sorted(stages.items()):
-        calls = _calls(graph)
+        calls, apart = _calls(graph), has_weights_apart(graph.attrs)
         spans: list[list[Any]] = []
         begin = 0.0
         for span in timeline.spans[stage]:
             blocks = [
-                [part.kind, part.chunk, part.micro_batch, _call(calls, kinds_of(graph.attrs, part.kind), part)]
+                [part.kind, part.chunk, part.micro_batch, _call(calls, kinds_of(part.kind, apart), part)]
                 for part in parts_of(span.entry)
             ]
             waited = tables.string(wait_text(span, begin)) if span.awaited is not None else -1
@@ -68,7 +68,7 @@ def _schedule(
 
 def _calls(graph: Graph) -> dict[tuple[str, int, int], int]:
     """The nodes that work on micro-batches, by kind of work, chunk and micro-batch."""
-    from mspc.commands.report.stage_times import work_of  # late, as above
+    from mspc.output.stage_times import work_of  # late, as above
 
     return {work_of(node): index for index, node in enumerate(graph.nodes) if WORK in node.attrs}
 

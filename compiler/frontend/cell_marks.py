@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api.nn.cell import Cell
-from mspc.compiler.frontend.stages import note_stage
+from mspc.compiler.frontend.stages import note_stage, stage_of
 from mspc.compiler.frontend.state import Tracer
 
 
@@ -21,8 +21,9 @@ def mark(tracer: Tracer, cell: Cell, first: int) -> None:
             asked["gathers_again"] = True
     if flags.get("strategy_gen_mode"):
         asked["strategy_gen_mode"] = flags["strategy_gen_mode"]
-    if tracer.stages > 1 and cell.pipeline_stage is not None:
-        note_stage(tracer, cell, tracer.builder.nodes[first:])
+    stage = stage_of(tracer, tracer.builder.scope, cell) if tracer.stages > 1 else None
+    if stage is not None:
+        note_stage(tracer, cell, stage, tracer.builder.nodes[first:])
     for made in tracer.builder.nodes[first:] if asked else ():
         if made.phase == "forward":
             decided = {"recompute": False} if made.attrs.get("recompute") is False else {}

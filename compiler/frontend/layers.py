@@ -21,6 +21,7 @@ from mspc.compiler.frontend.alike_cells import Counterparts
 from mspc.compiler.frontend.expressions import assign
 from mspc.compiler.frontend.loops import Turns, run_loop
 from mspc.compiler.frontend.program_state import Beginning
+from mspc.compiler.frontend.stages import stage_of
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.turns import UNROLLED, tried
 from mspc.compiler.frontend.values import Frame
@@ -45,7 +46,7 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], bl
     if not any(map(asks_for_one_graph, read or ())):
         return None
     rows = list(zip(*read or (), strict=True))
-    runs = [(first, Counterparts(rows[first:last])) for first, last in _runs(tracer, rows)]
+    runs = [(first, Counterparts(rows[first:last])) for first, last in _runs(tracer, frame.scope, rows)]
     if not all(counterparts.are_alike for _, counterparts in runs):
         return None
     beginning = Beginning(tracer, frame)
@@ -53,10 +54,12 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], bl
     return None if found is UNROLLED else (found,)
 
 
-def _runs(tracer: Tracer, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
+def _runs(tracer: Tracer, scope: str, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
     """The turns whose cells are of one stage, and one behind the other: (number of the first, of the one behind)."""
-    stages = [tuple(getattr(cell, "pipeline_stage", None) for cell in row) for row in rows]
-    starts = [i for i in range(len(rows)) if i == 0 or (tracer.stages > 1 and stages[i] != stages[i - 1])]
+    if tracer.stages == 1:
+        return [(0, len(rows))]
+    stages = [tuple(stage_of(tracer, scope, cell) if isinstance(cell, Cell) else None for cell in row) for row in rows]
+    starts = [i for i in range(len(rows)) if i == 0 or stages[i] != stages[i - 1]]
     return list(zip(starts, [*starts[1:], len(rows)], strict=True))
 
 

@@ -33,7 +33,8 @@ def in_micro_batches(
     """
     while isinstance(network, GradAccumulationCell) and network.in_parts.cuts_batch:
         count, network = count * network.micro_size, network.network  # parts of parts
-    if count < tracer.stages:
+    count = tracer.planned.micro_batches(count, place)
+    if count < tracer.stages and not tracer.planned.tries:
         raise _refused(
             place, f"micro_size is {count}, and there are {tracer.stages} stages, which would never all work",
             f"give at least {tracer.stages} micro-batches, or set pipeline_stages to at most {count}",

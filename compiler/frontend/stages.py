@@ -1,4 +1,4 @@
-"""Operators note the stages of the cells that call them."""
+"""Operators note the stages of the cells that call them: those of the script, or of a plan, which goes before it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,26 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE, Node
 
 
-def note_stage(tracer: Tracer, cell: Cell, nodes: Iterable[Node]) -> None:
+def scope_of(tracer: Tracer, scope: str, cell: Cell) -> str:
+    """The scope of a cell that is called in another one."""
+    label = tracer.cell_names.get(id(cell), "")
+    return f"{scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
+
+
+def stage_of(tracer: Tracer, scope: str, cell: Cell) -> int | None:
+    """The stage of a cell that is called in `scope`; by a plan its chunk. None where nobody has given it one."""
+    if tracer.planned.plan is None:
+        return cell.pipeline_stage
+    return tracer.planned.chunk_of(scope_of(tracer, scope, cell))
+
+
+def note_stage(tracer: Tracer, cell: Cell, stage: int, nodes: Iterable[Node]) -> None:
     """Give the operators of a cell its stage, but for those of cells in it that have their own.
 
     Raises:
         MspcError: there is no such stage.
     """
-    stage = cell.pipeline_stage
-    assert stage is not None
-    if stage >= tracer.stages:
+    if stage >= tracer.stages and tracer.planned.plan is None:
         raise MspcError(
             f"{type(cell).__name__} is of stage {stage}, and there are stages 0 to {tracer.stages - 1}",
             cell.pipeline_stage_place, [f"pipeline_stages is {tracer.stages}"], kind=ValueError,

@@ -20,6 +20,7 @@ from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.precision import Precision
 from mspc.compiler.frontend.number_types import is_numeric, number_dtype
+from mspc.compiler.frontend.planned_stages import PlannedStages
 from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
 from mspc.ir.builder import Builder
@@ -88,8 +89,8 @@ class Tracer:
         """Operators with regions so far, which are called after their number."""
         self.weak: set[Value] = set()
         """Tensors that are Python's numbers: beside other tensors they have their element type."""
-        self.folds, self.stages = True, 1
-        """Equal cells may become one graph; of several stages micro-batches are turns of a loop."""
+        self.folds, self.stages, self.planned = True, 1, PlannedStages(None)
+        """Equal cells may become one graph; of several stages micro-batches are turns of a loop; what a plan says."""
         self.inlined: set[Any] = set()
         """Sources of the functions that were inlined in this turn of a comprehension."""
         self.particulars = 0

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.calls import call
 from mspc.compiler.frontend.operators import is_graph_value
+from mspc.compiler.frontend.planned_stages import PlannedStages
 from mspc.compiler.frontend.sharding import is_sharded_function
 from mspc.compiler.frontend.source import FunctionSource, Sources
 from mspc.compiler.frontend.state import Tracer
@@ -35,6 +36,9 @@ from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, dtype_of
 from mspc.ops.control.structural import Gradient
+
+if TYPE_CHECKING:
+    from mspc.plans.files.stage_table import StagePlan
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ def trace(
     other_mistakes: Callable[[Graph], list[MspcError]] | None = None,
     folds: bool = True,
     stages: int = 1,
+    stage_plan: StagePlan | None = None,
 ) -> Traced:
     """Read `target(*args)` into a graph.
 
@@ -112,7 +117,7 @@ def trace(
         other_mistakes: called for what else is wrong with the part of the graph that could be read, when there are
             mistakes, so that all come together.
         folds: whether equal cells whose class asks for it (`lazy_inline`) become one graph where that is possible.
-        stages: how many stages the program has.
+        stages: how many stages the program has. stage_plan: what a plan says of them, before what cells say.
 
     Raises:
         MspcError: the network is wrong, or uses what is not supported; independent mistakes come together.
@@ -120,7 +125,7 @@ def trace(
     while hasattr(target, "parallel_settings"):
         target = target.network  # an AutoParallel cell: the settings have gone into the configuration
     tracer = Tracer(name or _graph_name(target), sharded, script_folder)
-    tracer.folds, tracer.stages = folds, stages
+    tracer.folds, tracer.stages, tracer.planned = folds, stages, PlannedStages(stage_plan)
     tracer.call = partial(call, tracer)
     tracer.run = partial(run, tracer)
     tracer.either = partial(_either, tracer)
@@ -144,7 +149,8 @@ def trace(
     assert not poisoned, "a value is missing, but no mistake was noted"
     graph = tracer.graph
     if tracer.folds and not _are_rolled(graph):
-        return trace(target, args, sharded, script_folder, name, other_mistakes, False, stages)
+        return trace(target, args, sharded, script_folder, name, other_mistakes, False, stages, stage_plan)
+    tracer.planned.check(graph)
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     ignored, cells = len(tracer.ignored), list(tracer.cells.values())
     return Traced(graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells)

@@ -200,6 +200,11 @@ def runs_layers(node: Node) -> bool:
     return any(isinstance(node.inputs[i].type, StackType) for i in op.scanned_operands)
 
 
+def runs_micro_batches(node: Node) -> bool:
+    """Whether a node is the loop over the micro-batches of a network in stages."""
+    return isinstance(node.op, Scan) and node.op.micro_batches
+
+
 def body_of(node: Node) -> Graph:
     """The body of a loop."""
     return node.regions[-1]

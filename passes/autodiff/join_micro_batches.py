@@ -128,7 +128,7 @@ def _replace(
     backward.inputs, backward.regions = operands, (joint,)
     backward.type = made.results_of((joint,), [v.type for v in operands])
     backward.phase, backward.scope, backward.frames = forward.phase, forward.scope, forward.frames
-    backward.attrs = forward.attrs | backward.attrs
+    backward.attrs, backward.place = forward.attrs | backward.attrs, forward.place
     for node in graph.nodes:
         if node.inputs[:1] == [backward] and isinstance(node.op, TupleGetItem) and node.op.index >= carried:
             node.op = TupleGetItem(node.op.index + len(kept))

@@ -102,7 +102,7 @@ def chunks_of(loop: Node, placement: Placement, errors: list[MspcError]) -> dict
                 found[node] = behind
         elif given is not None:
             chunk = placement.chunk(given, behind)
-            if chunk is None or given >= placement.stages:
+            if chunk is None or not placement.has(given):
                 check_stage(node, given, read, placement.stages, errors)
             found[node] = given if chunk is None else chunk
         elif read:
@@ -233,6 +233,7 @@ def _outside(
     read = [(min(of[v]), v) for v in node.inputs if of.get(v)]
     given = node.attrs.get(STAGE)
     if given is not None and node.phase == "forward":
+        given = placement.stage_given(given)
         check_stage(node, given, read if placement.shape == ONCE else (), placement.stages, errors)
         return frozenset([given])
     updated = [of[parameter] for parameter in updated_parameters(node) if parameter in of]

@@ -20,15 +20,19 @@ SCHEDULER, TABLE = "pipeline_scheduler", "pipeline_table"
 """Attributes of the graph: the name of the schedule, "1f1b" without it, or of the file of a table; that table."""
 CHUNKS = "pipeline_chunks"
 """Attribute of the graph: how many chunks there are, where they are more than stages."""
+GIVEN_CHUNKS = "stages_are_chunks"
+"""Attribute of the graph: what cells have been given are the numbers of chunks, as a plan says them."""
 ONCE, ROUNDS, V_SHAPED = "once", "rounds", "v"
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The stages of chunks. stages: how many. shape: ONCE, ROUNDS or V_SHAPED."""
+    """The stages of chunks. stages: how many. shape: ONCE, ROUNDS or V_SHAPED. numbered: cells have been given numbers
+    of chunks, where else they have those of stages."""
 
     stages: int
     shape: str = ONCE
+    numbered: bool = False
 
     def stage(self, chunk: int) -> int:
         """The stage that has a chunk."""
@@ -36,9 +40,17 @@ class Placement:
             return 2 * self.stages - 1 - chunk
         return chunk % self.stages
 
+    def has(self, given: int) -> bool:
+        """Whether a number is one that a cell may have been given."""
+        return 0 <= given < self.stages or self.numbered
+
+    def stage_given(self, given: int) -> int:
+        """The stage that a cell has been given by a number."""
+        return self.stage(given) if self.numbered else given
+
     def chunk(self, stage: int, behind: int) -> int | None:
         """The first chunk of a stage that is not ahead of chunk `behind`; None where there is none."""
-        if self.shape == ONCE:
+        if self.shape == ONCE or self.numbered:
             return stage if stage >= behind else None
         if self.shape == ROUNDS:
             return behind + (stage - behind) % self.stages
@@ -56,9 +68,10 @@ def placement_of(attrs: Mapping[str, Any]) -> Placement:
     table = table_of(attrs)
     if table is not None:
         return _placement_of_table(table, stages)
+    numbered = bool(attrs.get(GIVEN_CHUNKS))
     if attrs.get(SCHEDULER) in THERE_AND_BACK:
-        return Placement(stages, V_SHAPED)
-    return Placement(stages, ROUNDS if is_interleaved(attrs) else ONCE)
+        return Placement(stages, V_SHAPED, numbered)
+    return Placement(stages, ROUNDS if is_interleaved(attrs) else ONCE, numbered)
 
 
 def table_of(attrs: Mapping[str, Any], micro_batches: int | None = None) -> Table | None:

@@ -13,6 +13,7 @@ mistakes are reported together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Value, element_layouts
@@ -44,16 +45,22 @@ class ShardByPlan(Pass):
         if plan is None:
             return False
         mistakes: list[MspcError] = []
-        for work in (_recompute, _store, _shard_operators, _shard_loops):
+        for work in (_recompute, _store, _shard_loops, _shard_operators):
             try:
                 work(graph, plan)
             except MspcError as error:
                 mistakes.append(error)
         raise_all(mistakes)
         forget_plan(graph)
-        if all(node.in_layouts is not None for node in graph.nodes if node.phase == "forward" and rule_of(node)):
+        decided = (node for node in graph.nodes if node.phase == "forward" and rule_of(node) and not _is_scanned(node))
+        if all(node.in_layouts is not None for node in decided):
             graph.attrs.pop("search_mode", None)
         return True
+
+
+def _is_scanned(node: Node) -> bool:
+    """Whether a node is what a turn of a loop reads of what the loop scans: it comes as that lies."""
+    return isinstance(node.op, Enter) and node.op.scanned
 
 
 def _recompute(graph: Graph, plan: NotedPlan) -> None:
@@ -149,6 +156,9 @@ def _shard_loops(graph: Graph, plan: NotedPlan) -> None:
             assert rule is not None
             choice = make_choice(rule, *merge(rule, ((rule.outputs[0], layout),), layout.ranks))
             mark.in_layouts, mark.layout = choice.inputs, choice.layout(mark.type)
+            if layout.partial:  # sums are kept of every turn as they come out, and completed behind the loop
+                mark.in_layouts = (replace(choice.inputs[0], partial=layout.partial, reduction=layout.reduction),)
+                mark.layout = layout
     for node in graph.nodes:
         if isinstance(node.op, Back) and node.op.owner in marks and isinstance(node.inputs[0].layout, Layout):
             node.layout = node.inputs[0].layout
@@ -225,7 +235,7 @@ def _comes_out(value: Value) -> Layout | None:
         return None
     if isinstance(value.op, TupleGetItem):
         made = value.inputs[0]
-        if isinstance(made, Node) and isinstance(made.op, MakeTuple):
+        if isinstance(made, Node) and isinstance(made.op, MakeTuple | Joined):
             return _comes_out(made.inputs[value.op.index])
         return dict(enumerate(element_layouts(made.layout))).get(value.op.index)
     if isinstance(value.op, Depend):

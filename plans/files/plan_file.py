@@ -27,7 +27,8 @@ those of them that are gathered for gradients once more instead of being stored.
 `strategies` is what `shard()` says in the script, as the plan has it: with that table, which may be empty, neither the
 script's `shard()` nor its optimizer parallel count, so that the file says everything. Copies that are computed again
 and changes of layout behind an operator come from there. `device` is what the plan's figures are for, where it is not
-the script's. All but ranks and operators may be left out.
+the script's. Of a network in stages `[stages]` says which cells are where; see `stage_table.py`. All but ranks and
+operators may be left out.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path, write_atomically
@@ -48,10 +49,16 @@ from mspc.ir.text.fragments import read_attributes, read_layouts
 from mspc.ir.text.printer import strategy_text
 from mspc.ir.text.source_text import Malformed
 
+if TYPE_CHECKING:
+    from mspc.plans.files.stage_table import StagePlan
+
 LARGEST = 1 << 28
 """Bytes of a file."""
 SUFFIX = ".toml"
-KEYS = ("ranks", "device", "operators", "results", "strategies", "parameters", "recompute", "gather_again", "loops")
+KEYS = (
+    "ranks", "device", "operators", "results", "strategies", "parameters", "recompute", "gather_again", "loops",
+    "stages",
+)  # fmt: skip
 DEVICES = ("CPU", "GPU")
 SIDES = {"in": ("in_strategy", "in_layout"), "out": ("out_strategy", "out_layout")}
 """The words for a strategy of operands and for one of results."""
@@ -76,7 +83,8 @@ class PlanFile:
     """What a file says: of every operator the layouts of its operands, of parameters those that they are stored in;
     cells that are computed again, and parameters that are gathered again. results: layouts of results that do not
     follow from those of operands. strategies: all that the script is taken to say; None where it may say it itself.
-    device: what programs are made for, "" for the script's. loops: what loops over equal layers carry and keep."""
+    device: what programs are made for, "" for the script's. loops: what loops over equal layers carry and keep. stages:
+    of the network, None where the script says all of that."""
 
     ranks: int
     operators: Mapping[str, tuple[Layout, ...]]
@@ -87,17 +95,27 @@ class PlanFile:
     strategies: Mapping[str, Given] | None = None
     device: str = ""
     loops: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
+    stages: StagePlan | None = None
 
     def for_operators(self, known: Collection[str]) -> PlanFile:
         """The same for a network that has operators of these names: layers that are not one graph there are named one
-        by one, and loops over them left out."""
+        by one, those that are one graph with fewer of them by that, and loops over them left out."""
         from mspc.ir.cell_names import are_cells, each_of_cells  # late, as only a plan needs them
 
         scopes = {name.rpartition("/")[0] for name in known}
-        inlined = any(are_cells(name) and name.rpartition("/")[0] not in scopes for name in self.operators)
+        runs = {each: scope for scope in scopes if are_cells(scope) for each in each_of_cells(scope)}
+        own = {name.rpartition("/")[0] for name in self.operators} - scopes
+        inlined = any(are_cells(scope) or scope in runs for scope in own)
+        runs = runs if inlined else {}
 
         def named(found: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: value for key, value in found.items() for name in names(key)}
+            made: dict[str, Any] = {}
+            for key, value in found.items():
+                for name in names(key):
+                    scope, mark, operator = name.rpartition("/")
+                    run = f"{runs.get(scope, scope)}{mark}{operator}"
+                    made[run if made.get(run, value) == value else name] = value
+            return made
 
         def names(key: str) -> Iterable[str]:
             return [key] if not are_cells(key) or key.rpartition("/")[0] in scopes else each_of_cells(key)
@@ -106,8 +124,8 @@ class PlanFile:
         loops = {name: value for name, value in self.loops.items() if name in known or not inlined}
         again = tuple(name for key in self.recompute for name in ([key] if key in scopes else each_of_cells(key)))
         return replace(
-            self, operators=named(self.operators), results=named(self.results), strategies=strategies, loops=loops,
-            recompute=again,
+            self, operators=named(self.operators), results=named(self.results), strategies=strategies,
+            loops={} if runs else loops, recompute=again,
         )  # fmt: skip
 
 
@@ -122,6 +140,20 @@ def names_layers_together(path: Path) -> bool:
         return False
 
 
+_STAGES = re.compile(rb"^\s*\[stages\]", re.MULTILINE)
+
+
+def stages_of_plan(path: Path) -> StagePlan | None:
+    """What a file says of stages; None where it says nothing, or is no plan. Raises MspcError where it is wrong."""
+    try:
+        if path.suffix != SUFFIX or not _STAGES.search(path.read_bytes()):
+            return None
+    except OSError:
+        return None
+    found = read_toml(path, "plan", LARGEST).get("stages")
+    return None if found is None else _read_stages(shown_path(path), found)
+
+
 def write_plan(path: Path, plan: PlanFile) -> None:
     """Write a plan. Raises MspcError where that cannot be."""
     lines = ["# How the operands of every operator are sharded; see docs/search.md.", f"ranks = {plan.ranks}"]
@@ -130,6 +162,10 @@ def write_plan(path: Path, plan: PlanFile) -> None:
     for key, names in (("recompute", plan.recompute), ("gather_again", plan.gather_again)):
         if names:
             lines += [f"{key} = [", *(f"    {quoted(name)}," for name in names), "]"]
+    if plan.stages is not None:
+        from mspc.plans.files.stage_table import stage_lines  # late: few plans have stages
+
+        lines += stage_lines(plan.stages)
     if plan.parameters:
         lines += ["", "[parameters]"]
         lines += [f"{quoted(name)} = {quoted(str(layout))}" for name, layout in plan.parameters.items()]
@@ -179,6 +215,7 @@ def read_plan(path: Path) -> PlanFile:
         None if given is None else {name: _given(shown, name, value) for name, value in given.items()},
         device,
         {name: _strategy(shown, name, value, ranks) for name, value in _table(shown, found, "loops").items()},
+        _read_stages(shown, found["stages"]) if "stages" in found else None,
     )
 
 
@@ -249,3 +286,10 @@ def _layout(shown: str, name: str, entry: Any, ranks: int, sums: bool = True) ->
     if layout.ranks != ranks:
         raise MspcError(f"{shown}: {name!r} has the layout {entry!r} of {layout.ranks} ranks, not {ranks}")
     return layout
+
+
+def _read_stages(shown: str, found: Any) -> StagePlan:
+    """Raises MspcError where the table is damaged."""
+    from mspc.plans.files.stage_table import read_stages  # late: few plans have stages
+
+    return read_stages(shown, found)

@@ -75,9 +75,9 @@ class PlanRequest:
         own = config_of(captured, self.ranks)
         if own.pipeline_stages > 1:
             raise MspcError(
-                f"the network has {own.pipeline_stages} stages, and plans are searched for networks of one stage",
+                f"the network has {own.pipeline_stages} stages, and layouts are explained for networks of one stage",
                 own.place_of("pipeline_stages"),
-                ["search without pipeline_stages for the ranks of one stage, and take that plan for all of them"],
+                ["ask without pipeline_stages, for the ranks of one stage"],
             )  # fmt: skip
         base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
         terms = replace(terms_for(self.machine), mesh=self.mesh, milliseconds=math.ceil(self.seconds * 1000))

@@ -46,8 +46,10 @@ class ForkedCalls:
 
     def _run(self, call: Callable[[], Any], end: Connection) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that forked this one ends it
-        with self._begin, suppress(Exception):  # who asks for the result makes the call itself, and sees why
-            end.send(call())
+        with suppress(Exception):  # who asks for the result makes the call itself, and sees why
+            with self._begin:
+                found = call()
+            end.send(found)  # others go on meanwhile: it may be more than a pipe holds, and read later than theirs
 
     def __enter__(self) -> Self:
         return self
@@ -64,3 +66,13 @@ class ForkedCalls:
 def can_fork() -> bool:
     """Whether there are forks here, and a core beside this process's own."""
     return "fork" in multiprocessing.get_all_start_methods() and len(os.sched_getaffinity(0)) > 1
+
+
+def calls_beside(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What calls without arguments give, in their order, made beside one another where that can be."""
+    if len(calls) < 2 or not can_fork():
+        return [call() for call in calls]
+    with ForkedCalls(calls) as forked:
+        forked.one_more()
+        results = (forked.result(i) for i in range(len(calls)))
+        return [call() if result is None else result for call, result in zip(calls, results, strict=True)]

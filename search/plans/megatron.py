@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ops.control.loops import Loop, MakeStack, runs_layers
+from mspc.ops.control.loops import Loop, MakeStack, runs_layers, runs_micro_batches
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 
 MOST = 8
@@ -49,8 +49,8 @@ class _Pairs:
         their place. Raises MspcError."""
         for node in graph.nodes:
             comes_open = any(outside.get(value, value) in self.opened for value in node.inputs)
-            if runs_layers(node):
-                self.shard(node.regions[-1], {**outside, **_handed_in(node)})
+            if runs_layers(node) or runs_micro_batches(node):
+                self.shard(node.regions[-1], {**outside, **_handed_in(node, outside)})
             if not _is_layer(node, outside):
                 if comes_open:
                     self.opened.add(node)
@@ -64,8 +64,9 @@ class _Pairs:
                 self.opened.add(node)
 
 
-def _handed_in(node: Node) -> dict[Value, Value]:
-    """For the parameters of a layer what it reads in their place: of a stack of weights the first."""
+def _handed_in(node: Node, outside: Mapping[Value, Value]) -> dict[Value, Value]:
+    """For the parameters of a layer, or of a micro-batch, what it reads in their place: of a stack of weights the
+    first. outside: the same of the graph that the node is in."""
     op, body = node.op, node.regions[-1]
     assert isinstance(op, Loop)
     found: dict[Value, Value] = {}
@@ -73,7 +74,7 @@ def _handed_in(node: Node) -> dict[Value, Value]:
         place = op.inside(0, number)
         if place is not None:
             is_stack = isinstance(value, Node) and isinstance(value.op, MakeStack)
-            found[body.parameters[place]] = value.inputs[0] if is_stack else value
+            found[body.parameters[place]] = value.inputs[0] if is_stack else outside.get(value, value)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Protocol
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import common_mesh
@@ -72,6 +72,16 @@ class PlanResult:
         return found | found.pop("remarks")
 
 
+class NamedRow(Protocol):
+    """A row of another table: with a name, and a number of ranks."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class UsualPlans:
     """Usual plans that a search may take: they follow what the script says, where that counts. files: what the file of
@@ -101,6 +111,10 @@ class Plans:
     files: Mapping[str, PlanFile]
     usual: UsualPlans
 
+    def file_of(self, name: str) -> PlanFile:
+        """What the file of a plan says."""
+        return self.files[name]
+
 
 def take_faster(plans: list[PlanResult], files: dict[str, PlanFile], usual: UsualPlans, mesh: str) -> None:
     """Give the search for a mesh the fastest of the usual plans there, where that is faster than its own, or it has
@@ -126,8 +140,8 @@ def tell_same(plans: list[PlanResult], files: Mapping[str, PlanFile]) -> None:
         plans[i] = replace(plan, remarks=remarks)
 
 
-def file_name(plan: PlanResult) -> str:
+def file_name(plan: PlanResult | NamedRow) -> str:
     """What a plan's file is called in a folder of several."""
-    mesh = f" {plan.mesh}" if plan.mesh and plan.name == SEARCH else ""
+    mesh = f" {plan.mesh}" if isinstance(plan, PlanResult) and plan.mesh and plan.name == SEARCH else ""
     words = re.findall(r"[a-z0-9]+", f"{plan.ranks} {plan.name}{mesh}".lower())
     return f"{'-'.join(words)}{SUFFIX}"

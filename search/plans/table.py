@@ -143,7 +143,12 @@ def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> Plan
     own = config_of(captured, asked.ranks)
     own = replace(own, device=asked.device or own.device)
     compiled = compile_call(captured.target, captured.args, own, None, captured.global_types)
-    return figures(file.stem, compiled, captured, asked)
+    found = figures(file.stem, compiled, captured, asked)
+    if own.pipeline_stages == 1:
+        return found
+    from mspc.search.stages.rows import step_seconds  # late: few networks have stages
+
+    return replace(found, step=step_seconds(compiled, asked.machine), gap=None)
 
 
 def shard_by_file(captured: CapturedCall, file: Path) -> CapturedCall:

@@ -53,6 +53,11 @@ class Device:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
         return DeviceArray(shape, dtype)
 
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        made = DeviceArray(shape, dtype)
+        made.memory[...] = 0
+        return made
+
     def send(self, host: Any, array: DeviceArray) -> None:
         assert type(host) is np.ndarray
         assert host.flags.c_contiguous

@@ -90,6 +90,10 @@ def test_a_budget_holds_stages_to_their_idle_time(tmp_path: Path, capsys: pytest
         checked("x")
 
 
-def test_a_search_is_for_one_stage(tmp_path: Path) -> None:
-    with pytest.raises(MspcError, match="the network has 2 stages, and plans are searched for networks of one stage"):
-        search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,)))
+def test_a_search_is_for_as_many_stages_and_explains_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,)))
+    assert "2  the script's" in capsys.readouterr().out
+    with pytest.raises(MspcError, match="the network has 2 stages, and layouts are explained for networks of one"):
+        search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,), explain="MatMul"))

@@ -9,12 +9,12 @@ import pytest
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.api.state import Session
-from mspc.commands.report.stage_times import stage_times
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.graph import WORK, Graph, Node
 from mspc.ops.collective.stage_messages import SendToStage
 from mspc.output.programs import config_of
+from mspc.output.stage_times import stage_times
 
 SCRIPT = """\
 import numpy as np

@@ -1,0 +1,84 @@
+"""`mspc search --stages` prints ways to train a network in stages side by side, and writes the plan of the quickest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mspc.analysis.cost.machine import Machine
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.table import print_line, print_table
+from mspc.commands.report.text import size_text, time_text
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.text.limits import MOST_RANKS
+from mspc.search.stages.rows import StageRow
+from mspc.search.stages.table import SEARCH, StagePlans
+
+AUTO = "auto"
+HEADINGS = (
+    "ranks", "plan", "stages", "schedule", "micro-batches", "step", "idle", "bytes sent", "memory",
+    "units of each chunk",
+)  # fmt: skip
+FEW = 8
+"""Different numbers of units in a row that are listed."""
+
+
+def stages_of(text: str | None) -> tuple[int, ...]:
+    """The numbers in `1,2,4`; () for nothing and for `auto`. Raises MspcError."""
+    return () if text == AUTO else _numbers(text, "--stages", f", or {AUTO}")
+
+
+def micro_batches_of(text: str | None) -> tuple[int, ...]:
+    """The numbers in `4,8`; () for nothing. Raises MspcError."""
+    return _numbers(text, "--micro-batches", "")
+
+
+def _numbers(text: str | None, option: str, also: str) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
+        raise MspcError(f"{option} is {text!r}, not numbers as in 4 or 2,4,8{also}")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def print_stage_plans(found: Sequence[StagePlans], machine: Machine, top: int) -> None:
+    """Print the rows of every number of ranks, and what there is to say of them."""
+    if not found:
+        return
+    rows = [_row(row) for plans in found for row in plans.plans[:top]]
+    numbers = (0, 2, 4, 5, 6, 7, 8)
+    print_table(Table(f"plans in stages, the fastest first, on {machine.name}", HEADINGS, rows, numbers, (9,)))
+    for plans in found:
+        for row in plans.plans[:top]:
+            if row.note:
+                print_line(f"note: {row.name} on {row.ranks} ranks {row.note}")
+        own = next((row for row in plans.plans if row.name == SEARCH), None)
+        if own is not None and own.foreseen:
+            print_line(f"note: {SEARCH} on {own.ranks} ranks {_proof(plans)}")
+        for why in dict.fromkeys(plans.refused):
+            print_line(f"note: {why}")
+
+
+def _proof(plans: StagePlans) -> str:
+    of = f"of all borders between {plans.units} units, schedules and micro-batches"
+    what = "is proved to be the quickest" if plans.gap < 5e-4 else f"is within {plans.gap:.1%} of the quickest"
+    return f"{what} {of}, by the times of single units"
+
+
+def _row(row: StageRow) -> tuple[str, ...]:
+    return (
+        str(row.ranks), row.name, str(row.stages), row.schedule, str(row.micro_batches), time_text(row.step),
+        f"{row.idle:.1%}" if row.stages > 1 else "-", f"{row.nbytes:.0f}", size_text(row.memory), _cells(row.cells),
+    )  # fmt: skip
+
+
+def _cells(cells: Sequence[int]) -> str:
+    """`4 x 8, 2 x 7`: how many chunks in a row have how many units."""
+    runs: list[list[int]] = []
+    for count in cells:
+        if runs and runs[-1][1] == count:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, count])
+    shown = [f"{times} x {count}" if times > 1 else str(count) for times, count in runs[:FEW]]
+    return ", ".join([*shown, *["..."] * (len(runs) > FEW)]) or "-"

@@ -1,0 +1,134 @@
+"""What a search for borders between stages is about: units in a row with their costs, and ways to run them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.pipelining.schedules import (
+    dual_pipe_v,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+    zero_bubble_2p,
+    zero_bubble_h1,
+    zero_bubble_v,
+)  # fmt: skip
+from mspc.passes.pipelining.schedules.action import Schedule
+from mspc.passes.pipelining.schedules.named import SCHEDULES, THERE_AND_BACK, WITH_SPLIT_GRADIENTS
+
+Numbers = np.ndarray
+"""Float64, one of every unit."""
+ONE_CHUNK = (one_forward_one_backward.NAME, gpipe.NAME, zero_bubble_h1.NAME, zero_bubble_2p.NAME)
+TWO_CHUNKS = (zero_bubble_v.NAME, dual_pipe_v.NAME)
+IN_ROUNDS = interleaved.NAME
+MOST_CHUNKS = 4
+"""Chunks of a stage at most, in rounds."""
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """Costs of units in the order of the values, for one number of ranks a stage and one of micro-batches.
+
+    forward, backward: seconds for one micro-batch. inputs, weights: of the two gradients where they are apart, and
+    forward_apart of the forward operators then, since equal layers are no one graph there. rest: seconds of a step that
+    belong to no micro-batch, as the optimizer's. kept, kept_apart: bytes that one micro-batch keeps for gradients.
+    held: bytes of parameters, their states and gradients. work, work_apart: bytes of buffers beside that, at most.
+    message: seconds from each unit to the next one, with one entry less than the others. sent: bytes in a step.
+    """
+
+    forward: Numbers
+    backward: Numbers
+    inputs: Numbers
+    weights: Numbers
+    rest: Numbers
+    kept: Numbers
+    held: Numbers
+    work: Numbers
+    message: Numbers
+    forward_apart: Numbers
+    kept_apart: Numbers
+    work_apart: Numbers
+    sent: Numbers
+
+    def forward_of(self, way: Way) -> Numbers:
+        """The seconds of forward operators by a schedule."""
+        return self.forward_apart if way.is_apart else self.forward
+
+    def kept_of(self, way: Way) -> Numbers:
+        """The bytes that one micro-batch keeps by a schedule."""
+        return self.kept_apart if way.is_apart else self.kept
+
+    def work_of(self, way: Way) -> Numbers:
+        """The bytes of buffers by a schedule."""
+        return self.work_apart if way.is_apart else self.work
+
+    def backward_of(self, way: Way) -> Numbers:
+        """The seconds of both gradients in one go by a schedule: one that has them apart elsewhere runs both graphs."""
+        return self.inputs + self.weights if way.is_apart else self.backward
+
+    @property
+    def count(self) -> int:
+        return len(self.forward)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run stages. schedule: its name. chunks: of each stage. tensor: ranks that share a product in pairs of
+    products, 0 for layouts that the search finds."""
+
+    stages: int
+    schedule: str
+    micro_batches: int
+    chunks: int = 1
+    tensor: int = 0
+
+    @property
+    def made(self) -> Schedule:
+        """The order of work. Raises MspcError where there is none for these numbers."""
+        return SCHEDULES[self.schedule](self.stages, self.micro_batches, self.chunks)
+
+    @property
+    def parts(self) -> int:
+        """Chunks of all stages together."""
+        return self.stages * self.chunks
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether gradients of inputs and of weights are apart."""
+        return self.schedule in WITH_SPLIT_GRADIENTS
+
+    @property
+    def scheduler(self) -> str:
+        """The schedule as scripts and plans name it, who say by the chunks that it is interleaved."""
+        return one_forward_one_backward.NAME if self.schedule == IN_ROUNDS else self.schedule
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        several = f", {self.chunks} chunks" if self.chunks > 1 and self.schedule not in THERE_AND_BACK else ""
+        return self.schedule + several
+
+
+def ways_of(stages: int, micro_batches: int, units: int, tensor: int = 0) -> list[Way]:
+    """The ways for these numbers: every stage has work, and there are no fewer micro-batches than stages."""
+    if micro_batches < stages or stages > units:
+        return []
+    found = [Way(stages, name, micro_batches) for name in ONE_CHUNK]
+    rounds = range(2, MOST_CHUNKS + 1)
+    found += [Way(stages, IN_ROUNDS, micro_batches, chunks) for chunks in rounds if stages * chunks <= units]
+    if 2 * stages <= units:
+        found += [Way(stages, name, micro_batches, 2) for name in TWO_CHUNKS]
+    return [replace(way, tensor=tensor) for way in found]
+
+
+Borders = tuple[int, ...]
+"""The first unit of every chunk but the first, ascending; every chunk has one."""
+
+
+def equal_parts(units: int, parts: int) -> Borders:
+    """Borders with as many units in each part, as nearly as can be; larger parts come first."""
+    size, larger = divmod(units, parts)
+    return tuple(size * i + min(i, larger) for i in range(1, parts))

@@ -1,0 +1,133 @@
+"""What a way to run stages comes to, by the program that it compiles to."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.nodes import seconds, sent_bytes
+from mspc.compiler.driver import Compiled
+from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.times import nodes_with_times
+from mspc.output.stage_times import StageTimes, stage_times, timeline_of
+from mspc.plans.files.plan_file import PlanFile
+from mspc.plans.files.stage_table import StagePlan
+from mspc.runtime.memory_plan import peak_of
+from mspc.search.plans.figures import workspace
+from mspc.search.stages.costing import parts_of_units
+from mspc.search.stages.network import StagedNetwork, plan_of
+from mspc.search.stages.problem import Borders, UnitCosts, Way
+from mspc.search.stages.walk import Walk
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """A row of the table. ranks: of all stages. cells: of each chunk, how many units. step: seconds until the last
+    stage has ended its updates. idle: the share of it in which stages wait, in
+    the mean. nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the
+    choice has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them.
+    note: what there is to say of it."""
+
+    name: str
+    ranks: int
+    stages: int
+    schedule: str
+    micro_batches: int
+    cells: tuple[int, ...]
+    step: float
+    idle: float
+    nbytes: float
+    memory: int
+    foreseen: float = 0.0
+    compiled: int = 0
+    note: str = ""
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """As `--json` has it."""
+        return asdict(self)
+
+
+def measured(
+    name: str, network: StagedNetwork, way: Way, borders: Borders, machine: Machine, layouts: PlanFile
+) -> tuple[StageRow, PlanFile]:  # fmt: skip
+    """A row, compiled, and its plan's file. layouts: of operators. Raises MspcError where it does not compile."""
+    plan = plan_of(network.units, way, borders)
+    compiled = network.compiled(way.stages, plan, layouts=layouts)
+    walk = Walk(way)
+    parts = parts_of_units(network.units)
+    edges = (0, *borders, len(network.units))
+    chunks = [tuple(parts[first:end]) for first, end in pairwise(edges)]
+    stages = [tuple(chunks[chunk] for chunk in walk.schedule.chunks_of(stage)) for stage in range(way.stages)]
+    alike = [min((o for o in range(way.stages) if stages[o] == own), key=lambda o: -walk.kept(o)) for own in stages]
+    graphs = {stage: compiled.rank_graph(stage * compiled.config.ranks) for stage in sorted(set(alike))}
+    known = {stage: _times(graph, machine) for stage, graph in graphs.items()}
+    of_stages = [_of_chunks(known[like], walk, like, stage) for stage, like in enumerate(alike)]
+    times = timeline_of(compiled.graph.attrs, of_stages)
+    row = StageRow(
+        name, network.config.ranks, way.stages, way.name, way.micro_batches,
+        tuple(map(len, chunks)),
+        times.makespan,
+        sum(map(times.idle_share, range(way.stages))) / way.stages,
+        max(map(_sent, graphs.values())),
+        max(_memory(graph, network, compiled) for graph in graphs.values()),
+        compiled=len(graphs),
+    )  # fmt: skip
+    return row, _file(compiled, plan)
+
+
+def step_seconds(compiled: Compiled, machine: Machine) -> float:
+    """The step of a program in stages, until the last one has ended its updates. Raises MspcError."""
+    config = compiled.config
+    graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
+    return stage_times(graphs, machine).makespan
+
+
+def planned(network: StagedNetwork, layouts: PlanFile) -> PlanFile:
+    """The file of a plan, which says what loops carry, too; layouts: of operators, with the stages. Raises MspcError
+    where it does not compile."""
+    assert layouts.stages is not None
+    plan = layouts.stages
+    return _file(network.compiled(plan.count, plan, layouts=replace(layouts, stages=None)), plan)
+
+
+def _file(compiled: Compiled, plan: StagePlan) -> PlanFile:
+    return replace(compiled.strategies.plan(compiled.config.ranks), stages=replace(plan, tries=False))
+
+
+def foreseen(name: str, network: StagedNetwork, costs: UnitCosts, way: Way, borders: Borders) -> StageRow:
+    """A row of what is not compiled, by the costs of its units."""
+    walk, row = Walk(way), np.array([borders], dtype=int).reshape(1, -1)
+    seconds = float(walk.seconds(costs, row)[0])
+    return StageRow(
+        name, network.config.ranks, way.stages, way.name, way.micro_batches,
+        tuple(b - a for a, b in pairwise((0, *borders, costs.count))), seconds, float(walk.idle(costs, row)[0]),
+        float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
+        "is foreseen by its units, of which each kind was compiled as a stage: with layers one by one it has "
+        f"{network.operators(way.is_apart)} operators",
+    )  # fmt: skip
+
+
+def _times(graph: Graph, machine: Machine) -> StageTimes:
+    rates = partial(seconds, machine=machine)
+    return StageTimes.of(graph, rates, rates, sends=False)
+
+
+def _of_chunks(times: StageTimes, walk: Walk, like: int, stage: int) -> StageTimes:
+    """The times of a stage by those of one that does the same to chunks of its own."""
+    own = dict(zip(walk.schedule.chunks_of(like), walk.schedule.chunks_of(stage), strict=True))
+    return times.like(own, like, stage, walk.schedule.placement)
+
+
+def _sent(graph: Graph) -> float:
+    return sum(sent_bytes(node) * times.count for node, times in nodes_with_times(graph))
+
+
+def _memory(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
+    return peak_of(graph) + workspace(graph, network.captured, compiled.config.device)

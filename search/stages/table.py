@@ -1,0 +1,275 @@
+"""Compares ways to train one network in stages: what is chosen, and the usual ones beside it, each compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import field, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from mspc.analysis.cost.machine import Machine
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.pipelining.schedules import gpipe, one_forward_one_backward
+from mspc.plans.files.plan_file import PlanFile
+from mspc.search.plans.alternatives import MEGATRON
+from mspc.search.plans.forked_calls import calls_beside
+from mspc.search.plans.megatron import tensor_sizes
+from mspc.search.stages.borders import BorderSearch, Found
+from mspc.search.stages.choice import Choice, Problem, choose
+from mspc.search.stages.costing import unit_costs
+from mspc.search.stages.kept import kept_borders, kept_ways
+from mspc.search.stages.network import StagedNetwork, plan_of
+from mspc.search.stages.problem import IN_ROUNDS, Borders, UnitCosts, Way, equal_parts, ways_of
+from mspc.search.stages.rows import StageRow, foreseen, measured, planned
+
+SEARCH = "search"
+TRIES = 3
+"""How often what was chosen is chosen anew where it takes more memory than was foreseen."""
+LARGE = 2000
+"""Forward operators of a program above which a row is foreseen in place of compiled."""
+FEW = 2
+"""Rows beside what was chosen that are compiled for a network of which not all are: those with fewest chunks."""
+Tell = Callable[[str], None]
+
+
+@dataclass
+class StagePlans:
+    """plans: the rows, the quickest first. files: of each by its name. gap: the part of a step that any other choice
+    could save at most, by the costs of units. refused: why ways are not among them."""
+
+    network: StagedNetwork
+    plans: list[StageRow] = field(default_factory=list[StageRow])
+    files: dict[str, PlanFile] = field(default_factory=dict[str, PlanFile])
+    gap: float = 0.0
+    refused: list[str] = field(default_factory=list[str])
+
+    @property
+    def units(self) -> int:
+        """How many units the network has."""
+        return len(self.network.units)
+
+    def file_of(self, name: str) -> PlanFile:
+        """What the file of a row says; of one that was not compiled its program says the rest. Raises MspcError."""
+        found = self.files[name]
+        if found.stages is None or not found.stages.tries:
+            return found
+        return planned(self.network, found)
+
+
+class _Numbers(NamedTuple):
+    """What costs are of; as of `Way`."""
+
+    stages: int
+    micro_batches: int
+    tensor: int
+
+    @classmethod
+    def of(cls, way: Way) -> _Numbers:
+        return cls(way.stages, way.micro_batches, way.tensor)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What is to be compiled."""
+
+    name: str
+    found: Found
+
+
+class StageSearch:
+    """The search for one network. memory: bytes of a rank, 0 for any. own: the script's number of stages, for which its
+    cells keep theirs; 0 where none do. top: rows beside what was chosen that are compiled, the quickest that are
+    foreseen, and one in the style of Megatron-LM."""
+
+    def __init__(
+        self, network: StagedNetwork, machine: Machine, memory: int = 0, own: int = 0, top: int = 5
+    ) -> None:  # fmt: skip
+        self.network, self.machine, self.memory, self.own, self.top = network, machine, memory, own, top
+        self._costs: dict[_Numbers, tuple[UnitCosts, PlanFile]] = {}
+        self._over: list[StageRow] = []
+        self._kept: dict[int, Borders | None] = {}
+        """The borders that the script has for its own number of stages."""
+        self.found = StagePlans(network)
+
+    def add(self, row: StageRow, file: PlanFile) -> None:
+        """Set a row beside the others."""
+        self.found.plans.append(row)
+        self.found.files[row.name] = file
+
+    def plans(self, stages: list[int], counts: list[int], tell: Tell) -> StagePlans:
+        """All rows, for numbers of stages above 1, and of micro-batches. Raises MspcError where nothing is found."""
+        problems = self._problems(stages, counts, tell)
+        choice = choose(problems, self.memory)
+        rows = [*self._rows(choice)]
+        if rows:
+            tell(f"{rows[0].found.way.name} in {rows[0].found.way.stages} stages, and {len(rows) - 1} ways beside it")
+        for row, made in zip(rows, calls_beside([partial(self._made, row) for row in rows]), strict=True):
+            self._take(row, made)
+        choice = self._within_memory(problems, choice, tell)
+        if choice.best is None and problems:
+            self.found.refused.append(self._too_large(problems))
+        self.found.gap = choice.gap
+        if not self.found.plans:
+            raise MspcError(self.found.refused[-1])
+        self._take_best()
+        return self.found
+
+    def _within_memory(self, problems: list[Problem], choice: Choice, tell: Tell) -> Choice:
+        """Where what was chosen takes more memory than was foreseen, what is chosen within so much less."""
+        limit = float(self.memory)
+        for _ in range(TRIES):
+            over = next((row for row in self._over if row.name == SEARCH), None)
+            if choice.best is None or over is None:
+                break
+            self._over.remove(over)
+            limit *= self.memory / over.memory * 0.999
+            choice = choose(problems, limit)
+            if choice.best is not None:
+                tell(f"{choice.best.way.name} in {choice.best.way.stages} stages, which takes less memory")
+                row = _Row(SEARCH, choice.best)
+                self._take(row, self._made(row))
+        return choice
+
+    def _problems(self, stages: list[int], counts: list[int], tell: Tell) -> list[Problem]:
+        """All ways of these numbers. Raises MspcError where the network compiles for none."""
+        most = max(counts)
+        for number in stages:
+            if number > most:
+                self.found.refused.append(f"{number} stages: there are {most} micro-batches at most")
+        asked = [_Numbers(s, m, t) for s in stages for m in counts if 2 <= s <= m for t in (0, *self._tensor(s))]
+        if asked:
+            tell(f"units in {', '.join(map(str, dict.fromkeys(each.stages for each in asked)))} stages")
+        found: list[Problem] = []
+        errors: list[MspcError] = []
+        for numbers, made in zip(asked, calls_beside([partial(self._costs_of, each) for each in asked]), strict=True):
+            if isinstance(made, MspcError):
+                errors += [] if numbers.tensor else [made]
+                self.found.refused.append(f"{self._name(numbers)}: {made.message}")
+                continue
+            self._costs[numbers] = made
+            found += self._ways(numbers, made[0])
+        if not found and errors:
+            raise errors[0]
+        return found
+
+    def _ways(self, numbers: _Numbers, costs: UnitCosts) -> list[Problem]:
+        if numbers.stages == self.own and not self.network.free and self.own not in self._kept:
+            self._kept[self.own] = kept_borders(self.network, self.own)
+        kept = self._kept.get(numbers.stages)
+        if kept is None:
+            ways = ways_of(numbers.stages, numbers.micro_batches, costs.count, numbers.tensor)
+        else:
+            ways = kept_ways(numbers.stages, numbers.micro_batches, kept, numbers.tensor)
+        return [Problem(costs, way, kept) for way in ways]
+
+    def _tensor(self, stages: int) -> list[int]:
+        """How many ranks share a product in pairs of products, beside what the search finds: as many as a host has;
+        none where the script's own strategies stay."""
+        if self.network.is_configured and not self.network.free:
+            return []
+        return tensor_sizes(self.network.config.ranks // stages, self.machine.ranks_per_host)[-1:]
+
+    def _name(self, numbers: _Numbers) -> str:
+        if numbers.tensor:
+            data = self.network.config.ranks // numbers.stages // numbers.tensor
+            return f"{MEGATRON}, {numbers.tensor} x {numbers.stages} x {data}"
+        return f"{numbers.stages} stages, {numbers.micro_batches} micro-batches"
+
+    def _costs_of(self, numbers: _Numbers) -> tuple[UnitCosts, PlanFile] | MspcError:
+        try:
+            return unit_costs(
+                self.network, numbers.stages, numbers.micro_batches, self.machine, bool(self.memory), numbers.tensor
+            )
+        except MspcError as error:
+            return error
+
+    def _rows(self, choice: Choice) -> Iterator[_Row]:
+        """What is compiled: what was chosen, and the quickest of the others that are foreseen."""
+        if choice.best is None:
+            return
+        yield _Row(SEARCH, choice.best)
+        best, units = choice.best.way, self.found.units
+        others = [
+            _Row(f"best of {stages} stages", found)
+            for stages, found in choice.each.items() if stages != best.stages and found.seconds < np.inf
+        ]  # fmt: skip
+        kept = self._kept.get(best.stages)
+        usual = [(name, way) for name, way in _usual_ways(best, units)]
+        for size in self._tensor(best.stages):
+            way = replace(best, schedule=one_forward_one_backward.NAME, chunks=1, tensor=size)
+            usual.append((self._name(_Numbers.of(way)), way))
+        for name, way in usual:
+            if kept is not None and way.parts != len(kept) + 1:
+                continue
+            if _Numbers.of(way) in self._costs:
+                costs, borders = self._costs[_Numbers.of(way)][0], kept or equal_parts(units, way.parts)
+                name = name.replace("equal stages", "the script's stages") if kept else name
+                others.append(_Row(name, Found(way, borders, BorderSearch(costs, way).seconds(borders), 0.0)))
+        if self.network.operators(best.is_apart) <= LARGE:
+            yield from sorted(others, key=lambda row: row.found.seconds)[: self.top - 1]
+        else:
+            yield from sorted(others, key=lambda row: (row.found.way.chunks, row.found.seconds))[:FEW]
+
+    def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
+        """A row, compiled, and its file; why it does not compile. One that is large is foreseen."""
+        way, borders = row.found.way, row.found.borders
+        costs, layouts = self._costs[_Numbers.of(way)]
+        if self.network.operators(way.is_apart) > LARGE:
+            made = foreseen(row.name, self.network, costs, way, borders)
+            return made, replace(layouts, stages=plan_of(self.network.units, way, borders))
+        try:
+            made, file = measured(row.name, self.network, way, borders, self.machine, layouts)
+        except MspcError as error:
+            return error
+        return replace(made, foreseen=row.found.seconds, note=_layouts_note(row)), file
+
+    def _take(self, row: _Row, made: tuple[StageRow, PlanFile] | MspcError) -> None:
+        """Add a row that was compiled, if it was, and fits."""
+        if isinstance(made, MspcError):
+            self.found.refused.append(f"{row.name}: {made.message}")
+        elif self.memory and made[0].memory > self.memory:
+            self._over.append(made[0])
+            text = f"it needs {made[0].memory} bytes of memory on a rank, and there are {self.memory}"
+            self.found.refused.append(f"{row.name} ({made[0].schedule}, {made[0].stages} stages): {text}")
+        else:
+            self.add(*made)
+
+    def _take_best(self) -> None:
+        """The search takes the quickest of all rows, where one is quicker than its own, or its own is not there."""
+        rows = sorted(self.found.plans, key=lambda row: row.step)
+        own = next((row for row in rows if row.name == SEARCH), None)
+        if own is None or rows[0].step < own.step:
+            if own is not None:  # its plan stays, under another name
+                other = f"best of {own.stages} stages"
+                rows = [replace(row, name=other) if row is own else row for row in rows]
+                self.found.files[other] = self.found.files[SEARCH]
+            rows.insert(0, replace(rows[0], name=SEARCH, note=f"takes the plan of {rows[0].name}, which is quicker"))
+            self.found.files[SEARCH] = self.found.files[rows[1].name]
+        self.found.plans = rows
+
+    def _too_large(self, problems: list[Problem]) -> str:
+        smallest = min(
+            (BorderSearch(p.costs, p.way, 0, p.kept).smallest() for p in problems), key=lambda each: each[0]
+        )  # fmt: skip
+        nbytes, way = smallest
+        return (
+            f"no plan fits {self.memory} bytes: the smallest that is foreseen takes {nbytes:.0f}, {way.name} in "
+            f"{way.stages} stages with {way.micro_batches} micro-batches"
+        )
+
+
+def _layouts_note(row: _Row) -> str:
+    """What a row of other layouts than the search's says of them, where its name does not."""
+    size = row.found.way.tensor
+    return f"has pairs of products over {size} ranks" if size and not row.name.startswith(MEGATRON) else ""
+
+
+def _usual_ways(best: Way, units: int) -> Iterator[tuple[str, Way]]:
+    """(name, way) with as many units on each stage, as nearly as can be, and the layouts that the search finds."""
+    for name, schedule in (("equal stages, 1F1B", one_forward_one_backward.NAME), ("equal stages, GPipe", gpipe.NAME)):
+        yield name, replace(best, schedule=schedule, chunks=1)
+    if 2 * best.stages <= units:
+        yield "equal stages, interleaved", replace(best, schedule=IN_ROUNDS, chunks=2)

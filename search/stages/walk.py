@@ -1,0 +1,136 @@
+"""The step's time of many choices of borders at once, by the rules of `passes/pipelining/timeline.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mspc.passes.pipelining.schedules.action import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    RELEASES,
+    WEIGHT_GRADIENT,
+    parts_of,
+)  # fmt: skip
+from mspc.passes.pipelining.schedules.dependence import Made, makes, reads
+from mspc.passes.pipelining.timeline import equal_durations, timeline
+from mspc.search.stages.problem import Numbers, UnitCosts, Way
+
+
+class Walk:
+    """All stages' entries in one order in which none comes before what it waits for: that of equal times."""
+
+    def __init__(self, way: Way) -> None:
+        self.way, self.schedule = way, way.made
+        line = timeline(self.schedule, equal_durations(self.schedule))
+        spans = [(span.start, stage, span.entry) for stage, row in enumerate(line.spans) for span in row]
+        numbers: dict[Made, int] = {}
+        self._steps: list[tuple[int, list[tuple[int, int]], list[tuple[int, bool]], list[int]]] = []
+        """Of every entry its stage, its (row of durations, chunk) pairs, (value, comes by a message), values made."""
+        rows = {FORWARD: 0, BACKWARD: 1, INPUT_GRADIENT: 2, WEIGHT_GRADIENT: 3}
+        for _, stage, entry in sorted(spans, key=lambda span: span[:2]):
+            read: list[tuple[int, bool]] = []
+            for value in (value for part in parts_of(entry) for value in reads(part, self.schedule.chunks)):
+                read.append((numbers[value], self.schedule.placement[value[1]] != stage))
+            made = [value for part in parts_of(entry) for value in makes(part)]
+            first = len(numbers)
+            numbers |= {value: first + i for i, value in enumerate(made)}
+            work = [(rows[part.kind], part.chunk) for part in parts_of(entry)]
+            self._steps.append((stage, work, read, list(range(first, first + len(made)))))
+        self._values = len(numbers)
+        self._kept = [self._alive(stage) for stage in range(self.schedule.stages)]
+
+    def _alive(self, stage: int) -> np.ndarray:
+        """[entry, chunk]: micro-batches of each chunk that a stage keeps during its entries."""
+        now = np.zeros(self.schedule.chunks)
+        found: list[np.ndarray] = []
+        for entry in self.schedule.entries[stage]:
+            for part in parts_of(entry):
+                now[part.chunk] += part.kind == FORWARD
+            found.append(now.copy())
+            for part in parts_of(entry):
+                now[part.chunk] -= part.kind in RELEASES
+        return np.unique(np.array(found), axis=0)
+
+    def kept(self, stage: int) -> int:
+        """Micro-batches of chunks that a stage keeps at most at once."""
+        return int(self._kept[stage].sum(axis=1).max(initial=0))
+
+    def kept_of_chunk(self, chunk: int) -> int:
+        """Micro-batches of one chunk that its stage keeps at most at once."""
+        return int(self._kept[self.schedule.placement[chunk]][:, chunk].max(initial=0))
+
+    def seconds(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
+        """The time of a step by each row of `borders`, of shape (rows, parts - 1)."""
+        sums = _Sums(costs, borders)
+        durations = np.stack([sums.of(each) for each in self._numbers(costs)])
+        message = costs.message[borders - 1].max(axis=1) if borders.shape[1] else np.zeros(len(borders))
+        made = np.empty((self._values, len(borders)))
+        clocks = np.zeros((self.schedule.stages, len(borders)))
+        for stage, work, read, numbers in self._steps:
+            clock = clocks[stage]
+            for value, comes in read:
+                np.maximum(clock, made[value] + message if comes else made[value], out=clock)
+            for row, chunk in work:
+                clock += durations[row, chunk]
+            for number in numbers:
+                made[number] = clock
+        return (clocks + self._of_stages(sums.of(costs.rest))).max(axis=0)
+
+    def _numbers(self, costs: UnitCosts) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """By unit: forward, backward, and its two gradients."""
+        return costs.forward_of(self.way), costs.backward_of(self.way), costs.inputs, costs.weights
+
+    def memory(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
+        """Bytes that the fullest stage takes at most, by each row of `borders`."""
+        sums = _Sums(costs, borders)
+        kept = sums.of(costs.kept_of(self.way))
+        work = sums.most(costs.work_of(self.way))
+        full = self._of_stages(sums.of(costs.held))
+        for stage, alive in enumerate(self._kept):
+            own = self.schedule.chunks_of(stage)
+            full[stage] += (alive @ kept).max(axis=0) + work[own].max(axis=0)
+        return full.max(axis=0)
+
+    def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
+        """Bytes that a rank of the busiest stage sends, by each row of `borders`."""
+        return self._of_stages(_Sums(costs, borders).of(costs.sent)).max(axis=0)
+
+    def idle(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
+        """The share of a step in which stages wait, in the mean, by each row of `borders`."""
+        sums, count = _Sums(costs, borders), self.way.micro_batches
+        of_one = sums.of(costs.forward_of(self.way)) + sums.of(costs.backward_of(self.way))
+        busy = count * of_one + sums.of(costs.rest)
+        return 1 - busy.sum(axis=0) / self.schedule.stages / self.seconds(costs, borders)
+
+    def _of_stages(self, by_chunk: np.ndarray) -> np.ndarray:
+        found = np.zeros((self.schedule.stages, by_chunk.shape[1]))
+        for chunk, stage in enumerate(self.schedule.placement):
+            found[stage] += by_chunk[chunk]
+        return found
+
+
+class _Sums:
+    """Sums over the units of every chunk, [chunk, row of the borders]."""
+
+    def __init__(self, costs: UnitCosts, borders: np.ndarray) -> None:
+        ends = np.full((len(borders), 1), costs.count)
+        self.edges = np.concatenate([np.zeros((len(borders), 1), int), borders, ends], axis=1).T
+
+    def of(self, numbers: Numbers) -> np.ndarray:
+        behind = np.concatenate([[0.0], np.cumsum(numbers)])
+        return behind[self.edges[1:]] - behind[self.edges[:-1]]
+
+    def most(self, numbers: Numbers) -> np.ndarray:
+        """The largest in place of the sum."""
+        table = largest_of(numbers)
+        return table[self.edges[:-1], self.edges[1:]]
+
+
+def largest_of(numbers: Numbers) -> np.ndarray:
+    """[first, end]: the largest of the numbers from `first` on, before `end`."""
+    count = len(numbers)
+    table = np.zeros((count + 1, count + 1))
+    for first in range(count):
+        table[first, first + 1 :] = np.maximum.accumulate(numbers[first:])
+    return table

@@ -1,0 +1,202 @@
+"""`mspc search --stages`: what is chosen is what its plan compiles to, and mistakes are one message each."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mspc.analysis.cost.known_machines import H200
+from mspc.commands.compile import CompileOptions, compile_target, find_call
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.search import SearchOptions, search_target
+from mspc.compiler.driver import compile_call
+from mspc.ir.diagnostics import MspcError
+from mspc.output.programs import config_of
+from mspc.plans.files.plan_file import read_plan
+from mspc.search.plans.table import shard_by_file
+from mspc.search.stages.rows import step_seconds
+from tests.pipelining.staged_script import HEAD
+
+QUIET = Loudness(False, True)
+STEP = """
+STAGES = {stages}
+settings({settings})
+net = staged({cells})
+{cell}
+step = nn.TrainOneStepCell(cell, nn.Adam(net.trainable_params(), 1e-2))
+x, y = batch({rows})
+for _ in range(2):
+    print(step(x, y))
+"""
+CUT = "cell = nn.PipelineCell(net, 4)"
+LAYERS = "self.layers = nn.CellList([Layer() for _ in range(7)])"
+TURNS = "for layer in self.layers:\n            x = layer(x)\n        return ((x - y) ** 2).mean()"
+FREE = {"stages": 1, "settings": "parallel_mode='auto_parallel'", "cells": "", "cell": CUT, "rows": 8}
+OWN = FREE | {"stages": 2, "settings": ""}
+
+
+def written(folder: Path, **parts: object) -> str:
+    script = folder / "net.py"
+    script.write_text(HEAD.replace("init()", "STAGES = 1\ninit()", 1) + STEP.format(**parts), encoding="utf-8")
+    return str(script)
+
+
+def searched(script: str, folder: Path, *, ranks: int = 4, **options: object) -> list[dict[str, object]]:
+    """The rows of a search, by its JSON."""
+    out = folder / "rows.json"
+    search_target(script, SearchOptions(CompileOptions(ranks, json=out, loudness=QUIET), (ranks,), **options))  # type: ignore[arg-type]
+    return json.loads(out.read_text(encoding="utf-8"))["plans"]
+
+
+def step_of(script: str, plan: Path) -> float:
+    """The step of what a script and a plan compile to on 4 ranks."""
+    captured = shard_by_file(find_call(script, CompileOptions(4)).captured, plan)
+    return step_seconds(compile_call(captured.target, captured.args, config_of(captured, 4)), H200)
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_plan_compiles_to_its_row(tmp_path: Path, free: bool) -> None:
+    script = written(tmp_path, **FREE)
+    plans = tmp_path / "plans"
+    rows = searched(script, tmp_path, stages=(2,), top=9, free=free, out=plans)
+    assert {"search", "equal stages, 1F1B", "equal stages, GPipe"} <= {row["name"] for row in rows}
+    assert rows[0]["name"] == "search"
+    for row in rows:
+        assert step_of(script, plans / str(row["file"])) == pytest.approx(row["step"]), row["name"]
+        assert rows[0]["step"] <= row["step"]
+
+
+def test_layers_that_are_one_graph_are_cut_into_runs(tmp_path: Path) -> None:
+    text = Path(written(tmp_path, **FREE)).read_text(encoding="utf-8")
+    text = text.replace("    def __init__(self, width=8):", "    @ms.lazy_inline\n    def __init__(self, width=8):")
+    text = text.replace("self.first, self.second, self.last = Layer(), Layer(), Layer()", LAYERS)
+    text = text.replace("return ((self.last(self.second(self.first(x))) - y) ** 2).mean()", TURNS)
+    text = text.replace("net = staged()", "net = Net()")
+    script = tmp_path / "net.py"
+    script.write_text(text, encoding="utf-8")
+    rows = searched(str(script), tmp_path, stages=(2,), top=9, out=tmp_path / "plans")
+    one = next(row for row in rows if row["name"] == "equal stages, 1F1B")
+    assert (one["cells"], one["step"]) == ([4, 3], pytest.approx(one["foreseen"], rel=0.2))
+    plan = read_plan(tmp_path / "plans" / str(one["file"]))
+    assert plan.stages is not None
+    scope = "Default/network-PipelineCell/network-Net/layers-CellList"
+    assert plan.stages.cells == {f"{scope}/[0..3]-Layer": 0, f"{scope}/[4..6]-Layer": 1}
+    assert {f"{scope}/[0..3]-Layer/MatMul-op0", f"{scope}/[4..6]-Layer/MatMul-op0"} <= plan.operators.keys()
+    assert step_of(str(script), tmp_path / "plans" / str(one["file"])) == pytest.approx(one["step"])
+
+
+def test_a_plan_trains_as_one_device_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from mspc.commands.run import run_script
+
+    plan = tmp_path / "plan.toml"
+    searched(written(tmp_path, **FREE), tmp_path, stages=(2,), out=plan)
+    capsys.readouterr()
+    run_script(Path(written(tmp_path, **FREE)), ranks=1, simulate=True)
+    alone = re.findall(r"\d+\.\d+", capsys.readouterr().out)
+    named = f"parallel_mode='auto_parallel', strategy_ckpt_config={{'load_file': {str(plan)!r}}}"
+    run_script(Path(written(tmp_path, **FREE | {"settings": named})), ranks=4, simulate=True)
+    staged = re.findall(r"\d+\.\d+", capsys.readouterr().out)
+    losses = [float(loss) for loss in alone]
+    assert [float(loss) for loss in dict.fromkeys(staged)] == pytest.approx(losses, rel=1e-10)
+    assert len(losses) == 2
+
+
+def test_a_plan_names_the_cells_of_stages_and_operators_of_micro_batches(tmp_path: Path) -> None:
+    searched(written(tmp_path, **FREE), tmp_path, stages=(2,), out=tmp_path / "plan.toml")
+    plan = read_plan(tmp_path / "plan.toml")
+    assert plan.ranks == 2
+    assert plan.stages is not None
+    assert (plan.stages.count, plan.stages.micro_batches) == (2, 4)
+    scope = "Default/network-PipelineCell/network-Net"
+    cells = {f"{scope}/{name}-Layer" for name in ("first", "second", "last")}
+    assert set(plan.stages.cells) == cells
+    assert f"{scope}/first-Layer/MatMul-op0" in plan.operators
+
+
+def test_the_stages_of_a_script_stay(tmp_path: Path) -> None:
+    script = written(tmp_path, **OWN | {"cells": "0, 1, 1"})
+    rows = searched(script, tmp_path, out=tmp_path / "kept.toml")
+    assert {row["stages"] for row in rows} == {2}
+    assert next(row for row in rows if row["name"] == "search")["cells"] == [1, 2]
+    plan = read_plan(tmp_path / "kept.toml").stages
+    assert plan is not None
+    assert [chunk for _, chunk in plan.cells.items()] == [0, 1, 1]
+
+
+def test_a_plan_without_stages_takes_those_of_the_script_back(tmp_path: Path) -> None:
+    script, plan = written(tmp_path, **OWN), tmp_path / "plan.toml"
+    rows = searched(script, tmp_path, stages=(1, 2), out=plan)
+    assert (rows[0]["name"], rows[0]["stages"]) == ("search", 1)
+    captured = shard_by_file(find_call(script, CompileOptions(4)).captured, plan)
+    config = config_of(captured, 4)
+    assert (config.pipeline_stages, config.ranks) == (1, 4)
+    compile_call(captured.target, captured.args, config)
+
+
+def test_another_number_of_micro_batches_is_refused_where_the_plan_is_compiled(tmp_path: Path) -> None:
+    script, plan = written(tmp_path, **FREE), tmp_path / "plan.toml"
+    rows = searched(script, tmp_path, stages=(2,), micro_batches=(8,), out=plan)
+    assert {row["micro_batches"] for row in rows} == {8}
+    with pytest.raises(MspcError, match="the plan is for 8 micro-batches, and micro_size is 4") as raised:
+        compile_target(script, CompileOptions(4, strategies=plan, out=tmp_path / "out", loudness=QUIET))
+    assert raised.value.location is not None
+    assert raised.value.location.text.strip() == CUT
+
+
+def test_a_network_without_micro_batches_is_searched_as_if_it_had_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    script, plan = written(tmp_path, **FREE | {"cell": "cell = net"}), tmp_path / "plan.toml"
+    with pytest.raises(MspcError, match="the script trains in no micro-batches"):
+        searched(script, tmp_path, stages=(2,))
+    searched(script, tmp_path, stages=(2,), micro_batches=(4,), out=plan)
+    assert "rows with stages are of it as if it had one" in capsys.readouterr().out
+    with pytest.raises(MspcError, match="the plan is for 2 stages and 4 micro-batches, and there are none") as raised:
+        compile_target(script, CompileOptions(4, strategies=plan, out=tmp_path / "out", loudness=QUIET))
+    assert raised.value.location is not None
+    compile_target(
+        written(tmp_path, **FREE), CompileOptions(4, strategies=plan, out=tmp_path / "out", loudness=QUIET)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stages": (3,)}, "--stages 3 does not divide 4 ranks"),
+        ({"stages": (4,)}, "--stages 4 is more than the network has units, which are 3"),
+        ({"stages": (2,), "micro_batches": (3,)}, "--micro-batches 3 does not divide the 8 rows of the batch"),
+        ({"stages": (2,), "micro_batches": (1,)}, "--stages 2 is more than there are micro-batches, which are 1"),
+        ({"stages": (2,), "memory": 1000}, r"no plan fits 1000 bytes: the smallest that is foreseen takes \d+"),
+        ({"stages": (2,), "explain": "MatMul-op0"}, "--explain tells of the layouts within a stage"),
+        ({"stages": (2,), "meshes": ("2x2",)}, "--mesh is of all ranks in one stage"),
+    ],
+)
+def test_mistakes_are_one_message(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(MspcError, match=message):
+        searched(written(tmp_path, **FREE), tmp_path, **options)
+
+
+def test_plans_that_are_no_plans_of_stages_are_refused(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    for text, message in (
+        ("count = 0", "count is 0, not a number from 1"),
+        ("count = 2\nmicro_batches = 4\n[stages.cells]\nnet = 2", "'net' is of 2, and there are stages 0 to 1"),
+        ("count = 2", r"\[stages\] does not say micro_batches, not a number from 1"),
+        ("counts = 2", "there is no 'counts' of"),
+    ):
+        plan.write_text(f"ranks = 2\n[stages]\n{text}\n[operators]\n", encoding="utf-8")
+        with pytest.raises(MspcError, match=message):
+            read_plan(plan)
+
+
+def test_a_plan_for_a_cell_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    cells = '"Default/network-PipelineCell/network-Net/firt-Layer" = 0'
+    plan.write_text(
+        f'ranks = 2\n[stages]\ncount = 2\nmicro_batches = 4\n[stages.cells]\n{cells}\n[operators]\n', encoding="utf-8"
+    )  # fmt: skip
+    with pytest.raises(MspcError, match=r"the plan has a stage for .*/firt-Layer, and there is no such cell"):
+        compile_target(written(tmp_path, **FREE), CompileOptions(4, strategies=plan, out=tmp_path / "out"))

@@ -1,0 +1,100 @@
+"""Random rows of units, and the best of all ways to run them in stages by trying every one: what the search for stages
+chooses is compared with that.
+
+    python -m tests.stage_choices [--count 300]
+
+Times are those of `passes/pipelining/timeline.py` itself; so is the memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import combinations, pairwise
+from random import Random
+
+import numpy as np
+
+from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from mspc.passes.pipelining.timeline import timeline
+from mspc.search.stages.choice import all_ways, choose
+from mspc.search.stages.problem import Borders, UnitCosts, Way
+
+SAME = 1e-9
+
+
+def drawn(random: Random) -> tuple[UnitCosts, list[int], list[int], float]:
+    """Costs of 2 to 7 units, numbers of stages and of micro-batches to try, and a limit of memory, 0 for none."""
+    count = random.randint(2, 7)
+
+    def numbers(least: float, most: float) -> np.ndarray:
+        return np.array([random.uniform(least, most) for _ in range(count)])
+
+    forward = numbers(1, 5) if random.random() < 0.7 else np.full(count, 2.0)
+    inputs, weights = forward * numbers(0.8, 1.2), forward * numbers(0.5, 1.2)
+    costs = UnitCosts(
+        forward, inputs + weights * 0.9, inputs, weights, rest=numbers(0, 3), kept=numbers(1, 9), held=numbers(1, 9),
+        work=numbers(0, 2), message=numbers(0, 0.5)[: count - 1], forward_apart=forward * 1.05,
+        kept_apart=numbers(1, 9), work_apart=numbers(0, 2), sent=forward,
+    )  # fmt: skip
+    memory = random.choice([0.0, 0.0, float(costs.held.sum() / 2 + costs.kept.sum() * random.uniform(1, 3))])
+    stages = [number for number in (1, 2, 3, 4) if number <= count]
+    return costs, stages, random.sample([1, 2, 3, 4, 5, 6, 8], 2), memory
+
+
+def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> float:
+    """A step by one way and its borders, infinite where it takes more than the memory."""
+    schedule = way.made
+    chunks = [slice(a, b) for a, b in pairwise((0, *borders, costs.count))]
+    kinds = {
+        FORWARD: costs.forward_apart if way.is_apart else costs.forward,
+        BACKWARD: costs.inputs + costs.weights if way.is_apart else costs.backward,
+        INPUT_GRADIENT: costs.inputs, WEIGHT_GRADIENT: costs.weights,
+    }  # fmt: skip
+    durations = {(c, kind): float(each[own].sum()) for c, own in enumerate(chunks) for kind, each in kinds.items()}
+    times = timeline(schedule, durations, max((float(costs.message[b - 1]) for b in borders), default=0.0))
+    kept, work = (costs.kept_apart, costs.work_apart) if way.is_apart else (costs.kept, costs.work)
+    found = 0.0
+    for stage in range(schedule.stages):
+        own = [chunks[chunk] for chunk in schedule.chunks_of(stage)]
+        held = sum(costs.held[each].sum() for each in own) + max(work[each].max() for each in own)
+        held += times.kept_bytes(stage, [float(kept[each].sum()) for each in chunks])
+        if memory and held > memory:
+            return np.inf
+        found = max(found, times.spans[stage][-1].end + sum(costs.rest[each].sum() for each in own))
+    return found
+
+
+def difference(seed: int) -> str:
+    """What is wrong with the choice for a drawn network; "" where nothing is better, and what is proved holds."""
+    costs, stages, counts, memory = drawn(Random(seed))
+    problems = all_ways(costs, stages, counts)
+    choice = choose(problems, memory)
+    best = min(
+        (seconds(costs, each.way, borders, memory), each.way.name, borders)
+        for each in problems
+        for borders in combinations(range(1, costs.count), each.way.parts - 1)
+    )
+    if choice.best is None:
+        return "" if best[0] == np.inf else f"nothing was chosen, and {best} is there"
+    own = seconds(costs, choice.best.way, choice.best.borders, memory)
+    if abs(own - choice.best.seconds) > SAME * own:
+        return f"{choice.best} takes {own}"
+    if own > best[0] * (1 + SAME):
+        return f"{choice.best}, and {best} is better"
+    if choice.proven > best[0] * (1 + SAME):
+        return f"{choice.proven} is said to be proved, and {best} is below"
+    return "" if choice.gap < SAME * 10 else f"a gap of {choice.gap} is left"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=300)
+    wrong = {seed: found for seed in range(parser.parse_args().count) if (found := difference(seed))}
+    for seed, found in wrong.items():
+        print(f"{seed}: {found}")
+    print(f"{len(wrong)} wrong")
+    raise SystemExit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
