@@ -14,13 +14,12 @@ from mspc.api.common.initial_values import InitialValue
 from mspc.api.nn.cell import Cell
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
+from mspc.compiler.dump_names import RankDumps, file_of
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.pipeline import (
-    FILE_NAMES,
     FOR_REGIONS,
     FOR_STAGES,
     OPTIONAL,
-    UNNUMBERED,
     VIEWS,
     numbered,
     passes_of,
@@ -120,12 +119,13 @@ class Compiled:
         names = self.rank_graphs.passes
         if wanted is None:
             wanted = names
-        before = dict(zip(names, (passes_of(self.config.mode, self.config.device)[-1], *names), strict=False))
+        dumps = RankDumps(names, self.stages, passes_of(self.config.mode, self.config.device)[-1])
 
         def report(name: str, graph: Graph, changed: bool, text: Callable[[], str] | None = None) -> None:
-            if name in wanted:
-                file = _file(self.stages + names.index(name), name)
-                on_stage(DumpPoint(name, file, graph, rank, changed, before[name], text or partial(print_graph, graph)))
+            dump = dumps.file_and_before(name, changed)
+            if name in wanted and dump is not None:
+                file, before = dump
+                on_stage(DumpPoint(name, file, graph, rank, changed, before, text or partial(print_graph, graph)))
 
         if alone:
             return self.rank_graphs.alone(rank, report)
@@ -390,9 +390,4 @@ def _optimizer_parallel(traced: Traced, config: Config) -> None:
 def _report(on_stage: OnStage | None, name: str, number: int, graph: Graph, changed: bool, previous: str) -> None:
     if on_stage is not None:
         text = cache(partial(print_graph, graph))  # for all that want it
-        on_stage(DumpPoint(name, _file(number, name), graph, None, changed, previous, text))
-
-
-def _file(number: int, name: str) -> str:
-    shown = FILE_NAMES.get(name, name)
-    return shown if shown in UNNUMBERED else f"{number:02}_{shown}"
+        on_stage(DumpPoint(name, file_of(number, name), graph, None, changed, previous, text))
