@@ -105,7 +105,7 @@ class Cell(CellState):
         elif isinstance(value, Cell):
             self._adopt(name, value)
         elif isinstance(value, Primitive):
-            value.instance_name = name
+            value.instance_name = "" if value.is_shared else name
         elif isinstance(value, (list, tuple)):
             self._register_items(name, value)
 

@@ -26,6 +26,7 @@ class OperatorFunction(Primitive):
     """
 
     takes: Sequence[Argument] = ()
+    is_shared = True
 
     def applied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Primitive, Sequence[Any]]:
         inputs, attributes = parameters_of(type(self.op))

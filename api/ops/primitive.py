@@ -47,6 +47,8 @@ class Primitive:
     """
 
     op_class: type[Op] | None = None
+    is_shared = False
+    """Whether all cells of a process have one object, as of a function, which no attribute names."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         cls = type(self).op_class

@@ -383,3 +383,14 @@ def test_a_batch_norm_of_volumes_holds_its_parameters_in_a_cell_as_in_mindspore(
     found = nn.SequentialCell(nn.BatchNorm3d(4))
     names = ("moving_mean", "moving_variance", "gamma", "beta")
     assert [p.name for p in found.get_parameters()] == [f"0.bn2d.{name}" for name in names]
+
+
+def test_a_function_has_no_name_of_a_cell() -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.activation, self.own = ops.tanh, ops.Tanh()
+
+    net = Net()
+    assert (net.activation.instance_name, net.own.instance_name) == ("", "own")
+    assert ops.tanh is net.activation
