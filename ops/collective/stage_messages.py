@@ -15,7 +15,39 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable
 NO_GRADIENT = NotDifferentiable("stages are cut behind differentiation")
 
 
-class SendToStage(Collective):
+class _ToStage(Collective, abstract=True):
+    """A message of a rank as `Send` or `Receive` has it, with the rank that it goes to or comes from."""
+
+    bprop = NO_GRADIENT
+    omitted = ()
+
+    def on(self, rank: int) -> Send | Receive:
+        """The message as this rank sends or receives it."""
+        raise NotImplementedError
+
+    @property
+    def communicates(self) -> bool:
+        return True
+
+    def partners(self, rank: int) -> Ranks:
+        return self.on(rank).partners(rank)
+
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+        """With the rank at the other end."""
+        return self.on(rank).meetings(rank, types)
+
+    def channel(self, rank: int) -> tuple[Ranks, int]:
+        """Messages of one tag from one rank to another: the order of tags is free."""
+        return self.on(rank).channel(rank)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return self.on(be.comm.rank).kernel(be)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.on(device.comm.rank).launch(device, inputs, out)
+
+
+class SendToStage(_ToStage):
     """Sends a tensor to the rank that is `distance` further on, which is of stage `stage`; the result is the operand.
 
     sr_tag: what the message is among those of the two ranks; it differs between micro-batches. micro_batch: its number,
@@ -27,39 +59,16 @@ class SendToStage(Collective):
     sr_tag: int = 0
     micro_batch: int = -1
     may_alias = True
-    bprop = NO_GRADIENT
-    omitted = ()
 
-    @property
-    def communicates(self) -> bool:
-        return True
-
-    def partners(self, rank: int) -> Ranks:
-        return self._on(rank).partners(rank)
-
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
-        """With the rank that it sends to."""
-        return self._on(rank).meetings(rank, types)
-
-    def channel(self, rank: int) -> tuple[Ranks, int]:
-        """Messages of one tag from one rank to another: the order of tags is free."""
-        return self._on(rank).channel(rank)
+    def on(self, rank: int) -> Send:
+        return Send(self.sr_tag, rank + self.distance)
 
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
         return operand
 
-    def _on(self, rank: int) -> Send:
-        return Send(self.sr_tag, rank + self.distance)
 
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        return self._on(be.comm.rank).kernel(be)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self._on(device.comm.rank).launch(device, inputs, out)
-
-
-class ReceiveFromStage(Collective):
+class ReceiveFromStage(_ToStage):
     """A tensor of `shape` and `dtype` from the rank that is `distance` further back, which is of stage `stage`.
 
     sr_tag, micro_batch: as of the SendToStage that sends it.
@@ -71,37 +80,14 @@ class ReceiveFromStage(Collective):
     shape: tuple[int, ...] = ()
     dtype: DType = FLOAT32
     micro_batch: int = -1
-    bprop = NO_GRADIENT
-    omitted = ()
     answers = True
+
+    def on(self, rank: int) -> Receive:
+        return Receive(self.sr_tag, rank - self.distance, tuple(self.shape), self.dtype)
 
     def infer(self, *types: Type) -> Type:
         return TensorType(self.dtype, tuple(self.shape))
 
-    @property
-    def communicates(self) -> bool:
-        return True
-
-    def partners(self, rank: int) -> Ranks:
-        return self._on(rank).partners(rank)
-
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
-        """With the rank that it hears from."""
-        return self._on(rank).meetings(rank, types)
-
-    def channel(self, rank: int) -> tuple[Ranks, int]:
-        """Messages of one tag from one rank to another: the order of tags is free."""
-        return self._on(rank).channel(rank)
-
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
         return 0.0
-
-    def _on(self, rank: int) -> Receive:
-        return Receive(self.sr_tag, rank - self.distance, tuple(self.shape), self.dtype)
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        return self._on(be.comm.rank).kernel(be)
-
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return self._on(device.comm.rank).launch(device, inputs, out)
