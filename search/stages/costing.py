@@ -138,14 +138,23 @@ def _costs(
     held = float(stored + sum(p.type.nbytes for p in weights if p.trainable))
     work = 0.0
     if memory:
-        peak = peak_of(graph) + workspace(graph, network.captured, compiled.config.device)
-        work = max(0.0, peak - held - kept * kept_at_once)
+        work = max(0.0, memory_of(graph, network, compiled) - held - kept * kept_at_once)
     sent = [n for n in graph.nodes if isinstance(n.op, SendToStage) and n.op.micro_batch == 0 and n.op.distance > 0]
     return _Costs(
         durations[FORWARD], durations[INPUT_GRADIENT], durations[WEIGHT_GRADIENT], rest_seconds(graph, machine), kept,
         held, work, max((seconds(node, machine) for node in sent), default=0.0),
-        sum(sent_bytes(node) * times.count for node, times in nodes_with_times(graph)),
+        bytes_of(graph),
     )  # fmt: skip
+
+
+def bytes_of(graph: Graph) -> float:
+    """Bytes that a rank sends in a step."""
+    return sum(sent_bytes(node) * times.count for node, times in nodes_with_times(graph))
+
+
+def memory_of(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
+    """Bytes of a rank at its peak, with what its device takes beside the memory plan."""
+    return peak_of(graph) + workspace(graph, network.captured, compiled.config.device)
 
 
 def _kept(work: Sequence[Node]) -> set[Node]:

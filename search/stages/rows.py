@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import seconds, sent_bytes
+from mspc.analysis.cost.nodes import seconds
 from mspc.compiler.driver import Compiled
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.times import nodes_with_times
 from mspc.output.stage_times import StageTimes, stage_times, timeline_of
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan
-from mspc.runtime.memory_plan import peak_of
-from mspc.search.plans.figures import workspace
-from mspc.search.stages.costing import parts_of_units
+from mspc.search.stages.costing import bytes_of, memory_of, parts_of_units
 from mspc.search.stages.network import StagedNetwork, plan_of
 from mspc.search.stages.problem import Borders, UnitCosts, Way
 from mspc.search.stages.walk import Walk
@@ -75,8 +72,8 @@ def measured(
         tuple(map(len, chunks)),
         times.makespan,
         sum(map(times.idle_share, range(way.stages))) / way.stages,
-        max(map(_sent, graphs.values())),
-        max(_memory(graph, network, compiled) for graph in graphs.values()),
+        max(map(bytes_of, graphs.values())),
+        max(memory_of(graph, network, compiled) for graph in graphs.values()),
         compiled=len(graphs),
     )  # fmt: skip
     return row, _file(compiled, plan)
@@ -123,11 +120,3 @@ def _of_chunks(times: StageTimes, walk: Walk, like: int, stage: int) -> StageTim
     """The times of a stage by those of one that does the same to chunks of its own."""
     own = dict(zip(walk.schedule.chunks_of(like), walk.schedule.chunks_of(stage), strict=True))
     return times.like(own, like, stage, walk.schedule.placement)
-
-
-def _sent(graph: Graph) -> float:
-    return sum(sent_bytes(node) * times.count for node, times in nodes_with_times(graph))
-
-
-def _memory(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
-    return peak_of(graph) + workspace(graph, network.captured, compiled.config.device)

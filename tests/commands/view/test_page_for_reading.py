@@ -36,19 +36,6 @@ pytestmark = pytest.mark.skipif(bool(browser.why_not()), reason=browser.why_not(
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    from playwright.sync_api import Error
-
-    try:
-        running = browser.browser()
-        found = running.__enter__()
-    except Error as error:
-        pytest.skip(f"Chromium does not start here: {str(error).splitlines()[0]}")
-    yield found
-    running.__exit__(None, None, None)
-
-
-@pytest.fixture(scope="module")
 def facts(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A transformer on 8 ranks, whose rows are once shared out in another order: ranks that keep theirs send nothing,
     so there are two programs."""

@@ -33,19 +33,6 @@ EVIL = "</script><script>window.hacked = 1</script><img src=x onerror='window.ha
 pytestmark = pytest.mark.skipif(bool(browser.why_not()), reason=browser.why_not())
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    from playwright.sync_api import Error
-
-    try:
-        running = browser.browser()
-        found = running.__enter__()
-    except Error as error:
-        pytest.skip(f"Chromium does not start here: {str(error).splitlines()[0]}")
-    yield found
-    running.__exit__(None, None, None)
-
-
 @dataclass
 class Reader:
     """Somebody who reads a page. clicks: that they have needed."""

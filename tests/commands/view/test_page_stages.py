@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,19 +136,6 @@ def test_one_stage_has_no_stages(tmp_path: Path) -> None:
 
 
 needs_browser = pytest.mark.skipif(bool(browser.why_not()), reason=browser.why_not())
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    from playwright.sync_api import Error
-
-    try:
-        running = browser.browser()
-        found = running.__enter__()
-    except Error as error:
-        pytest.skip(f"Chromium does not start here: {str(error).splitlines()[0]}")
-    yield found
-    running.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="module")
