@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,8 @@ WARM_UP = 20
 
 @dataclass(frozen=True)
 class Sizes:
-    """layers, width, heads, sequence and global batch of the network; data x tensor GPUs; "tf32" or "bf16"."""
+    """layers, width, heads, sequence and global batch of the network; data x tensor GPUs of each of the stages; "tf32"
+    or "bf16"; the schedule of the stages, and in how many micro-batches the batch comes."""
 
     layers: int
     width: int
@@ -33,6 +34,25 @@ class Sizes:
     data: int
     tensor: int
     precision: str
+    stages: int = 1
+    schedule: str = ""
+    micro_batches: int = 1
+
+    @property
+    def chunks(self) -> list[int]:
+        """The stages of equal parts of the layers, in their order: a stage has one, or two by some schedules."""
+        once = list(range(self.stages))
+        return {"interleaved": once * 2, "zero_bubble_v": once + once[::-1]}.get(self.schedule, once)
+
+    @property
+    def places(self) -> list[int]:
+        """The stage of every layer."""
+        return [stage for stage in self.chunks for _ in range(self.layers // len(self.chunks))]
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences of a micro-batch."""
+        return self.batch // self.micro_batches
 
     @property
     def hidden(self) -> int:
@@ -61,13 +81,15 @@ def parsed() -> tuple[Sizes, argparse.Namespace]:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--data", type=int, default=1)
     parser.add_argument("--tensor", type=int, default=1)
+    parser.add_argument("--stages", type=int, default=1)
+    parser.add_argument("--schedule", default="")
+    parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--precision", choices=("tf32", "bf16"), default="bf16")
     parser.add_argument("--attention", default="fused", help="plain or fused, where a program has both")
     parser.add_argument("--steps", type=int, default=20, help="steps of one measurement")
     parser.add_argument("--repeats", type=int, default=5, help="measurements")
     options = parser.parse_args()
-    names = ("layers", "width", "heads", "sequence", "batch", "data", "tensor", "precision")
-    return Sizes(**{name: getattr(options, name) for name in names}), options
+    return Sizes(**{each.name: getattr(options, each.name) for each in fields(Sizes)}), options
 
 
 def weights(sizes: Sizes) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from mspc.communication import init
 sizes, options = transformer.parsed()
 DATA, TENSOR = sizes.data, sizes.tensor
 KIND = ms.bfloat16 if sizes.precision == "bf16" else ms.float32
-ROWS, WIDTH, HEADS = sizes.rows, sizes.width, sizes.heads
+ROWS, WIDTH, HEADS = sizes.micro_batch * sizes.sequence, sizes.width, sizes.heads
 BY_COLUMN, BY_ROW = ((DATA, 1), (1, TENSOR)), ((DATA, TENSOR), (TENSOR, 1))
 BY_HEAD = (DATA, TENSOR, 1, 1)
 
@@ -50,7 +50,7 @@ class Block(nn.Cell):
         self.add1, self.add2 = (ops.Add().shard(((DATA, 1), (DATA, 1))) for _ in range(2))
 
     def heads(self, x):
-        return self.split(self.reshape(x, (sizes.batch, sizes.sequence, HEADS, sizes.head)), (0, 2, 1, 3))
+        return self.split(self.reshape(x, (sizes.micro_batch, sizes.sequence, HEADS, sizes.head)), (0, 2, 1, 3))
 
     def construct(self, x):
         y = self.norm1(x)
@@ -70,6 +70,9 @@ class Loss(nn.Cell):
     def __init__(self):
         super().__init__()
         self.blocks = nn.CellList([Block(p) for p in transformer.weights(sizes)])
+        if sizes.stages > 1:
+            for block, stage in zip(self.blocks, sizes.places, strict=True):
+                block.pipeline_stage = stage
         self.loss = nn.MSELoss()
 
     def construct(self, x, y):
@@ -86,8 +89,16 @@ def built():
         parallel_mode="semi_auto_parallel", dataset_strategy="full_batch",
         gradient_fp32_sync=sizes.precision != "bf16",  # in bf16 as in JAX, whose products of gradients are summed so
     )  # fmt: skip
+    if sizes.stages > 1:
+        scheduler = "1f1b" if sizes.schedule == "interleaved" else sizes.schedule
+        config = {"pipeline_interleave": sizes.places != sorted(sizes.places)}
+        ms.set_auto_parallel_context(
+            pipeline_stages=sizes.stages, pipeline_config={**config, "pipeline_scheduler": scheduler}
+        )
     init()
     network = Loss()
+    if sizes.micro_batches > 1:
+        network = nn.PipelineCell(network, sizes.micro_batches)
     optimizer = nn.Momentum(network.trainable_params(), transformer.RATE, transformer.MOMENTUM)
     train = nn.TrainOneStepCell(network, optimizer)
     train.set_train()

@@ -1,23 +1,30 @@
-"""Lets a value pass the border between two stages where it is smallest.
+"""Lets values pass the border between two stages where they are fewest and smallest.
 
 Input:  stage 0 has `%3 = ReLU(%2)` sharded over 4 ranks and `%4 = AllGather(%3)`, which stage 1 alone reads
 Output: the AllGather is of stage 1, so that every rank sends its slice.
 
 The same holds for all that makes one tensor of one, belongs to no cell with a stage, and makes it larger.
+
+Input:  stage 0 has `%9 = AddN(%5, %7, %8)`, the gradient of what stages read, where %7 and %8 are of stage 1
+Output: stage 1 has `%10 = AddN(%7, %8)`, and stage 0 `%9 = AddN(%5, %10)`.
 """
 
 from __future__ import annotations
 
+from mspc.ir.copies import copied_node
 from mspc.ir.graph import STAGE, Constant, Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.ops.math.arithmetic import AddN
 
 FROM = "stage_from"
 """Attribute: which rule has given a node its stage."""
+_ADDED = "the one whose gradients it adds up, so that their sum alone is sent"
 
 
 def cross_borders(body: Graph, stages: dict[Value, int]) -> None:
-    """Give what makes tensors larger to the stages that read them."""
+    """Give what makes tensors larger to the stages that read them, and sums of gradients to those that send them."""
+    _add_up(body, stages)
     readers: dict[Value, list[Node]] = {}
     for node in body.nodes:
         for value in node.inputs:
@@ -33,6 +40,37 @@ def cross_borders(body: Graph, stages: dict[Value, int]) -> None:
         if is_behind and _grows(node):
             node.attrs[STAGE] = stages[node] = nearest
             node.attrs[FROM] = "who reads it, since it is larger than what it is made of"
+
+
+def _add_up(body: Graph, stages: dict[Value, int]) -> None:
+    """Let a stage add up what it has of a gradient before it hands it on."""
+    nodes: list[Node] = []
+    for node in body.nodes:
+        if isinstance(node.op, AddN) and node.phase == "backward" and node in stages:
+            own = stages[node]
+            for stage in sorted({stages[v] for v in node.inputs if stages.get(v, own) > own}, reverse=True):
+                terms = [value for value in node.inputs if stages.get(value) == stage]
+                if len(terms) == len(node.inputs):
+                    node.attrs[STAGE] = stages[node] = stage
+                    node.attrs[FROM] = _ADDED
+                elif len(terms) > 1:
+                    nodes.append(_sum_of(node, terms, stage, stages))
+        nodes.append(node)
+    body.nodes = nodes
+
+
+def _sum_of(node: Node, terms: list[Value], stage: int, stages: dict[Value, int]) -> Node:
+    """A sum of its own for some terms of `node`, which reads it in the place of the first."""
+    made = copied_node(node, terms)
+    made.attrs[STAGE] = stages[made] = stage
+    made.attrs[FROM] = _ADDED
+    first = next(k for k, value in enumerate(node.inputs) if value in terms)
+    kept = [k for k, value in enumerate(node.inputs) if k == first or value not in terms]
+    if node.in_layouts is not None:  # they are one layout: terms of a sum are laid out alike
+        made.in_layouts = node.in_layouts[: len(terms)]
+        node.in_layouts = node.in_layouts[: len(kept)]
+    node.inputs = [made if k == first else node.inputs[k] for k in kept]
+    return made
 
 
 def _grows(node: Node) -> bool:

@@ -220,4 +220,4 @@ def _said(value: Value) -> str:
     """How a reason names a value."""
     if not isinstance(value, Node):
         return value.name
-    return f"the result of {value.label}" if value.phase != "backward" else f"the gradient {value.label} computes"
+    return f"the result of {value.label}" if value.phase != "backward" else f"the gradient that {value.label} computes"
