@@ -11,6 +11,7 @@ from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, replaceable_operands, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
 
@@ -18,6 +19,8 @@ COMMUNICATION = "communication"
 """The attribute `stream` of nodes on the side stream of collectives."""
 REDUCTION = "reduction"
 """The same for the side stream of sums of gradients."""
+MESSAGES = "messages"
+"""The side stream of what stages of a pipeline send each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,10 @@ class MemoryPlan:
 
 
 def side_stream(node: Node) -> str:
-    """The side stream on which the node runs, "" for the main one."""
+    """The side stream on which the node runs, "" for the main one. A message of another stage is waited for where it is
+    read, and sent beside the work."""
+    if isinstance(node.op, SendToStage | ReceiveFromStage):
+        return MESSAGES if isinstance(node.op, SendToStage) else ""
     name = node.attrs.get("stream")
     return str(name) if name in (COMMUNICATION, REDUCTION) else ""
 

@@ -12,7 +12,8 @@ reads a collective's result, and one that updates a parameter that a collective 
 stream waits for the others. Therefore memory that a node of a side stream reads or writes is not written by a node of
 another stream before the main stream has waited for it (or before the end of the step where it does not), and the
 result of a collective lies in memory that all nodes before it are done with, or that only earlier collectives of
-the stream "communication" used, if it runs there too.
+the stream "communication" used, if it runs there too. What stages send each other leaves on a stream of its own,
+"messages", for which the main one waits where a later message is received.
 
 Copies of parameters, the `shadow_weights`, have memory of the arena for themselves from step to step: updates write
 them for the next one. Where others wrote to the parameters, their nodes run in their order ahead of a step.
@@ -28,12 +29,15 @@ from mspc.analysis.shadow_weights import marked_shadow_weights
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_alive, most_of_classes
+from mspc.runtime.late_readers import late_readers
 from mspc.runtime.memory import (
     COMMUNICATION,
+    MESSAGES,
     Allocation,
     MemoryPlan,
     read_elsewhere,
@@ -58,16 +62,18 @@ BytesInside = Callable[[Node, Mapping[Graph, int]], int]
 
 def plan_memory(
     graph: Graph, alignment: int = 256, inside: BytesInside | None = None,
-    carried: Mapping[Parameter, Value] | None = None,
+    carried: Mapping[Parameter, Value] | None = None, early: bool = False,
 ) -> MemoryPlan:  # fmt: skip
     """The places of all values of a rank's execute graph (its types are the rank's own).
 
     Args:
         inside: of a node that runs graphs; as on a CPU where it is not given.
         carried: of a loop's body the parameters in whose memory these results are wanted: they lie there where an
-        operator can put them in the place of what it reads.
+        operator can put them in the place of what it reads. early: what other stages send may come at any time of a
+        step before it is read, as between GPUs, and has its place from the begin.
     """
     planner = _Planner(graph, inside=inside)
+    planner.early = early
     if carried:
         from mspc.runtime.carried_results import CarriedResults  # late: GPUs alone place what loops carry
 
@@ -89,6 +95,7 @@ class _Planner:
         self.graph = graph
         self.bytes_inside = inside
         self.carried: CarriedResults | None = None
+        self.early = False
         self.arenas: dict[Graph, int] = {} if arenas is None else arenas
         """Bytes of the arenas of graphs that nodes run, once they are known."""
         self.nodes = graph.nodes
@@ -98,7 +105,7 @@ class _Planner:
         self.copy_of: dict[Value, Node] = {p.parameter: node for node, pieces in copies.items() for p in pieces}
         self.cells: list[ResultMemory] = []
         self.shown = self._find_parts({})
-        self.copied = self._late_readers()
+        self.copied = late_readers(graph, self.shown)
         self.parts = self._find_parts(self.copied) if self.copied else self.shown
         self.over: dict[int, int] = {}
         """For a node of a side stream the index from which on the main stream knows it to be over."""
@@ -119,7 +126,8 @@ class _Planner:
         for cell in self.cells:
             if cell.block is not None:
                 self._extend(cell.block, cell.accesses)
-        for block in (cell.block for n in self.shadow_weights.copies for cell in self._cells(n)):
+        landing = (node for node in self.nodes if self.early and isinstance(node.op, ReceiveFromStage))
+        for block in (cell.block for n in (*self.shadow_weights.copies, *landing) for cell in self._cells(n)):
             assert block is not None
             block.start = 0
         several = [self._cells(node) for node in self.nodes if node.regions]  # they may save a hundred tensors each
@@ -184,36 +192,10 @@ class _Planner:
             return (parts[node.inputs[0]][op.index],)
         if isinstance(op, MakeTuple | MakeStack):
             return tuple(part for value in node.inputs for part in parts[value])
-        if node.op.is_view:
+        if node.op.is_view or isinstance(node.op, SendToStage):
             return parts[node.inputs[0]]
         operands = updated_operands(node)
         return tuple(parts[node.inputs[i]][0] for i in operands) if operands else None
-
-    def _late_readers(self) -> dict[Node, None]:
-        """Nodes whose result shows a parameter and is read after, or by, a later update of that parameter."""
-        updates: dict[Part, list[int]] = {}
-        for index, written in _updates(self.nodes, self.shown):
-            for part in written:
-                if isinstance(part, Parameter):
-                    updates.setdefault(part, []).append(index)
-        if not updates:
-            return {}
-        reach: dict[Value, int] = {value: len(self.nodes) for value in self.graph.results}
-        found: list[Node] = []
-        for index in range(len(self.nodes) - 1, -1, -1):
-            node = self.nodes[index]
-            until = reach.get(node, index)
-            for part in self.shown[node]:
-                if isinstance(part, Parameter) and any(index < k <= until for k in updates.get(part, ())):
-                    found.append(node)
-                    break
-            # What is copied is read here; what only shows is read as long as its own readers last.
-            shows = node.op.is_view and not (found and found[-1] is node)
-            mutates = set(node.op.mutates)
-            for operand, value in enumerate(node.inputs):
-                if operand not in mutates and isinstance(value, Node):
-                    reach[value] = max(reach.get(value, 0), until if shows else index)
-        return dict.fromkeys(reversed(found))
 
     # Lifetimes
 
@@ -252,6 +234,9 @@ class _Planner:
                 written = [self.parts[value][0], *self.parts.get(self.copy_of.get(value, value), ())]
                 for name in running:
                     latest[name] = max(latest.get(name, -1), *(read.get((name, part), -1) for part in written))
+            under_way = running.get(MESSAGES, ())
+            if isinstance(node.op, ReceiveFromStage) and len(under_way) > self.early:  # the last one may go on
+                latest[MESSAGES] = max(latest.get(MESSAGES, -1), under_way[-1 - self.early])
             waits: list[Node] = []
             for name, last in latest.items():
                 queue = running.get(name, [])
@@ -386,12 +371,3 @@ class _Planner:
 def _bucket_place(members: Sequence[MemoryBlock]) -> Allocation:
     begin = members[0].offset
     return Allocation("arena", None, begin, members[-1].offset + members[-1].nbytes - begin)
-
-
-def _updates(nodes: Sequence[Node], parts: Mapping[Value, tuple[Part, ...]]) -> list[tuple[int, list[Part]]]:
-    """(index, memory that it overwrites) of every updating node."""
-    found: list[tuple[int, list[Part]]] = []
-    for index, node in enumerate(nodes):
-        if node.op.mutates:
-            found.append((index, [parts[node.inputs[i]][0] for i in node.op.mutates]))
-    return found

@@ -4,8 +4,8 @@
                                        [--micro-batches 8] [--only mspc PyTorch] [--small] [--json FILE]
 
 24 equal layers; every program starts with the same weights and data, in processes of its own, and the losses of the
-first 20 steps must agree. What one GPU takes for the same micro-batches, divided by the stages, is what a stage works in
-a step; the rest of a step it is idle, which stands beside the formula of the schedule (docs/pipelines.md).
+first 20 steps must agree. What one GPU takes for the same micro-batches, divided by the stages, is what a stage works
+in a step; the rest of a step it is idle, which stands beside the formula of the schedule (docs/pipelines.md).
 """
 
 from __future__ import annotations

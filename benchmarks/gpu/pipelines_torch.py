@@ -70,7 +70,7 @@ def program(rank, sizes, options):
         loss_fn=lambda found, wanted: ((found.float() - wanted) ** 2).mean(), scale_grads=False,
     )  # fmt: skip
     flat = [w for chunk in chunks for w in chunk.parameters()]
-    optimizer = torch.optim.SGD(flat, lr=transformer.RATE, momentum=transformer.MOMENTUM, fused=ON_GPU)
+    optimizer = torch.optim.SGD(flat, lr=sizes.rate, momentum=transformer.MOMENTUM, fused=ON_GPU)
     shape = (sizes.batch, sizes.sequence, sizes.width)
     x, y = (torch.from_numpy(v).view(shape).to(device) for v in transformer.batch(sizes))
     first, last = parts[0] == rank, parts[-1] == rank

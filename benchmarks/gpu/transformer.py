@@ -55,6 +55,11 @@ class Sizes:
         return self.batch // self.micro_batches
 
     @property
+    def rate(self) -> float:
+        """The learning rate: micro-batches add up their gradients."""
+        return RATE / self.micro_batches
+
+    @property
     def hidden(self) -> int:
         return 4 * self.width
 

@@ -99,7 +99,7 @@ def built():
     network = Loss()
     if sizes.micro_batches > 1:
         network = nn.PipelineCell(network, sizes.micro_batches)
-    optimizer = nn.Momentum(network.trainable_params(), transformer.RATE, transformer.MOMENTUM)
+    optimizer = nn.Momentum(network.trainable_params(), sizes.rate, transformer.MOMENTUM)
     train = nn.TrainOneStepCell(network, optimizer)
     train.set_train()
     return sizes, train, *(Tensor(value) for value in transformer.batch(sizes))

@@ -166,7 +166,7 @@ def make_report(compiled: Compiled, graph: Graph, rank: int) -> Report:
         from mspc.runtime.region_memory import device_bytes_inside  # late: few compiles are for GPUs
 
         inside = device_bytes_inside
-    plan = plan_memory(graph, inside=inside)
+    plan = plan_memory(graph, inside=inside, early=inside is not None)
     return Report(
         compile_id=compiled.compile_id,
         mode=compiled.config.mode,

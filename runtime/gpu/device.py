@@ -72,7 +72,7 @@ class GpuDevice:
         self.copying = cupy.cuda.Stream(non_blocking=True)
         self._streams = {
             "compute": self.compute, "communication": self.communication, "reduction": self.reduction,
-            "copy": self.copying,
+            "copy": self.copying, "messages": cupy.cuda.Stream(non_blocking=True, priority=-1),
         }  # fmt: skip
         self.pool = cupy.cuda.MemoryPool()
         self._captured: list[Any] = []
@@ -170,7 +170,7 @@ class GpuDevice:
     # Order
 
     def stream(self, name: str) -> Any:
-        """A context in which work goes to the stream "compute", "communication", "reduction" or "copy"."""
+        """A context in which work goes to the stream "compute", "communication", "reduction", "messages" or "copy"."""
         return self._streams[name]
 
     def current_stream(self) -> str:

@@ -91,7 +91,7 @@ class GpuExecutor:
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.mutated = updated_parameters(graph)
         _refuse_complex(graph)
-        self.plan = plan_memory(graph, inside=device_bytes_inside)
+        self.plan = plan_memory(graph, inside=device_bytes_inside, early=True)
         constants = Constants(device)
         try:
             stored: dict[Value, Array] = {parameter: self._place(parameter, values) for parameter in graph.parameters}

@@ -17,6 +17,7 @@ import numpy as np
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
 from mspc.ops.collective.base import Collective
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.device import Launch
 from mspc.runtime.comm.interface import Array, Ranks
 from mspc.runtime.gpu.mailbox import WORDS, Mailbox, open_mailbox, small, takes
@@ -90,9 +91,15 @@ class NcclComm:
             self._group(*key)
             if key[1] < 0 and self.device is not None:
                 if self._peers is None:
-                    self._memory = PeerMemory(self.device, self.host)
-                    self._peers = PeerCollectives(self.device, self._memory, self)
-                self._boxes[key[0]] = open_mailbox(self.device, self._memory, key[0], key[0].index(self.rank))
+                    self._peers = PeerCollectives(self.device, self.peer_memory, self)
+                self._boxes[key[0]] = open_mailbox(self.device, self.peer_memory, key[0], key[0].index(self.rank))
+
+    @property
+    def peer_memory(self) -> PeerMemory | None:
+        """How arrays of the other ranks of this host are reached; None before there is a device."""
+        if self._memory is None and self.device is not None:
+            self._memory = PeerMemory(self.device, self.host)
+        return self._memory
 
     def prepare_for(self, graph: Graph, together: bool) -> None:
         """The same for the groups of a graph."""
@@ -385,7 +392,9 @@ class NcclComm:
 
 
 def groups_of(graph: Graph, rank: int) -> list[Key]:
-    """The groups in which the graph of `rank` communicates, ascending."""
+    """The groups in which the graph of `rank` communicates, ascending; what stages send each other makes its own where
+    it needs them (`stage_messages`)."""
     nodes = (node for each in graph.graphs() for node in each.nodes)
-    found = {node.op.channel(rank) for node in nodes if isinstance(node.op, Collective)}
+    collectives = (node for node in nodes if isinstance(node.op, Collective))
+    found = {n.op.channel(rank) for n in collectives if not isinstance(n.op, SendToStage | ReceiveFromStage)}
     return sorted(key for key in found if len(set(key[0])) > 1)

@@ -30,7 +30,8 @@ from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
 from mspc.runtime.gpu.regions import region_launch
 from mspc.runtime.gpu.replayed import in_parts, warn_uncaptured
-from mspc.runtime.memory import COMMUNICATION, MemoryPlan, side_stream
+from mspc.runtime.gpu.stage_messages import StageMessages, stage_messages
+from mspc.runtime.memory import COMMUNICATION, MESSAGES, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
 from mspc.runtime.profile import Timed
 
@@ -89,6 +90,7 @@ class GpuStep:
         self._around = Around(device, self.backend, constants, region_launch, host, ended, loop_limit, device.step)
         self._arena = device.empty((max(1, plan.arena),), "uint8")
         self._launches = Launches(graph, device, self.backend, plan, self._arena, stored, self._of_regions)
+        messages = stage_messages(graph, device, self._arena, lambda node: self.arrays(node)[0])
         self.own_count = device.zeros((1,), "int64")
         updates = updated_parameters(graph)
         self.boundary = min(updates, default=len(graph.nodes))
@@ -105,7 +107,7 @@ class GpuStep:
         self._eager = False
         self._end: Launch | None = None
         with device.stream("compute"):
-            self._build()
+            self._build(messages)
             if device.progress is not None:
                 self._end = device.progress.mark()
 
@@ -125,10 +127,12 @@ class GpuStep:
         mark = None if progress is None else lambda launch: progress.before(index, launch)
         return region_launch(replace(self._around, mark=mark), node, operands, out, memory)
 
-    def _build(self) -> None:
+    def _build(self, messages: StageMessages | None) -> None:
         device, nodes = self.device, self.graph.nodes
         count = device.kernel(_COUNT, "count_step")
         self.work.append(Work(-1, "compute", lambda: count(1, 1, (self.own_count, device.step))))
+        if messages is not None:
+            self.work.append(Work(-1, "compute", messages.begin))
         copies = self._shadow_weights()
         signals = {other for others in self.plan.waits.values() for other in others}
         # What goes through mailboxes takes less time than to change streams.
@@ -150,8 +154,11 @@ class GpuStep:
                 self.anew.append(Work(index, "compute", launch, plain=plain))
                 continue
             behind: Work | None = None
-            stream = "compute" if one_stream else side_stream(node) or "compute"
-            waits = () if one_stream else tuple(placed[other] for other in self.plan.waits.get(node, ()))
+            if messages is not None and node in messages:
+                self._place_message(index, messages.launch(node), placed, node in signals)
+                continue
+            stream = "compute" if one_stream or side_stream(node) == MESSAGES else side_stream(node) or "compute"
+            waits = self._waits(node, placed)
             for other in waits:
                 if self.work[other].stream == COMMUNICATION:
                     overlap.ends(other)
@@ -169,6 +176,23 @@ class GpuStep:
             if behind is not None:
                 self.work.append(behind)
         self.current = -1
+
+    def _waits(self, node: Node, placed: Mapping[Node, int]) -> tuple[int, ...]:
+        """The work on side streams that a node waits for."""
+        found = (placed[other] for other in self.plan.waits.get(node, ()))
+        return tuple(place for place in found if self.work[place].stream != "compute")
+
+    def _place_message(self, index: int, launch: Launch, placed: dict[Node, int], signals: bool) -> None:
+        """A message between stages that goes from GPU to GPU: sending takes place beside the work, and where a message
+        is received it must have come."""
+        node, progress = self.graph.nodes[index], self.device.progress
+        waits, side = self._waits(node, placed), side_stream(node)
+        if progress is not None and side:
+            self.work.append(Work(-1, "compute", progress.mark(index)))
+        elif progress is not None:
+            launch = progress.before(index, launch)
+        placed[node] = len(self.work)
+        self.work.append(Work(index, side or "compute", launch, waits, signals))
 
     def _needed_next(self, index: int) -> bool:
         """Whether the next work of the compute stream waits for the collective at `index`."""

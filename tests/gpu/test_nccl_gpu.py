@@ -28,6 +28,8 @@ APART = {
     "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET",
 }  # fmt: skip
 """What makes NCCL treat the GPUs of one host as those of several."""
+NAMED = ["unshare", "-u", "sh", "-c", 'hostname "host$OMPI_COMM_WORLD_RANK" && exec "$@"', "sh"]
+"""Gives every rank a host name of its own."""
 
 
 def on_ranks(command: list[str], timeout: float = HANG, **variables: str) -> tuple[int, str, str, float]:
@@ -70,12 +72,25 @@ def test_between_hosts() -> None:
     """Every rank under a host name of its own; nothing but sockets between them."""
     if subprocess.run(["unshare", "-u", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine gives no host names to single processes")
-    named = ["unshare", "-u", "sh", "-c", 'hostname "host$OMPI_COMM_WORLD_RANK" && exec "$@"', "sh"]
-    status, out, err, _ = on_ranks([*named, *PROGRAM, "check"], **APART)
+    status, out, err, _ = on_ranks([*NAMED, *PROGRAM, "check"], **APART)
     assert status == 0, err[-6000:]
     lines = out.splitlines()
     assert sum("checked" in line and " 0 directly" in line for line in lines) == RANKS, out[-6000:]
     assert any("via NET/Socket" in line for line in lines), out[-6000:]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_stages_on_several_hosts(schedule: str) -> None:
+    """Messages go through NCCL where a GPU cannot reach another's memory."""
+    if subprocess.run(["unshare", "-u", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine gives no host names to single processes")
+    script = str(ROOT / "tests" / "gpu" / "stages_program.py")
+    status, out, err, _ = on_ranks(
+        [*NAMED, sys.executable, "-m", "mspc", "run", "--device", "gpu", script, "--", schedule], **APART
+    )
+    assert status == 0, err[-6000:]
+    losses = [float(line.split()[1]) for line in out.splitlines() if line.startswith("loss ")]
+    assert losses == pytest.approx([90.5626526, 67.1880951, 47.6730423, 37.9922104, 33.454277, 30.915432], rel=2e-5)
 
 
 @pytest.mark.parametrize("size", ["4", "1000000"], ids=["through a mailbox", "directly"])

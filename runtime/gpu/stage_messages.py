@@ -1,0 +1,162 @@
+"""What a stage of a pipeline sends to another goes straight to where the other reads it, between GPUs of one host.
+
+The place of every tensor that is received is held from the begin of a step, so that messages may come in any order
+and no rank waits to send: a rank says at its begin of a step that its places are free; a sender waits for that alone,
+copies by a copy engine, which takes no multiprocessor from the work beside it, and leaves a sign. A receiver waits for
+the sign where the tensor is needed. Numbers of steps are the signs, so that nothing is ever cleared.
+
+Messages that a communicator carries would wait in kernels for the other rank, each on several multiprocessors, and many
+of them in one step could stop each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Graph, Node
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.cuda.source import address
+from mspc.ops.device import Array, Launch
+from mspc.runtime.gpu.peers import PeerMemory
+
+_SOURCE = """
+// A step begins: every rank that sends here is told so.
+extern "C" __global__ void begin_messages(unsigned int* steps, const u64* signs, int count) {
+    const unsigned int step = steps[0] + 1;
+    __threadfence_system();
+    for (int i = threadIdx.x; i < count; i += blockDim.x) *(volatile unsigned int*)signs[i] = step;
+    __syncthreads();
+    if (threadIdx.x == 0) steps[0] = step;
+}
+extern "C" __global__ void await_sign(volatile unsigned int* sign, const unsigned int* steps) {
+    while ((int)(*sign - steps[0]) < 0) {}
+    __threadfence_system();
+}
+extern "C" __global__ void leave_sign(const u64 sign, const unsigned int* steps) {
+    __threadfence_system();
+    *(volatile unsigned int*)sign = steps[0];
+}
+"""
+_ANY_DIRECTION = 4
+"""CUDA's number for a copy of which the addresses say between what it is."""
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A tensor that this rank sends or receives. partner: the other rank."""
+
+    node: Node
+    partner: int
+    tag: int
+    array: Array
+
+
+class StageMessages:
+    """The messages of a rank's graph that go straight from GPU to GPU; made by `stage_messages`.
+
+    begin: to be launched at the begin of a step, before anything that runs in it.
+    """
+
+    def __init__(self, device: Any, signs: Array, steps: Array, free: Sequence[int]) -> None:
+        self._device, self._signs, self._steps = device, signs, steps
+        self._launches: dict[Node, Launch] = {}
+        with device.stream("compute"):
+            places = device.zeros((max(1, len(free)),), "uint64")
+            device.send(np.array([*free, *[0] * (not free)], np.uint64), places)
+        device.synchronize()
+        kernel, count = device.kernel(_SOURCE, "begin_messages"), np.int32(len(free))
+        self.begin: Launch = lambda: kernel(1, 32, (steps, places, count))
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._launches
+
+    def launch(self, node: Node) -> Launch:
+        """The launch of a message: of one that is sent on a side stream, of one that is received where it is read."""
+        return self._launches[node]
+
+    def add_received(self, node: Node, sign: int) -> None:
+        """A message whose arrival is told in sign number `sign`."""
+        self._launches[node] = self._awaited(sign)
+
+    def add_sent(self, message: _Message, free: int, place: int, sign: int) -> None:
+        """A message that may be sent when sign number `free` is there, to the address `place`; what tells that it has
+        arrived is at the address `sign`."""
+        device, array, steps = self._device, message.array, self._steps
+        ready, left = self._awaited(free), device.kernel(_SOURCE, "leave_sign")
+        runtime, stream = device.xp.cuda.runtime, device.xp.cuda.get_current_stream
+
+        def send() -> None:
+            ready()
+            runtime.memcpyAsync(place, address(array), array.nbytes, _ANY_DIRECTION, stream().ptr)
+            left(1, 1, (np.uint64(sign), steps))
+
+        self._launches[message.node] = send
+
+    def _awaited(self, sign: int) -> Launch:
+        kernel = self._device.kernel(_SOURCE, "await_sign")
+        one, steps = self._signs[sign : sign + 1], self._steps
+        return lambda: kernel(1, 1, (one, steps))
+
+
+def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[Node], Array]) -> StageMessages | None:
+    """The messages between stages in a rank's graph, where the GPUs reach each other's memory. The ranks of a pipeline
+    call this together. What goes another way is made ready.
+
+    Args:
+        arena: the memory in which all that is received lies. array_of: of a node's result.
+    """
+    comm = device.comm
+    memory: PeerMemory | None = getattr(comm, "peer_memory", None)
+    sent, received = _messages(graph, comm.rank, array_of)
+    if memory is None or not (sent or received):
+        return None
+    partners = sorted({tuple(sorted((comm.rank, each.partner))) for each in (*sent, *received)})
+    signs = device.zeros((len(received) + len(partners),), "uint32")
+    steps = device.zeros((1,), "uint32")
+    device.synchronize()
+    free: list[int] = []
+    found: list[tuple[_Message, tuple[int, ...]]] = []
+    for place, pair in enumerate(partners):  # one order on all ranks: nobody waits in a circle
+        other = pair[0] if pair[1] == comm.rank else pair[1]
+        mine = [(k, each) for k, each in enumerate(received) if each.partner == other]
+        theirs = [each for each in sent if each.partner == other]
+        good = all(each.array.flags.c_contiguous for each in (*theirs, *(each for _, each in mine)))
+        bases = memory.addresses((arena, signs), pair, good)
+        if bases is None:
+            comm.prepare([each.node.op.channel(comm.rank) for each in (*theirs, *(each for _, each in mine))], False)
+            continue
+        table = np.zeros((1 + max(len(mine), len(theirs)), 3), np.int64)
+        table[0, 0] = len(received) + place
+        for row, (k, each) in zip(table[1:], mine, strict=False):
+            row[:] = each.tag, address(each.array) - address(arena), k
+        tables = comm.host.all_gather(table[None], pair, 0)
+        at = pair.index(other)
+        their_arena, their_signs = bases[0][at], bases[1][at]
+        if mine:
+            free.append(their_signs + 4 * int(tables[at][0, 0]))
+            found += [(each, (k,)) for k, each in mine]
+        rows = {int(tag): (int(offset), int(k)) for tag, offset, k in tables[at][1 : 1 + len(theirs)]}
+        for each in theirs:
+            offset, k = rows[each.tag]
+            found.append((each, (len(received) + place, their_arena + offset, their_signs + 4 * k)))
+    made = StageMessages(device, signs, steps, free)
+    for message, where in found:
+        made.add_sent(message, *where) if len(where) == 3 else made.add_received(message.node, *where)
+    return made
+
+
+def _messages(graph: Graph, rank: int, array_of: Callable[[Node], Array]) -> tuple[list[_Message], list[_Message]]:
+    """What a rank sends and receives, in the order of the graph."""
+    sent: list[_Message] = []
+    received: list[_Message] = []
+    for node in graph.nodes:
+        if isinstance(node.op, SendToStage | ReceiveFromStage):
+            (source, target), tag = node.op.channel(rank)
+            is_sent = isinstance(node.op, SendToStage)
+            message = _Message(node, target if is_sent else source, tag, array_of(node))
+            (sent if is_sent else received).append(message)
+    return sent, received
