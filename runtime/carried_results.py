@@ -31,14 +31,19 @@ class CarriedResults:
     ) -> Parameter | None:  # fmt: skip
         """The parameter, one of the operands, in whose memory the result `own` of the node at `index` may lie, as
         nothing reads the old value any more; None for no such."""
-        if not (isinstance(node.op, Op) and node.op.in_place):
-            return None
         for part in (part for value in operands for part in self._parts[value]):
             if not isinstance(part, Parameter) or self._wanted.get(part) != (own,) or self._last[part] > index:
                 continue
-            if any(part in self._parts[value] for value in read_elsewhere(node)):
-                continue
-            before = part.tensor_type
-            if before.dtype == made.dtype and before.nbytes == made.nbytes and works_on(node, made.size):
+            if may_replace(node, part, self._parts, made):
                 return part
         return None
+
+
+def may_replace(node: Node, part: Parameter, parts: Mapping[Value, tuple[Part, ...]], made: TensorType) -> bool:
+    """Whether a node may leave its result in the memory of a parameter that it is the last to read."""
+    if not (isinstance(node.op, Op) and node.op.in_place):
+        return False
+    if any(part in parts[value] for value in read_elsewhere(node)):
+        return False
+    before = part.tensor_type
+    return before.dtype == made.dtype and before.nbytes == made.nbytes and works_on(node, made.size)

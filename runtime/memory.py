@@ -60,7 +60,8 @@ class MemoryPlan:
     copied: nodes whose result shows a parameter that is updated while the result is still needed, with the places that
         it shows. One that only shows is replaced by a copy from there to its place; an updating operator runs as ever,
         and its new values are copied to its place after it.
-    inside: for a node that runs graphs the place of what lives while it does.
+    inside: for a node that runs graphs the place of what lives while it does. outside: where a node runs this graph and
+        has places for its results, what stands for these, see `OutsideResults`.
     shadow_weights: copies of parameters, whose places are the same from step to step, and what only they
         read: these nodes need not run while updates alone change the parameters.
     weights, states, inputs: bytes of parameters: those of the network, statistics among them, those that only updates
@@ -77,6 +78,7 @@ class MemoryPlan:
     waits: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, "tuple[Node, ...]"])
     copied: Mapping[Node, tuple[Allocation, ...]] = field(default_factory=dict[Node, "tuple[Allocation, ...]"])
     inside: Mapping[Node, Allocation] = field(default_factory=dict[Node, Allocation])
+    outside: tuple[Value | None, ...] = ()
     weights: int = 0
     states: int = 0
     inputs: int = 0

@@ -30,14 +30,13 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_alive, most_of_classes
 from mspc.runtime.late_readers import late_readers
 from mspc.runtime.memory import (
     COMMUNICATION,
-    MESSAGES,
     Allocation,
     MemoryPlan,
     read_elsewhere,
@@ -48,9 +47,11 @@ from mspc.runtime.memory import (
     works_on,
 )
 from mspc.runtime.memory_classes import CLASSES, TEMPORARY, Part, StepClasses, constant_bytes, optimizer_states
+from mspc.runtime.stream_waits import find_waits
 
 if TYPE_CHECKING:
     from mspc.runtime.carried_results import CarriedResults
+    from mspc.runtime.outside_results import OutsideResults
 
 BUCKET_ALIGNMENT = 32
 """Bytes to which the members of a bucket are aligned. What lies in the gaps is reduced with them; nobody reads it."""
@@ -62,7 +63,7 @@ BytesInside = Callable[[Node, Mapping[Graph, int]], int]
 
 def plan_memory(
     graph: Graph, alignment: int = 256, inside: BytesInside | None = None,
-    carried: Mapping[Parameter, Value] | None = None, early: bool = False,
+    carried: Mapping[Parameter, Value] | None = None, early: bool = False, outside: bool = False,
 ) -> MemoryPlan:  # fmt: skip
     """The places of all values of a rank's execute graph (its types are the rank's own).
 
@@ -70,7 +71,7 @@ def plan_memory(
         inside: of a node that runs graphs; as on a CPU where it is not given.
         carried: of a loop's body the parameters in whose memory these results are wanted: they lie there where an
         operator can put them in the place of what it reads. early: what other stages send may come at any time of a
-        step before it is read, as between GPUs, and has its place from the begin.
+        step before it is read, as between GPUs, and has its place from the begin. outside: results have places outside.
     """
     planner = _Planner(graph, inside=inside)
     planner.early = early
@@ -78,6 +79,8 @@ def plan_memory(
         from mspc.runtime.carried_results import CarriedResults  # late: GPUs alone place what loops carry
 
         planner.carried = CarriedResults(graph, carried, planner.parts)
+    if outside:
+        planner.results_outside()
     return planner.plan(alignment)
 
 
@@ -94,10 +97,12 @@ class _Planner:
                  inside: BytesInside | None = None) -> None:  # fmt: skip
         self.graph = graph
         self.bytes_inside = inside
-        self.carried: CarriedResults | None = None
+        self.carried: CarriedResults | OutsideResults | None = None
         self.early = False
         self.arenas: dict[Graph, int] = {} if arenas is None else arenas
         """Bytes of the arenas of graphs that nodes run, once they are known."""
+        self.replaced: dict[Graph, dict[int, int]] = {}
+        """For results of such graphs the numbers of operands in whose places they may lie."""
         self.nodes = graph.nodes
         self.side = [side_stream(node) for node in graph.nodes]
         self.shadow_weights = marked_shadow_weights(graph)
@@ -107,9 +112,9 @@ class _Planner:
         self.shown = self._find_parts({})
         self.copied = late_readers(graph, self.shown)
         self.parts = self._find_parts(self.copied) if self.copied else self.shown
-        self.over: dict[int, int] = {}
+        self.over: Mapping[int, int] = {}
         """For a node of a side stream the index from which on the main stream knows it to be over."""
-        self.waits: dict[Node, tuple[Node, ...]] = {}
+        self.waits: Mapping[Node, tuple[Node, ...]] = {}
         self.blocks: list[MemoryBlock] = []
         self.buckets: dict[Node, list[MemoryBlock]] = {}
         self.inside: dict[Node, MemoryBlock] = {}
@@ -117,12 +122,17 @@ class _Planner:
     def place_all(self, alignment: int) -> int:
         """Share blocks between cells and place them. The bytes of the arena."""
         self._find_accesses()
-        self._find_waits()
+        self.waits, self.over = find_waits(self.nodes, self._runs, self.parts, self.copy_of, self.early)
         for index, node in enumerate(self.nodes):
+            if node.regions:
+                self._plan_inside(node, alignment)
             if self._runs(node):
                 self._give_blocks(index, node)
             if node.regions:
-                self._give_inside(index, node, alignment)
+                from mspc.runtime.region_memory import bytes_inside  # late: most programs have no regions
+
+                block = self.inside[node] = self._new((self.bytes_inside or bytes_inside)(node, self.arenas))
+                self._extend(block, [index])
         for cell in self.cells:
             if cell.block is not None:
                 self._extend(cell.block, cell.accesses)
@@ -150,6 +160,7 @@ class _Planner:
             waits=self.waits,
             copied={node: tuple(self._place(part) for part in self.shown[node]) for node in self.copied},
             constants=constant_bytes(self.graph),
+            outside=getattr(self.carried, "places", ()),
             inside={node: Allocation("arena", None, b.offset, b.nbytes) for node, b in self.inside.items()},
             shadow_weights=self.shadow_weights,
             classes={
@@ -214,44 +225,6 @@ class _Planner:
     def _cells(self, value: Value) -> list[ResultMemory]:
         return [self.cells[part] for part in self.parts[value] if isinstance(part, int)]
 
-    def _find_waits(self) -> None:
-        """Where streams wait for others, and what the main stream knows to be over from there on."""
-        made: dict[Part, int] = {}
-        read: dict[tuple[str, Part], int] = {}
-        running: dict[str, list[int]] = {}
-        for index, node in enumerate(self.nodes):
-            if not self._runs(node):
-                continue
-            side = self.side[index]
-            latest: dict[str, int] = {}
-            for value in node.inputs:
-                for part in self.parts[value]:
-                    if part in made:
-                        name = self.side[made[part]]
-                        latest[name] = max(latest.get(name, -1), made[part])
-            for operand in node.op.mutates:
-                value = node.inputs[operand]
-                written = [self.parts[value][0], *self.parts.get(self.copy_of.get(value, value), ())]
-                for name in running:
-                    latest[name] = max(latest.get(name, -1), *(read.get((name, part), -1) for part in written))
-            under_way = running.get(MESSAGES, ())
-            if isinstance(node.op, ReceiveFromStage) and len(under_way) > self.early:  # the last one may go on
-                latest[MESSAGES] = max(latest.get(MESSAGES, -1), under_way[-1 - self.early])
-            waits: list[Node] = []
-            for name, last in latest.items():
-                queue = running.get(name, [])
-                if name == side or not queue or last < queue[0]:
-                    continue
-                waits.append(self.nodes[last])
-                while not side and queue and queue[0] <= last:
-                    self.over[queue.pop(0)] = index
-            if waits:
-                self.waits[node] = tuple(waits)
-            if side:
-                running.setdefault(side, []).append(index)
-                read.update({(side, part): index for value in node.inputs for part in self.parts[value]})
-                made.update(dict.fromkeys(self.parts[node], index))
-
     # Blocks
 
     def _give_blocks(self, index: int, node: Node) -> None:
@@ -275,15 +248,26 @@ class _Planner:
                 cell.block = self._overwritten(index, node, operands, cell, taken) or self._new(cell.nbytes)
             taken.append(cell.block)
 
-    def _give_inside(self, index: int, node: Node, alignment: int) -> None:
-        """A block for what lives while the node runs its graphs."""
-        from mspc.runtime.region_memory import bytes_inside  # late: most programs have no regions
+    def results_outside(self) -> OutsideResults:
+        """Let results lie outside."""
+        from mspc.runtime.outside_results import OutsideResults  # late: most programs have no regions
 
+        def size_of(part: int) -> int:
+            return 0 if self.cells[part].pitch else self.cells[part].nbytes
+
+        self.carried = found = OutsideResults(self.graph, self.parts, size_of)
+        return found
+
+    def _plan_inside(self, node: Node, alignment: int) -> None:
+        """Plan the graphs that a node runs. On a GPU results of those that run once lie outside."""
         for region in node.regions:
-            if region not in self.arenas:
-                self.arenas[region] = _Planner(region, self.arenas, self.bytes_inside).place_all(alignment)
-        block = self.inside[node] = self._new((self.bytes_inside or bytes_inside)(node, self.arenas))
-        self._extend(block, [index])
+            if region in self.arenas:
+                continue
+            planner = _Planner(region, self.arenas, self.bytes_inside)
+            outside = self.bytes_inside is not None and not isinstance(node.op, Loop) and planner.results_outside()
+            self.arenas[region] = planner.place_all(alignment)
+            if outside and len(node.regions) == 1:
+                self.replaced[region] = outside.replaces
 
     def _new(self, nbytes: int) -> MemoryBlock:
         block = MemoryBlock(nbytes, len(self.nodes))
@@ -296,6 +280,8 @@ class _Planner:
         """The block of one of `operands` in whose place a result may lie."""
         if node in self.copied or node in self.shadow_weights.copies:
             return None
+        if node.regions:
+            return self._replaced(index, node, made)
         if not isinstance(node.op, AllReduce):
             if not (isinstance(node.op, Op) and node.op.in_place):
                 return None
@@ -308,6 +294,17 @@ class _Planner:
                     # are still computed.
                     return block if isinstance(node.op, AllReduce) or works_on(node, made.type.size) else None
         return None
+
+    def _replaced(self, index: int, node: Node, made: ResultMemory) -> MemoryBlock | None:
+        """The block of the operand that a graph which the node runs may overwrite by this result."""
+        pairs = self.replaced.get(node.regions[0], {})
+        own = self.parts[node]
+        number = next(k for k, part in enumerate(own) if isinstance(part, int) and self.cells[part] is made)
+        parts = self.parts[node.inputs[pairs[number]]] if number in pairs else ()
+        every = [part for value in node.inputs for part in self.parts[value]]
+        if len(parts) != 1 or not isinstance(parts[0], int) or every.count(parts[0]) != 1:
+            return None
+        return self.cells[parts[0]].block if self._dies(parts[0], index, made.type.dtype, made.nbytes) else None
 
     def _dies(self, part: int, index: int, dtype: DType, nbytes: int) -> bool:
         """Whether the node at `index` is the last to touch the cell, and may overwrite it by a result of this size."""

@@ -68,7 +68,9 @@ def measured(command: list[str], limit: float) -> dict[str, Any]:
         return {"error": str(error.strerror)}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-12:] or ["no message"]
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no message"]
+        first = next((k for k, line in enumerate(said) if "error" in line.lower()), len(said) - 1)
+        said = said[max(0, min(first, len(said) - 12)) :][:12]
         return {"error": "\n      ".join(said)}
     return {**json.loads(lines[-1]), "warnings": [w for w in done.stderr.splitlines() if w.startswith("warning")]}
 

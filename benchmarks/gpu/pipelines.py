@@ -23,7 +23,7 @@ from compare import TOLERANCE, measured, show  # noqa: E402  # beside this file
 
 from mspc.engine.ranks.mpirun import find_mpirun  # noqa: E402
 
-FULL = "--layers 24 --width 1024 --heads 16 --sequence 1024 --batch 64 --steps 10 --repeats 3".split()
+FULL = "--layers 24 --width 1024 --heads 16 --sequence 1024 --batch 64 --steps 10 --repeats 3 --rate 1e-4".split()
 SMALL = "--layers 8 --width 64 --heads 4 --sequence 16 --batch 8 --steps 2 --repeats 1".split()
 
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="*", default=["bf16"])
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--only", nargs="*", default=["mspc", "PyTorch"])
-    parser.add_argument("--limit", type=float, default=150, help="seconds for a program")
+    parser.add_argument("--limit", type=float, default=240, help="seconds for a program")
     parser.add_argument("--small", action="store_true", help="narrow layers, to try this script")
     parser.add_argument("--json", type=Path, help="where all figures go")
     options = parser.parse_args()

@@ -24,7 +24,7 @@ WARM_UP = 20
 @dataclass(frozen=True)
 class Sizes:
     """layers, width, heads, sequence and global batch of the network; data x tensor GPUs of each of the stages; "tf32"
-    or "bf16"; the schedule of the stages, and in how many micro-batches the batch comes."""
+    or "bf16"; the schedule of the stages, and in how many micro-batches the batch comes; the rate of learning."""
 
     layers: int
     width: int
@@ -37,6 +37,7 @@ class Sizes:
     stages: int = 1
     schedule: str = ""
     micro_batches: int = 1
+    rate: float = RATE
 
     @property
     def chunks(self) -> list[int]:
@@ -53,11 +54,6 @@ class Sizes:
     def micro_batch(self) -> int:
         """Sequences of a micro-batch."""
         return self.batch // self.micro_batches
-
-    @property
-    def rate(self) -> float:
-        """The learning rate: micro-batches add up their gradients."""
-        return RATE / self.micro_batches
 
     @property
     def hidden(self) -> int:
@@ -89,6 +85,7 @@ def parsed() -> tuple[Sizes, argparse.Namespace]:
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--schedule", default="")
     parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=RATE, help="of learning")
     parser.add_argument("--precision", choices=("tf32", "bf16"), default="bf16")
     parser.add_argument("--attention", default="fused", help="plain or fused, where a program has both")
     parser.add_argument("--steps", type=int, default=20, help="steps of one measurement")

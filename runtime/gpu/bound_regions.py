@@ -50,14 +50,17 @@ class Around:
     mark: Callable[[Launch], Launch] | None = None
     depth: int = 0
     calls: tuple[int, ...] = ()
-    plans: dict[tuple[Graph, int, int], MemoryPlan] = field(default_factory=dict[tuple[Graph, int, int], MemoryPlan])
+    plans: dict[tuple[Graph, int, int, bool], MemoryPlan] = field(
+        default_factory=dict[tuple[Graph, int, int, bool], MemoryPlan]
+    )
 
-    def plan(self, graph: Graph, first: int = 0, carried: int = 0) -> MemoryPlan:
-        """The plan of a graph, whose first results take the places of so many parameters from `first` on."""
-        key = graph, first, carried
+    def plan(self, graph: Graph, first: int = 0, carried: int = 0, outside: bool = False) -> MemoryPlan:
+        """The plan of a graph, whose first results take the places of so many parameters from `first` on; `outside`:
+        there are places for its results."""
+        key = graph, first, carried, outside
         if key not in self.plans:
             replaced = dict(zip(graph.parameters[first : first + carried], graph.results, strict=False))
-            self.plans[key] = plan_memory(graph, inside=device_bytes_inside, carried=replaced)
+            self.plans[key] = plan_memory(graph, inside=device_bytes_inside, carried=replaced, outside=outside)
         return self.plans[key]
 
     def in_turns(self, key: Array) -> tuple[Around, list[Launch]]:
@@ -117,15 +120,17 @@ class _Named:
 class BoundRegion:
     """A region whose parameters are held by `given`: its launches, and what holds its results behind them.
 
-    first, carried: see `Around.plan`.
+    first, carried: see `Around.plan`. out: where results are wanted; those that a node makes lie there.
     """
 
     def __init__(
-        self, around: Around, graph: Graph, given: Sequence[Held], memory: Array, first: int = 0, carried: int = 0
+        self, around: Around, graph: Graph, given: Sequence[Held], memory: Array, first: int = 0, carried: int = 0,
+        out: Sequence[Held] = (),
     ) -> None:  # fmt: skip
-        plan = around.plan(graph, first, carried)
+        plan = around.plan(graph, first, carried, bool(out))
         stored: dict[Value, Held] = dict(zip(graph.parameters, given, strict=True))
         stored |= {value: around.constants.of(value) for value in plan.places if isinstance(value, Constant)}
+        stored |= {place: _dense(around.device, held) for place, held in zip(plan.outside, out, strict=False) if place}
         made = Launches(
             graph, around.device, around.backend, plan, memory, stored, partial(around.launches, around)
         )  # fmt: skip
@@ -140,6 +145,13 @@ class BoundRegion:
     @staticmethod
     def _marked(around: Around, node: Node, launch: Launch) -> Launch:
         return around.mark(launch) if around.mark is not None and communicates(node) else launch
+
+
+def _dense(device: Any, held: Held) -> Held:
+    """Memory for a result that is wanted in `held`: other memory where there are gaps between rows."""
+    if isinstance(held, list) or held.flags.c_contiguous:
+        return held
+    return device.empty(held.shape, held.dtype)
 
 
 class Told:

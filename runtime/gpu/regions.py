@@ -61,7 +61,7 @@ def _launch(around: Around, node: Node, operands: Sequence[Held], out: Sequence[
         return loop_launch(around, node, node.op, operands, out, memory)
     if isinstance(node.op, If):
         return _choice(around, node, operands, out, memory)
-    region = BoundRegion(around, node.regions[0], operands, memory)
+    region = BoundRegion(around, node.regions[0], operands, memory, out=out)
     return one_launch(around.device, [*region.launches, *taken(around.device, region.results, out)])
 
 
@@ -69,7 +69,7 @@ def _choice(around: Around, node: Node, operands: Sequence[Held], out: Sequence[
     device = around.device
     ways: list[list[Launch]] = []
     for graph in node.regions:
-        region = BoundRegion(around, graph, operands[1:], memory)
+        region = BoundRegion(around, graph, operands[1:], memory, out=out)
         ways.append([*region.launches, *taken(device, region.results, out)])
     parts = [in_parts(device, way) for way in ways]
     condition = Told(device, operands[0])
