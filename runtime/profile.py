@@ -15,7 +15,7 @@ import numpy as np
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 
-STREAMS = ("compute", "communication", "reduction")
+STREAMS = ("compute", "communication", "reduction", "messages")
 
 
 @dataclass(frozen=True)

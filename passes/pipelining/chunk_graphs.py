@@ -2,7 +2,7 @@
 
 A chunk is what one stage runs in one go: operators with its number as `stage`. Kinds are `F`, its forward operators,
 and `B`, those of its gradients; where a schedule has them apart `I`, what other chunks wait for of these, and `W`, the
-rest: the gradients of weights. What belongs to no chunk goes into every graph that reads it. What a graph reads of
+rest: the gradients of weights, but for cheap ones. What belongs to no chunk goes into every graph that reads it. What a graph reads of
 another one is a parameter of it, and a result of the other.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import NamedTuple
 
+from mspc.analysis.cost.nodes import work_of
 from mspc.ir.copies import copied_node
 from mspc.ir.free_names import free_name
 from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value
@@ -126,8 +127,26 @@ def _apart(body: Graph, key: Key, own: set[Node]) -> list[tuple[Key, set[Node]]]
         if node in own and node in needed:
             needed.update(value for value in node.inputs if value in own)
     inputs = {node for node in own if _tuple_of(node) in needed or node in needed}
+    if inputs:
+        inputs |= _cheap(body, own - inputs)
     pairs = [(Key(INPUT_GRADIENT, key.chunk), inputs), (Key(WEIGHT_GRADIENT, key.chunk), own - inputs)]
     return [pair for pair in pairs if pair[1]]
+
+
+def _cheap(body: Graph, nodes: set[Node]) -> set[Node]:
+    """Of gradients of weights those that no product is made for, as of norms and biases: they take less time where
+    their operands are at hand, for other gradients, than to keep these."""
+    late: set[Node] = set()
+    for node in body.nodes:
+        if node in nodes and (node.regions or work_of(node) or any(value in late for value in node.inputs)):
+            late.add(node)
+    wanted: set[Value] = set(body.results)
+    found: set[Node] = set()
+    for node in reversed(body.nodes):
+        if node in wanted and node in nodes and node not in late:
+            found.add(node)
+            wanted.update(node.inputs)
+    return found
 
 
 def _fill(chunk: ChunkGraph, body: Graph, own: set[Node]) -> None:
