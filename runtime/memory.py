@@ -9,9 +9,11 @@ from typing import Any
 from mspc.analysis.shadow_weights import ShadowWeights
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import TensorType
+from mspc.ir.types import TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.control.loops import Loop
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, replaceable_operands, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
 
@@ -112,6 +114,36 @@ def row_pitches(node: Node) -> Sequence[int]:
     if not isinstance(found, tuple) or len(found) != len(types) or not all(map(_is_pitch, found, types)):
         raise node.error(f"{node.label} has row_pitch {found!r}; a result of type {node.type} cannot lie in memory so")
     return found
+
+
+def equal_results(node: Node) -> dict[int, int]:
+    """Results of a graph that a node runs once which are others of its results, by their numbers."""
+    if len(node.regions) != 1 or isinstance(node.op, Loop) or node.attrs.get("row_pitch") is not None:
+        return {}
+    first: dict[object, int] = {}
+    found: dict[int, int] = {}
+    for number, value in enumerate(node.regions[0].results):
+        same: object = _made(value)
+        if same is not None and first.setdefault(same, number) != number:
+            found[number] = first[same]
+    return found
+
+
+def _made(value: Value) -> object:
+    """What memory a value shows that a node has made, all of it: the node, and of which result."""
+    if not isinstance(value.type, TensorType):
+        return None
+    shown, item = value, 0
+    while isinstance(shown, Node) and shown.op.is_view and not isinstance(shown.type, TupleType):
+        if isinstance(shown.op, TupleGetItem):
+            item, shown = shown.op.index, shown.inputs[0]
+            break
+        shown = shown.inputs[0]
+    if not isinstance(shown, Node) or shown.op.is_view or shown.op.mutates or shown.regions:
+        return None
+    made = element_types(shown.type)[item]
+    whole = isinstance(made, TensorType) and (made.dtype, made.nbytes) == (value.tensor_type.dtype, value.type.nbytes)
+    return (shown, item) if whole else None
 
 
 def _is_pitch(pitch: Any, type: TensorType) -> bool:

@@ -39,6 +39,7 @@ from mspc.runtime.memory import (
     COMMUNICATION,
     Allocation,
     MemoryPlan,
+    equal_results,
     read_elsewhere,
     row_pitches,
     side_stream,
@@ -189,7 +190,11 @@ class _Planner:
             shown = self._shown(node, parts)
             if shown is None or node in copied:
                 fresh: list[Part] = []
-                for type, pitch in zip(element_types(node.type), row_pitches(node), strict=True):
+                alike = equal_results(node)
+                for number, (type, pitch) in enumerate(zip(element_types(node.type), row_pitches(node), strict=True)):
+                    if number in alike:
+                        fresh.append(fresh[alike[number]])
+                        continue
                     fresh.append(len(self.cells))
                     self.cells.append(ResultMemory(type, [index], pitch))
                 shown = tuple(fresh)
@@ -229,8 +234,8 @@ class _Planner:
 
     def _give_blocks(self, index: int, node: Node) -> None:
         """Blocks for the node's own cells: an operand's that dies here, where the operator allows it, else new ones."""
-        own = [p for p in self.parts[node] if isinstance(p, int) and self.cells[p].accesses[0] == index]
-        own = [p for p in own if self.cells[p].block is None]
+        parts = dict.fromkeys(p for p in self.parts[node] if isinstance(p, int) and self.cells[p].accesses[0] == index)
+        own = [p for p in parts if self.cells[p].block is None]
         if not own:
             return
         if isinstance(node.op, AllReduce) and len(node.inputs) > 1:

@@ -2,8 +2,9 @@
 
 A chunk is what one stage runs in one go: operators with its number as `stage`. Kinds are `F`, its forward operators,
 and `B`, those of its gradients; where a schedule has them apart `I`, what other chunks wait for of these, and `W`, the
-rest: the gradients of weights, but for cheap ones. What belongs to no chunk goes into every graph that reads it. What a graph reads of
-another one is a parameter of it, and a result of the other.
+rest: the gradients of weights, but for cheap ones. What belongs to no chunk goes into every graph that reads it, and
+what costs nothing to be made again into those of gradients. What else a graph reads of another one is a parameter of
+it, and a result of the other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from mspc.ir.copies import copied_node
 from mspc.ir.free_names import free_name
 from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.op import Op
 from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 _WORDS = {
@@ -62,6 +65,9 @@ def chunk_graphs(body: Graph, apart: bool = False) -> Chunks:
     made_in: dict[Value, Key] = {}
     for key in sorted(members):  # of a node in several graphs the forward one hands it on
         made_in |= dict.fromkeys(members[key], key)
+    for key, own in members.items():
+        if key.kind != FORWARD:
+            _make_again(body, own)
     graphs = {
         key: ChunkGraph(key, Graph(f"{body.name}_{_WORDS[key.kind]}_{key.chunk}")) for key in sorted(members)
     }  # fmt: skip
@@ -147,6 +153,28 @@ def _cheap(body: Graph, nodes: set[Node]) -> set[Node]:
             found.add(node)
             wanted.update(node.inputs)
     return found
+
+
+def _make_again(body: Graph, own: set[Node]) -> None:
+    """Add to a graph of gradients what costs nothing to be made of what it is made of, and would be kept beside that:
+    a view, or what one smaller tensor is cast or repeated to."""
+    for node in reversed(body.nodes):
+        if node not in own or isinstance(node.op, TupleGetItem):
+            continue
+        for value in node.inputs:
+            if isinstance(value, Node) and value not in own and _is_free(value):
+                own.add(value)
+
+
+def _is_free(node: Node) -> bool:
+    op = node.op
+    if isinstance(op, TupleGetItem) or not isinstance(op, Op) or not isinstance(node.type, TensorType):
+        return False
+    if op.is_view:
+        return True
+    made_of = [value for value in node.inputs if not isinstance(value, Constant)]
+    plain = not (node.regions or op.draws or op.mutates or op.has_side_effect or op.is_collective or work_of(node))
+    return plain and len(made_of) == 1 and 0 < made_of[0].type.nbytes < node.type.nbytes
 
 
 def _fill(chunk: ChunkGraph, body: Graph, own: set[Node]) -> None:

@@ -11,12 +11,12 @@ of them in one step could stop each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.cuda.source import address
@@ -77,6 +77,21 @@ class StageMessages:
     def launch(self, node: Node) -> Launch:
         """The launch of a message: of one that is sent on a side stream, of one that is received where it is read."""
         return self._launches[node]
+
+    def due(self, graph: Graph, read: Mapping[int, Sequence[Value]]) -> dict[int, list[Node]]:
+        """The messages that must have come for the node of an index, which is the first to read them, at the latest for
+        the last node. read: what is looked at ahead of the node of an index, too."""
+        left = {node: len(graph.nodes) - 1 for node in self._launches if isinstance(node.op, ReceiveFromStage)}
+        for index, node in reversed([*enumerate(graph.nodes)]):
+            for value in (*(() if node.op.is_view else node.inputs), *read.get(index, ())):
+                while isinstance(value, Node) and value.op.is_view:
+                    value = value.inputs[0]
+                if value in left:
+                    left[value] = index
+        found: dict[int, list[Node]] = {}
+        for node, index in left.items():
+            found.setdefault(index, []).append(node)
+        return found
 
     def add_received(self, node: Node, sign: int) -> None:
         """A message whose arrival is told in sign number `sign`."""

@@ -142,7 +142,10 @@ class GpuStep:
         placed: dict[Node, int] = {}
         overlap = Overlap()
         checked = False
+        due = {} if messages is None else messages.due(self.graph, {self.boundary: self.losses})
         for index, node in enumerate(nodes):
+            for received in due.get(index, ()):
+                self._receive(received, messages)
             if index >= self.boundary and not checked:
                 checked = True
                 self._check_losses(nodes[:index], placed)
@@ -155,7 +158,13 @@ class GpuStep:
                 continue
             behind: Work | None = None
             if messages is not None and node in messages:
-                self._place_message(index, messages.launch(node), placed, node in signals)
+                # What another stage has sent is waited for where it is read, see `_receive`.
+                side, waits = side_stream(node), self._waits(node, placed)
+                if side and device.progress is not None:
+                    self.work.append(Work(-1, "compute", device.progress.mark(index)))
+                placed[node] = len(self.work)
+                launch = messages.launch(node) if side else _nothing
+                self.work.append(Work(index if side else -1, side or "compute", launch, waits, node in signals))
                 continue
             stream = "compute" if one_stream or side_stream(node) == MESSAGES else side_stream(node) or "compute"
             waits = self._waits(node, placed)
@@ -182,17 +191,12 @@ class GpuStep:
         found = (placed[other] for other in self.plan.waits.get(node, ()))
         return tuple(place for place in found if self.work[place].stream != "compute")
 
-    def _place_message(self, index: int, launch: Launch, placed: dict[Node, int], signals: bool) -> None:
-        """A message between stages that goes from GPU to GPU: sending takes place beside the work, and where a message
-        is received it must have come."""
-        node, progress = self.graph.nodes[index], self.device.progress
-        waits, side = self._waits(node, placed), side_stream(node)
-        if progress is not None and side:
-            self.work.append(Work(-1, "compute", progress.mark(index)))
-        elif progress is not None:
-            launch = progress.before(index, launch)
-        placed[node] = len(self.work)
-        self.work.append(Work(index, side or "compute", launch, waits, signals))
+    def _receive(self, node: Node, messages: StageMessages) -> None:
+        """Let the compute stream wait until a message of another stage is there."""
+        index, launch = self.graph.nodes.index(node), messages.launch(node)
+        if self.device.progress is not None:
+            launch = self.device.progress.before(index, launch)
+        self.work.append(Work(index, "compute", launch))
 
     def _needed_next(self, index: int) -> bool:
         """Whether the next work of the compute stream waits for the collective at `index`."""
@@ -365,6 +369,10 @@ def _call(work: Work, around: Callable[[Work, Launch], None] | None) -> None:
         work.launch()
     else:
         around(work, work.launch)
+
+
+def _nothing() -> None:
+    """The launch of what only waits for other streams."""
 
 
 def _bound(kernel: Any, arguments: tuple[Any, ...]) -> Launch:

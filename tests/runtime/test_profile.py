@@ -62,7 +62,7 @@ def test_trace_is_chromes() -> None:
     ]  # fmt: skip
     assert spans[0]["name"] == graph.nodes[0].label
     names = [e["args"]["name"] for e in text["traceEvents"] if e["ph"] == "M"]
-    streams = ["compute", "communication", "reduction"]
+    streams = ["compute", "communication", "reduction", "messages"]
     assert names == ["rank 0", *streams, "rank 1", *streams]
 
 
