@@ -27,6 +27,8 @@ _WARP_GROUPS = "-arch=sm_90a"
 """For kernels with instructions that other architectures do not have."""
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 """CUDA's numbers for the directions of a copy."""
+_ANY_DIRECTION = 4
+"""CUDA's number for a copy of which the addresses say between what it is."""
 _LAZY_PEER_ACCESS = 1
 """CUDA's flag: a GPU whose memory is opened becomes reachable."""
 _ORDINARY_SHARED = 48 << 10
@@ -134,6 +136,11 @@ class GpuDevice:
             stream = cupy.cuda.get_current_stream().ptr
             runtime = cupy.cuda.runtime
             runtime.memcpyAsync(target.data.ptr, source.data.ptr, target.nbytes, _ON_DEVICE, stream)
+
+    def put(self, array: Array, place: int) -> None:
+        """Copy an array to an address in the memory of any GPU."""
+        stream = cupy.cuda.get_current_stream().ptr
+        cupy.cuda.runtime.memcpyAsync(place, array.data.ptr, array.nbytes, _ANY_DIRECTION, stream)
 
     def exported(self, array: Array) -> tuple[bytes, int]:
         """A handle by which other processes of this host reach the allocation that `array` lies in, and the bytes from

@@ -23,7 +23,7 @@ from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.peers import PeerMemory
 
-_SOURCE = """
+_BEGIN = """
 // A step begins: every rank that sends here is told so.
 extern "C" __global__ void begin_messages(unsigned int* steps, const u64* signs, int count) {
     const unsigned int step = steps[0] + 1;
@@ -32,6 +32,8 @@ extern "C" __global__ void begin_messages(unsigned int* steps, const u64* signs,
     __syncthreads();
     if (threadIdx.x == 0) steps[0] = step;
 }
+"""
+_SIGNS = """
 extern "C" __global__ void await_sign(volatile unsigned int* sign, const unsigned int* steps) {
     while ((int)(*sign - steps[0]) < 0) {}
     __threadfence_system();
@@ -41,8 +43,6 @@ extern "C" __global__ void leave_sign(const u64 sign, const unsigned int* steps)
     *(volatile unsigned int*)sign = steps[0];
 }
 """
-_ANY_DIRECTION = 4
-"""CUDA's number for a copy of which the addresses say between what it is."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class StageMessages:
             places = device.zeros((max(1, len(free)),), "uint64")
             device.send(np.array([*free, *[0] * (not free)], np.uint64), places)
         device.synchronize()
-        kernel, count = device.kernel(_SOURCE, "begin_messages"), np.int32(len(free))
+        kernel, count = device.kernel(_BEGIN, "begin_messages"), np.int32(len(free))
         self.begin: Launch = lambda: kernel(1, 32, (steps, places, count))
 
     def __contains__(self, node: Node) -> bool:
@@ -100,19 +100,18 @@ class StageMessages:
     def add_sent(self, message: _Message, free: int, place: int, sign: int) -> None:
         """A message that may be sent when sign number `free` is there, to the address `place`; what tells that it has
         arrived is at the address `sign`."""
-        device, array, steps = self._device, message.array, self._steps
-        ready, left = self._awaited(free), device.kernel(_SOURCE, "leave_sign")
-        runtime, stream = device.xp.cuda.runtime, device.xp.cuda.get_current_stream
+        device, steps = self._device, self._steps
+        ready, left = self._awaited(free), device.kernel(_SIGNS, "leave_sign")
 
         def send() -> None:
             ready()
-            runtime.memcpyAsync(place, address(array), array.nbytes, _ANY_DIRECTION, stream().ptr)
+            device.put(message.array, place)
             left(1, 1, (np.uint64(sign), steps))
 
         self._launches[message.node] = send
 
     def _awaited(self, sign: int) -> Launch:
-        kernel = self._device.kernel(_SOURCE, "await_sign")
+        kernel = self._device.kernel(_SIGNS, "await_sign")
         one, steps = self._signs[sign : sign + 1], self._steps
         return lambda: kernel(1, 1, (one, steps))
 

@@ -1,0 +1,220 @@
+"""Stages on several emulated GPUs beside NumPy: planned memory, real kernels, messages that go straight from one to the
+other, or through a communicator."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from queue import Queue
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc
+from mspc import Parameter, Tensor, nn, ops
+from mspc.api import context
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, compile_call
+from mspc.ir.graph import Graph
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.executor import Executor
+from mspc.runtime.gpu.executor import GpuExecutor
+from mspc.runtime.memory_plan import plan_memory
+from mspc.runtime.region_memory import device_bytes_inside
+from tests.gpu.emulated import EmulatedGpu
+from tests.ops.cuda.cuda_emulator import NEEDED
+
+pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
+
+MICRO_BATCHES, ROWS, WIDTH = 4, 4, 8
+PLACES = {"interleaved": (0, 1, 0, 1), "zero_bubble_v": (0, 1, 1, 0)}
+
+
+class Layer(nn.Cell):
+    """Rows (ROWS, WIDTH) and what stands beside them (ROWS, 2), of which stages hand both on."""
+
+    def __init__(self, rng: Any, shared: Parameter, stage: int) -> None:
+        super().__init__()
+        self.own = Parameter(Tensor(rng.standard_normal((WIDTH, WIDTH), np.float32) / 3), name="own")
+        self.norm, self.shared = nn.LayerNorm([WIDTH]), shared
+        self.pipeline_stage = stage
+
+    def construct(self, x: Any, beside: Any) -> Any:
+        y = self.norm(x)
+        mixed = ops.tanh(ops.matmul(y, self.own)) + ops.matmul(ops.sin(y), self.shared)
+        return x + mixed * ops.reduce_sum(beside, -1, True), beside + mixed[:, :2] * 0.1
+
+
+class Net(nn.Cell):
+    """Four layers and a loss."""
+
+    def __init__(self, places: Sequence[int]) -> None:
+        super().__init__()
+        rng = np.random.default_rng(5)
+        self.shared = Parameter(Tensor(rng.standard_normal((WIDTH, WIDTH), np.float32) / 3), name="shared")
+        self.layers = nn.CellList([Layer(rng, self.shared, stage) for stage in places])
+
+    def construct(self, x: Any, y: Any) -> Any:
+        beside = x[:, :2]
+        for layer in self.layers:
+            x, beside = layer(x, beside)
+        return ops.reduce_mean(ops.square(x - y)) + ops.reduce_mean(ops.square(beside))
+
+
+@cache
+def compiled(schedule: str) -> tuple[Compiled, list[Any]]:
+    places = PLACES.get(schedule, (0, 0, 1, 1))
+    scheduler = "1f1b" if schedule == "interleaved" else schedule
+    mspc.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=2,
+        pipeline_config={"pipeline_interleave": places != (0, 0, 1, 1), "pipeline_scheduler": scheduler},
+    )  # fmt: skip
+    try:
+        cell = nn.PipelineCell(Net(places), MICRO_BATCHES)
+        step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.005, 0.9))
+        rng = np.random.default_rng(6)
+        feeds = [rng.standard_normal((MICRO_BATCHES * ROWS, WIDTH), np.float32) for _ in range(2)]
+        config = Config.from_context(context.freeze(step), 2)
+        return compile_call(step, tuple(map(Tensor, feeds)), config), feeds
+    finally:
+        mspc.reset_auto_parallel_context()
+
+
+class Between:
+    """What two ranks share, each of which is a thread: a kernel waits for what the other one leaves."""
+
+    def __init__(self) -> None:
+        self.barrier, self.given = Barrier(2, timeout=60), [None, None]
+        self.messages: dict[tuple[int, int], Queue[Any]] = defaultdict(Queue)
+
+    def run(self, work: Any) -> list[Any]:
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(work, range(2)))
+
+
+class ReachingNccl:
+    """Communicators on host and device between GPUs that reach each other's memory; `refused`: or do not."""
+
+    size = 2
+
+    def __init__(self, rank: int, between: Between, refused: bool) -> None:
+        self.rank, self.between, self.refused, self.sent = rank, between, refused, 0
+        self.host = self.peer_memory = self
+
+    def all_gather(self, array: Any, ranks: Any, axis: int = 0) -> Any:
+        assert tuple(ranks) == (0, 1)
+        self.between.given[self.rank] = array
+        self.between.barrier.wait()
+        found = np.concatenate(self.between.given, axis)
+        self.between.barrier.wait()
+        return found
+
+    def all_reduce(self, array: Any, op: str, ranks: Any) -> Any:
+        return getattr(np, {"min": "minimum", "max": "maximum", "sum": "add"}[op]).reduce(
+            self.all_gather(array[None], ranks)
+        )
+
+    def addresses(self, arrays: Sequence[Any], ranks: Any, good: bool = True) -> Any:
+        found = self.all_gather(np.array([[array.ctypes.data for array in arrays]], np.int64), ranks)
+        return None if self.refused or not good else found.T.tolist()
+
+    def prepare(self, groups: Any, together: bool) -> None:
+        assert self.refused
+        assert groups
+
+    def direct(self, *arguments: Any) -> Any:
+        return None
+
+    def send(self, array: Any, rank: int, tag: int = 0) -> None:
+        self.sent += 1
+        self.between.messages[self.rank, tag].put(np.array(array))
+
+    def receive_into(self, out: Any, rank: int, tag: int = 0) -> None:
+        out[...] = self.between.messages[rank, tag].get(timeout=60)
+
+
+class WaitingGpu(EmulatedGpu):
+    """Emulated kernels keep all threads from running: Python waits for a sign."""
+
+    def kernel(self, source: str, name: str) -> Any:
+        if name != "await_sign":
+            return super().kernel(source, name)
+
+        def wait(grid: int, block: int, arguments: Any) -> None:
+            sign, steps = arguments
+            until = time.monotonic() + 60
+            while sign[0] < steps[0]:
+                assert time.monotonic() < until, "no sign comes"
+                time.sleep(0.0002)
+
+        return wait
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble_h1", "zero_bubble_v"])
+def test_steps_equal_numpys(schedule: str, tmp_path: Path) -> None:
+    compare(schedule, tmp_path, False)
+
+
+def test_through_a_communicator(tmp_path: Path) -> None:
+    compare("1f1b", tmp_path, True)
+
+
+def compare(schedule: str, tmp_path: Path, refused: bool) -> None:
+    found, feeds = compiled(schedule)
+    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+
+    def trained(executor: Any, own: dict[str, Any]) -> tuple[list[float], dict[str, Any]]:
+        losses = [float(np.asarray(executor.run(feeds)[0])) for _ in range(4)]
+        return losses, {name: np.array(executor.parameter(name)) for name in own}
+
+    def values(graph: Graph) -> dict[str, Any]:
+        own = {p.name: np.array(full[p.name]) for p in graph.parameters if p.kind == "parameter"}
+        constants = found.traced.constants
+        return own | {p.name: np.asarray(constants[p.name]) for p in graph.parameters if p.kind == "constant"}
+
+    def on_cpu(comm: LocalComm) -> Any:
+        own = values(found.rank_graph(comm.rank))
+        return trained(Executor(found.rank_graph(comm.rank), NumPyBackend(comm), own), own)
+
+    between = Between()
+
+    def on_gpu(rank: int) -> Any:
+        graph, comm = found.rank_graph(rank), ReachingNccl(rank, between, refused)
+        own = values(graph)
+        gpu = WaitingGpu(tmp_path / str(rank), comm)
+        return *trained(GpuExecutor(graph, gpu, own, host=comm), own), comm.sent
+
+    wanted, got = World(2).run(on_cpu), between.run(on_gpu)
+    for rank, ((losses, parameters), (also, others, sent)) in enumerate(zip(wanted, got, strict=True)):
+        messages = [node for node in found.rank_graph(rank).nodes if isinstance(node.op, SendToStage)]
+        assert sent == (4 * len(messages) if refused else 0)
+        np.testing.assert_allclose(also, losses, rtol=1e-5)
+        for name, value in parameters.items():
+            np.testing.assert_allclose(others[name], value, rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+def test_what_is_received_has_its_place_from_the_begin() -> None:
+    """Nothing of a step lies where a message may come at any time before it is read."""
+    graph = compiled("1f1b")[0].rank_graph(0)
+    plan = plan_memory(graph, inside=device_bytes_inside, early=True)
+    for index, node in enumerate(graph.nodes):
+        if not isinstance(node.op, ReceiveFromStage):
+            continue
+        (place,) = plan.places[node]
+        begin, end = place.offset, place.offset + place.nbytes
+        for earlier in graph.nodes[:index]:
+            if isinstance(earlier.op, ReceiveFromStage) or earlier.op.is_view:
+                continue
+            written = [p for p in plan.places[earlier] if p.kind == "arena"]
+            written += [plan.inside[earlier]] if earlier in plan.inside else []
+            assert all(p.offset >= end or p.offset + p.nbytes <= begin for p in written), earlier.label
