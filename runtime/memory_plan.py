@@ -29,7 +29,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.loops import MakeStack
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_alive, most_of_classes
 from mspc.runtime.memory import (
@@ -182,6 +182,8 @@ class _Planner:
         op = node.op
         if isinstance(op, TupleGetItem):
             return (parts[node.inputs[0]][op.index],)
+        if isinstance(op, TupleGetItems):
+            return tuple(parts[node.inputs[0]][i] for i in op.indices)
         if isinstance(op, MakeTuple | MakeStack):
             return tuple(part for value in node.inputs for part in parts[value])
         if node.op.is_view:

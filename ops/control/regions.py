@@ -52,6 +52,11 @@ class RegionOp(Op, abstract=True):
         """The number of the parameter of region `number` that stands for an operand; None where none does."""
         raise NotImplementedError(self.name)
 
+    def places(self, number: int, types: Sequence[Type]) -> list[range]:
+        """For operands of these types the numbers of the parameters of region `number` that stand for each."""
+        inside = [self.inside(number, operand) for operand in range(len(types))]
+        return [range(0) if place is None else range(place, place + 1) for place in inside]
+
     @property
     def passed_operands(self) -> range:
         """Operands that may be results, whatever the regions do."""
@@ -88,17 +93,40 @@ class If(RegionOp):
 
 
 class Call(RegionOp):
-    """The results of the region, whose parameters the operands are."""
+    """The results of the region, whose parameters the operands are, of a tuple its elements one by one: what one call
+    hands to another, as a tuple it is one operand."""
 
     region_names = ("graph",)
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
         check_count(self, regions)
-        check_parameters(self, "graph", regions[0], types)
+        check_parameters(self, "graph", regions[0], [own for type in types for own in _spread(type)])
         return TupleType(result_types(regions[0]))
 
-    def inside(self, number: int, operand: int) -> int | None:
-        return operand
+    def places(self, number: int, types: Sequence[Type]) -> list[range]:
+        found: list[range] = []
+        begin = 0
+        for type in types:
+            end = begin + len(_spread(type))
+            found.append(range(begin, end))
+            begin = end
+        return found
+
+
+def _spread(type: Type) -> tuple[Type, ...]:
+    """The types of the parameters that stand for an operand of a call."""
+    return type.elements if isinstance(type, TupleType) else (type,)
+
+
+def spread(node: Node, operands: Sequence[Any]) -> list[Any]:
+    """Of what a call is given for each of its operands what its region is given for each of its parameters."""
+    found: list[Any] = []
+    for value, given in zip(node.inputs, operands, strict=True):
+        if isinstance(value.type, TupleType):
+            found += given
+        else:
+            found.append(given)
+    return found
 
 
 def emit_regions(b: Builder, op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph], name: str = "") -> Node:
@@ -146,7 +174,9 @@ def with_effects(
             if known is not None:
                 known[region] = found
         overwritten = found[0]
-        written |= {i for i in range(len(inputs)) if op.inside(number, i) in overwritten} if overwritten else set()
+        if overwritten:
+            places = op.places(number, [value.type for value in inputs])
+            written |= {i for i, inside in enumerate(places) if not overwritten.isdisjoint(inside)}
         effect, sends = effect or found[1], sends or found[2]
     effect = effect or bool(written)
     effects: dict[str, Any] = {
@@ -167,6 +197,8 @@ def type_by_regions(node: Node) -> TupleType:
         raise MspcError(f"{node.op.name}: it runs no graphs, and is given {names}")
     found = node.op.results_of(node.regions, [value.type for value in node.inputs])
     told = with_effects(node.op, node.inputs, node.regions)
+    if any(isinstance(node.inputs[i].type, TupleType) for i in told.mutates):
+        raise MspcError(f"{node.op.name}: its graphs overwrite operands {told.mutates}, of which one is a tuple")
     if not {*told.mutates} <= {*node.op.mutates}:
         wanted = f"its graphs overwrite operands {told.mutates}"
         raise MspcError(f"{node.op.name}: mutates is {node.op.mutates}, but {wanted}")
