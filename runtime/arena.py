@@ -19,7 +19,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
 GOOD = 1.01
-"""An arena of this many times the lower bound is taken at once; else other orders are tried too."""
+"""An arena of this many times the lower bound is taken at once, as is one of all that is alive with its gaps; else other
+orders are tried too."""
 
 REPAIRS = 2
 """Times that blocks which lie beyond the bound are placed anew, ahead of the others of an order."""
@@ -115,6 +116,7 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
         if block.tied is not None:
             groups.setdefault(block.tied[0], []).append(block)
     bound = most_alive(blocks)
+    good = max(int(GOOD * bound), most_alive(blocks, alignment))
     best: tuple[int, list[int]] | None = None
     # The members of a group are made one after the other: the early ones of a group are clear of an earlier group
     # when that one is shifted upwards, and so is placed after it.
@@ -130,10 +132,10 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
                 placed.add(block)
             if best is None or placed.size < best[0]:
                 best = placed.size, [block.offset for block in blocks]
-            if best[0] <= GOOD * bound:
+            if best[0] <= good:
                 break
             ordered.sort(key=lambda block: block.offset + block.nbytes <= bound)
-        if best[0] <= GOOD * bound:
+        if best[0] <= good:
             break
     assert best is not None
     for block, offset in zip(blocks, best[1], strict=True):
@@ -141,11 +143,11 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
     return best[0]
 
 
-def most_alive(blocks: Sequence[MemoryBlock]) -> int:
-    """Most bytes alive while one node runs: no arena can be smaller."""
+def most_alive(blocks: Sequence[MemoryBlock], alignment: int = 1) -> int:
+    """Most bytes alive while one node runs: no arena can be smaller. alignment: of which all sizes are multiples."""
     change: dict[int, int] = {}
     for block in blocks:
-        size = block.reserved or block.nbytes
+        size = block.reserved or _aligned(block.nbytes, alignment)
         change[block.start] = change.get(block.start, 0) + size
         change[block.last + 1] = change.get(block.last + 1, 0) - size
     alive = most = 0

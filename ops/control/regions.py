@@ -93,8 +93,11 @@ class If(RegionOp):
 
 
 class Call(RegionOp):
-    """The results of the region, whose parameters the operands are, of a tuple its elements one by one: what one call
-    hands to another, as a tuple it is one operand."""
+    """The results of the region, whose parameters the operands are, of a tuple its elements one by one.
+
+    What calls of a stage's program hand to each other is one operand so, however many tensors it has; elsewhere no
+    operand is a tuple.
+    """
 
     region_names = ("graph",)
 
@@ -102,6 +105,9 @@ class Call(RegionOp):
         check_count(self, regions)
         check_parameters(self, "graph", regions[0], [own for type in types for own in _spread(type)])
         return TupleType(result_types(regions[0]))
+
+    def inside(self, number: int, operand: int) -> int | None:
+        return operand  # without tuples
 
     def places(self, number: int, types: Sequence[Type]) -> list[range]:
         found: list[range] = []
