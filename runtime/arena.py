@@ -19,8 +19,10 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
 GOOD = 1.01
-"""An arena of this many times the lower bound is taken at once, as is one of all that is alive with its gaps; else other
+"""An arena of this many times the lower bound, gaps between aligned blocks included, is taken at once; else other
 orders are tried too."""
+FEW = 200
+"""Blocks up to which every order is tried to its end: what is moved ahead then has been seen in full."""
 
 REPAIRS = 2
 """Times that blocks which lie beyond the bound are placed anew, ahead of the others of an order."""
@@ -116,7 +118,7 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
         if block.tied is not None:
             groups.setdefault(block.tied[0], []).append(block)
     bound = most_alive(blocks)
-    good = max(int(GOOD * bound), most_alive(blocks, alignment))
+    good = GOOD * most_alive(blocks, alignment)
     best: tuple[int, list[int]] | None = None
     # The members of a group are made one after the other: the early ones of a group are clear of an earlier group
     # when that one is shifted upwards, and so is placed after it.
@@ -128,13 +130,18 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
             placed = _Placed(alignment)
             for members in late_first:
                 placed.add_group(members)
+            beyond: set[int] = set()
             for block in ordered:
                 placed.add(block)
+                if block.offset + block.nbytes > bound:
+                    beyond.add(id(block))
+                if best is not None and placed.size >= best[0] and len(alone) > FEW:
+                    break  # it will be no better
             if best is None or placed.size < best[0]:
                 best = placed.size, [block.offset for block in blocks]
             if best[0] <= good:
                 break
-            ordered.sort(key=lambda block: block.offset + block.nbytes <= bound)
+            ordered.sort(key=lambda block: id(block) not in beyond)
         if best[0] <= good:
             break
     assert best is not None
