@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
 from mspc.ir.location import Frames
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Literal, Module
@@ -165,6 +165,8 @@ class _GraphWriter:
         for number, node in enumerate(graph.nodes):
             self.names[node] = f"%{number}"
         self.trailers: dict[tuple[str, int], str] = {}
+        self.operators: dict[int, tuple[OpLike, list[str]]] = {}
+        """By the ids of operators, which are kept with their texts."""
 
     def operand(self, value: Value) -> str:
         name = self.names.get(value)
@@ -227,7 +229,7 @@ class _GraphWriter:
         text = f" {{instance name: {name_text(node.instance)}}}" if node.instance else ""
         if node.regions:
             text += f" {{regions: {', '.join(f'@{name_text(region.name)}' for region in node.regions)}}}"
-        attributes = _attributes_text(node.op.attributes())
+        attributes = self.attributes(node.op)
         if node.in_strategy is not None:
             attributes.append(strategy_text("in", node.in_strategy))
         if node.out_strategy is not None:
@@ -252,6 +254,13 @@ class _GraphWriter:
         if node.layout is not None:
             text += f" {{layout: {layouts_text(node.layout)}}}"
         return text
+
+    def attributes(self, op: OpLike) -> list[str]:
+        """The attributes of an operator, which many nodes may share."""
+        found = self.operators.get(id(op))
+        if found is None:
+            found = self.operators[id(op)] = op, _attributes_text(op.attributes())
+        return [*found[1]]
 
     def trailer(self, node: Node) -> str:
         key = (node.scope, id(node.frames))

@@ -184,10 +184,10 @@ def with_effects(
             places = op.places(number, [value.type for value in inputs])
             written |= {i for i, inside in enumerate(places) if not overwritten.isdisjoint(inside)}
         effect, sends = effect or found[1], sends or found[2]
-    effect = effect or bool(written)
-    effects: dict[str, Any] = {
-        "mutates": tuple(sorted(written)), "has_side_effect": effect, "is_collective": sends
-    }  # fmt: skip
+    effect, mutates = effect or bool(written), tuple(sorted(written))
+    if (op.mutates, op.has_side_effect, op.is_collective) == (mutates, effect, sends):
+        return op
+    effects: dict[str, Any] = {"mutates": mutates, "has_side_effect": effect, "is_collective": sends}
     return replace(op, **effects)
 
 
