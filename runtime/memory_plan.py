@@ -29,7 +29,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.loops import MakeStack
-from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems
+from mspc.ops.control.structural import MakeTuple, taken_elements
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_alive, most_of_classes
 from mspc.runtime.memory import (
@@ -180,10 +180,8 @@ class _Planner:
     def _shown(self, node: Node, parts: Mapping[Value, tuple[Part, ...]]) -> tuple[Part, ...] | None:
         """The memory that the node's result shows, None where it has its own."""
         op = node.op
-        if isinstance(op, TupleGetItem):
-            return (parts[node.inputs[0]][op.index],)
-        if isinstance(op, TupleGetItems):
-            return tuple(parts[node.inputs[0]][i] for i in op.indices)
+        if (taken := taken_elements(op)) is not None:
+            return tuple(parts[node.inputs[0]][i] for i in taken)
         if isinstance(op, MakeTuple | MakeStack):
             return tuple(part for value in node.inputs for part in parts[value])
         if node.op.is_view:

@@ -12,10 +12,10 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Scan, body_of
 from mspc.ops.control.regions import Call, emit_regions
-from mspc.ops.control.structural import CALL, MakeTuple, TupleGetItem, TupleGetItems
+from mspc.ops.control.structural import CALL, TupleGetItem
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.passes.pipelining.call_tuples import call_tuples
+from mspc.passes.pipelining.call_tuples import Tuples, call_tuples
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule, has_weights_apart, kinds_of
 from mspc.passes.pipelining.chunk_graphs import ChunkGraph, Key, chunk_graphs
 from mspc.passes.pipelining.placement import Placement
@@ -49,22 +49,15 @@ class StageProgram:
         self.graph, self.loop, self.stage, self.messages = graph, loop, stage, messages
         self.of: dict[Value, Value] = {}
         self._builder = Builder(Graph(""))
-        self._entries: dict[tuple[Value, int], Value] = {}
+        self._entries: dict[tuple[Value, int], Node] = {}
+        """Parts of what is given to the loop."""
+        self._first_part: dict[Value, Node] = {}
         self._values: dict[tuple[Value, int], Value] = {}
         """What this stage has of a micro-batch."""
         self._totals: dict[int, Value] = {}
         self._results: dict[int, list[Value]] = {}
         self._calls: dict[Key, Node] = {}
         """The first call of each graph."""
-        self._items: dict[tuple[Key, TupleGetItem | TupleGetItems], Node] = {}
-        """What takes results out of the first one."""
-        self._runs: dict[Key, int] = {}
-        """How often each was called so far."""
-        self._whole: dict[Key, Value] = {}
-        """What all calls of a graph read, as tuples; and the totals that the next call of a graph goes on with."""
-        self._totals_of: dict[Key, Value] = {}
-        self._kept: dict[tuple[Key, Node, int], Value] = {}
-        """What a graph keeps of a micro-batch for others, as tuples, by the first value in them."""
         self._readers: dict[Value, set[int]] = {}
         """The stages that read a value of a micro-batch which another graph makes."""
         if loop is not None:
@@ -82,10 +75,7 @@ class StageProgram:
                         for number in range(self.op.turns):
                             messages.tag((value, target, number))
             stage_of = {key: self._stage(key) for key in self.chunks.graphs}
-            self.tuples = call_tuples(
-                self.chunks.graphs, self.chunks.made_in, stage_of, self.op, self.body.parameters, self.body.results,
-                loop.inputs,
-            )  # fmt: skip
+            self.tuples = Tuples(call_tuples(self.chunks, stage_of, self.op, self.body, loop.inputs), self.op.turns)
 
     def _stage(self, key: Key) -> int:
         return self.messages.placement.stage(key.chunk)
@@ -138,6 +128,7 @@ class StageProgram:
             source, self.messages.distance(source, self.stage), tag, kind.shape, kind.dtype, number
         )
         made = b.emit(op, name=value.name)
+        made.type = kind  # the same one of every micro-batch
         made.attrs["reason"] = f"{_said(value)} is computed by stage {source}"
         return made
 
@@ -170,7 +161,11 @@ class StageProgram:
     def _run(self, chunk: ChunkGraph, number: int) -> None:
         loop = self.loop
         assert loop is not None
-        operands = self._operands(chunk, number)
+        own = self.tuples.of[chunk.key]
+        operands = [self._given(parameter, number) for parameter in own.single_given]
+        operands += [self._read(value, number) for value in own.single_read]
+        b = self._at(loop)
+        operands += self.tuples.operands(b, chunk.key, number, lambda parameter: self._given(parameter, number))
         b = self._at(loop)
         b.phase = "forward" if chunk.key.kind == FORWARD else "backward"
         first = self._calls.get(chunk.key)
@@ -182,66 +177,19 @@ class StageProgram:
         made.attrs[CALL] = number + 1
         made.attrs |= {WORK: chunk.key.kind, CHUNK: chunk.key.chunk, MICRO_BATCH: number}
         b.scope, b.frames = "", ()  # the call has them
-        self._take_apart(chunk, number, made)
+        apart = self.tuples.take_apart(b, chunk, number, made)
+        self._values |= {(value, number): mine for value, mine in apart.items()}
+        for place, result in enumerate(self.body.results):
+            if result in apart:
+                mine = apart[result]
+                if place < self.op.carried:
+                    self._totals[place] = mine
+                else:
+                    self._results.setdefault(place, []).append(mine)
         for value in chunk.results:
             for target in sorted(self._readers.get(value, set()) - {self.stage}):
                 tag = self.messages.tag((value, target, number))
                 self._send(value, self._values[value, number], target, tag, number)
-
-    def _operands(self, chunk: ChunkGraph, number: int) -> list[Value]:
-        """What a call is given, in the order of its graph's parameters."""
-        key, own = chunk.key, self.tuples[chunk.key]
-        operands = [self._given(parameter, number) for parameter in own.single_given]
-        operands += [self._read(value, number) for value in own.single_read]
-        if own.whole:
-            if key not in self._whole:
-                self._whole[key] = self._tuple([self._given(parameter, number) for parameter in own.whole])
-            operands.append(self._whole[key])
-        if own.totals:
-            if key not in self._totals_of:
-                self._totals_of[key] = self._tuple([self._given(parameter, number) for parameter in own.totals])
-            operands.append(self._totals_of[key])
-        return operands + [self._kept[maker, values[0], number] for maker, values in own.read]
-
-    def _tuple(self, values: Sequence[Value]) -> Value:
-        assert self.loop is not None
-        return self._at(self.loop).emit(MakeTuple(), *values)
-
-    def _take_apart(self, chunk: ChunkGraph, number: int, made: Node) -> None:
-        """Take the results of a call out of its tuple: those that calls go on with together, as tuples."""
-        own, carried = self.tuples[chunk.key], self.op.carried
-        index = {value: place for place, value in enumerate(chunk.results)}
-        totals = [self.body.results[self.places[parameter]] for parameter in own.totals]
-        self._runs[chunk.key] = runs = self._runs.get(chunk.key, 0) + 1
-        for values in own.kept:
-            items = TupleGetItems(tuple(index[value] for value in values))
-            self._kept[chunk.key, values[0], number] = self._taken(chunk.key, items, made)
-        goes_on = runs < self.op.turns
-        if totals and goes_on:
-            items = TupleGetItems(tuple(index[value] for value in totals))
-            self._totals_of[chunk.key] = self._taken(chunk.key, items, made)
-        apart = own.apart if goes_on else own.apart | set(totals)
-        for value in chunk.results:
-            if value in apart:
-                self._values[value, number] = self._taken(chunk.key, TupleGetItem(index[value]), made, value.name)
-        for place, result in enumerate(self.body.results):
-            if result in apart and result in index:
-                mine = self._values[result, number]
-                if place < carried:
-                    self._totals[place] = mine
-                else:
-                    self._results.setdefault(place, []).append(mine)
-
-    def _taken(self, key: Key, op: TupleGetItem | TupleGetItems, made: Node, name: str = "") -> Node:
-        """What a call of a graph hands on; of later calls a copy of the first one's, of the same type."""
-        b = self._builder
-        first = self._items.get((key, op))
-        if first is None:
-            found = self._items[key, op] = b.emit(op, made, name=name)
-            return found
-        found = copied_node(first, [made])
-        b.nodes.append(found)
-        return found
 
     def _given(self, parameter: Parameter, number: int) -> Value:
         loop, op, place = self.loop, self.op, self.places[parameter]
@@ -257,8 +205,20 @@ class StageProgram:
                 shrink_axis_mask=1, begin=(number, *[0] * (rank - 1)), end=(number + 1, *operand.shape[1:]),
                 strides=(1,) * rank,
             )  # fmt: skip
-            self._entries[operand, number] = self._at(loop).emit(part, operand, name=parameter.name)
+            self._entries[operand, number] = self._part(operand, part, parameter.name)
         return self._entries[operand, number]
+
+    def _part(self, operand: Value, part: StridedSlice, name: str) -> Node:
+        """What is of a micro-batch; of later ones a copy of the first one's, of the same type."""
+        assert self.loop is not None
+        b = self._at(self.loop)
+        first = self._first_part.get(operand)
+        if first is None:
+            found = self._first_part[operand] = b.emit(part, operand, name=name)
+            return found
+        found = copied_node(first, [operand], part)
+        b.nodes.append(found)
+        return found
 
     def _read(self, value: Node, number: int) -> Value:
         if (value, number) not in self._values:
