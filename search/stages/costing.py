@@ -19,7 +19,7 @@ from mspc.compiler.driver import Compiled
 from mspc.ir.graph import WORK, Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import taken_elements
 from mspc.ops.control.times import nodes_with_times
 from mspc.passes.pipelining.schedules import zero_bubble_h1
 from mspc.passes.pipelining.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
@@ -164,7 +164,7 @@ def _kept(work: Sequence[Node]) -> set[Node]:
     found: set[Node] = set()
     for node in work:
         for value in node.inputs if node not in forward else ():
-            if isinstance(value, Node) and isinstance(value.op, TupleGetItem) and value.inputs[0] in forward:
+            if isinstance(value, Node) and taken_elements(value.op) is not None and value.inputs[0] in forward:
                 found.add(value)
             elif isinstance(value, Node) and isinstance(value.op, ReceiveFromStage) and value in received:
                 found.add(value)
