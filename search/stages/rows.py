@@ -29,7 +29,7 @@ class StageRow:
     stage has ended its updates. idle: the share of it in which stages wait, in
     the mean. nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the
     choice has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them.
-    note: what there is to say of it."""
+    note: what there is to say of it. mesh: of the ranks of one stage, that layouts were searched for; "" for any."""
 
     name: str
     ranks: int
@@ -44,6 +44,7 @@ class StageRow:
     foreseen: float = 0.0
     compiled: int = 0
     note: str = ""
+    mesh: str = ""
 
     @property
     def content(self) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def measured(
         sum(map(times.idle_share, range(way.stages))) / way.stages,
         max(map(bytes_of, graphs.values())),
         max(memory_of(graph, network, compiled) for graph in graphs.values()),
-        compiled=len(graphs),
+        compiled=len(graphs), mesh=_mesh(network, way),
     )  # fmt: skip
     return row, _file(compiled, plan)
 
@@ -108,7 +109,13 @@ def foreseen(name: str, network: StagedNetwork, costs: UnitCosts, way: Way, bord
         float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
         "is foreseen by its units, of which each kind was compiled as a stage: with layers one by one it has "
         f"{network.operators(way.is_apart)} operators",
+        _mesh(network, way),
     )  # fmt: skip
+
+
+def _mesh(network: StagedNetwork, way: Way) -> str:
+    """The mesh that the layouts of a way were searched for; "" for any, and for layouts that were not."""
+    return "" if way.tensor else network.config.search_terms.mesh
 
 
 def _times(graph: Graph, machine: Machine) -> StageTimes:
