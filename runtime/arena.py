@@ -19,10 +19,10 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
 GOOD = 1.01
-"""An arena of this many times the lower bound, gaps between aligned blocks included, is taken at once; else other
-orders are tried too."""
+"""An arena of this many times the lower bound is taken at once; else other orders are tried too."""
 FEW = 200
-"""Blocks up to which every order is tried to its end: what is moved ahead then has been seen in full."""
+"""Blocks up to which every order is tried to its end. Of more the gaps that alignment leaves between blocks count to
+the bound, and an order that can be no better ends early: what is moved ahead then has not been seen in full."""
 
 REPAIRS = 2
 """Times that blocks which lie beyond the bound are placed anew, ahead of the others of an order."""
@@ -118,7 +118,7 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
         if block.tied is not None:
             groups.setdefault(block.tied[0], []).append(block)
     bound = most_alive(blocks)
-    good = GOOD * most_alive(blocks, alignment)
+    good = GOOD * (bound if len(alone) <= FEW else most_alive(blocks, alignment))
     best: tuple[int, list[int]] | None = None
     # The members of a group are made one after the other: the early ones of a group are clear of an earlier group
     # when that one is shifted upwards, and so is placed after it.

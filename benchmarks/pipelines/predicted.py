@@ -50,6 +50,8 @@ WARM = 2
 OWN_CORE, ENOUGH, TRIES = 0.95, 5, 6
 """The part of a step in which a rank has a core at least, how many such steps are wanted, and the most runs for them.
 A rank that waits in MPI has its core, too."""
+WORKS = 0.02
+"""Seconds that a rank computes behind a message whose time is measured."""
 MESSAGE = """
 import sys, time
 import numpy as np
@@ -59,13 +61,14 @@ times = []
 for _ in range(51):
     comm.barrier(tuple(range(comm.size)))
     begin = time.perf_counter()
-    for sender in range(2 if comm.rank < 2 else 0):
-        if comm.rank == sender:
-            comm.send(array, 1 - sender, 1)
-        else:
-            comm.receive(sender, 1, array.shape, array.dtype)
-    times.append((time.perf_counter() - begin) / 2)
-if comm.rank == 0:
+    if comm.rank == 0:
+        comm.send(array, 1, 1)
+        while time.perf_counter() < begin + float(sys.argv[2]):
+            pass
+    if comm.rank == 1:
+        comm.receive(0, 1, array.shape, array.dtype)
+        times.append(time.perf_counter() - begin)
+if comm.rank == 1:
     print("seconds", sorted(times)[len(times) // 2])
 comm.finalize()
 """
@@ -155,8 +158,9 @@ def undisturbed(times: Any) -> list[bool]:
 
 
 def seconds_of_message(nbytes: int, ranks: int) -> float:
-    """What a message of so many bytes takes from one rank to another under MPI."""
-    command = mpirun_command(ranks, [sys.executable, "-c", MESSAGE, str(nbytes)])
+    """What a message of so many bytes takes from one rank to another under MPI, while the sender computes. Where that
+    is nearly as long as the sender computes, messages wait for their sender: no timeline knows how long."""
+    command = mpirun_command(ranks, [sys.executable, "-c", MESSAGE, str(nbytes), str(WORKS)])
     done = subprocess.run(command, env=mpirun_environment(), capture_output=True, text=True, check=True)
     return float(done.stdout.split("seconds ")[1].split()[0])
 
@@ -193,6 +197,8 @@ def compare(
             apart = alone(case, schedule, folder)
             graphs = apart.graphs
             known |= {n: seconds_of_message(n, case.ranks) for n in apart.message_bytes() - known.keys()}
+            for nbytes in [n for n in apart.message_bytes() if known[n] > WORKS / 2]:
+                out(f"note: a message of {nbytes} bytes takes {_ms(known[nbytes])}: it waits for its sender")
             first = apart.timeline(known.__getitem__)
             other = graphs_of(simulated(case, times_of, folder)[0], case.ranks) if times_of else graphs
             times = together(case, times_of or schedule, folder, other)
