@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import seconds
 from mspc.compiler.driver import Compiled
-from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.output.stage_times import StageTimes, stage_times, timeline_of
+from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan
 from mspc.search.stages.costing import bytes_of, memory_of, parts_of_units
@@ -65,7 +62,7 @@ def measured(
     stages = [tuple(chunks[chunk] for chunk in walk.schedule.chunks_of(stage)) for stage in range(way.stages)]
     alike = [min((o for o in range(way.stages) if stages[o] == own), key=lambda o: -walk.kept(o)) for own in stages]
     graphs = {stage: compiled.rank_graph(stage * compiled.config.ranks) for stage in sorted(set(alike))}
-    known = {stage: _times(graph, machine) for stage, graph in graphs.items()}
+    known = {stage: predicted_times(graph, machine) for stage, graph in graphs.items()}
     of_stages = [_of_chunks(known[like], walk, like, stage) for stage, like in enumerate(alike)]
     times = timeline_of(compiled.graph.attrs, of_stages)
     row = StageRow(
@@ -116,11 +113,6 @@ def foreseen(name: str, network: StagedNetwork, costs: UnitCosts, way: Way, bord
 def _mesh(network: StagedNetwork, way: Way) -> str:
     """The mesh that the layouts of a way were searched for; "" for any, and for layouts that were not."""
     return "" if way.tensor else network.config.search_terms.mesh
-
-
-def _times(graph: Graph, machine: Machine) -> StageTimes:
-    rates = partial(seconds, machine=machine)
-    return StageTimes.of(graph, rates, rates, sends=False)
 
 
 def _of_chunks(times: StageTimes, walk: Walk, like: int, stage: int) -> StageTimes:
