@@ -103,10 +103,11 @@ def _shown_by_regions(node: Node, known: dict[Graph, frozenset[Value]]) -> Seque
         if shown is None:
             updates = Updates(region)
             shown = known[region] = frozenset(p for value in region.results for p in updates.parameters(value))
+        if not shown:
+            continue
         parameters = region.parameters
-        for operand in range(len(node.inputs)):
-            inside = op.inside(number, operand)
-            if inside is not None and parameters[inside] in shown:
+        for operand, inside in enumerate(op.places(number, [value.type for value in node.inputs])):
+            if any(parameters[place] in shown for place in inside):
                 found.add(operand)
     return sorted(found)
 

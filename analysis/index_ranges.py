@@ -29,9 +29,9 @@ def _look(
         if computed or _only_moves(node):
             held[node] = frozenset(p for value in node.inputs for p in held.get(value, ()))
         for number, region in enumerate(node.regions):
-            for index, value in enumerate(node.inputs):
-                place = node.op.inside(number, index)  # type: ignore[attr-defined]  # it runs graphs
-                if place is not None and value in held:
+            places = node.op.places(number, [v.type for v in node.inputs])  # type: ignore[attr-defined]  # runs graphs
+            for value, inside in zip(node.inputs, places, strict=True):
+                for place in inside if value in held else ():
                     held[region.parameters[place]] = held[value]
             _look(region, held, found, computed)
         types = [value.type for value in node.inputs if isinstance(value.type, TensorType)]

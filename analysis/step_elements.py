@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.types import TensorType
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import taken_elements
 from mspc.ops.op import Op
 
 
@@ -28,4 +28,4 @@ def step_elements(program: Graph) -> int:
 
 
 def _of_nodes(graph: Graph) -> int:
-    return sum(elements(node) for node in graph.nodes if not isinstance(node.op, TupleGetItem))
+    return sum(elements(node) for node in graph.nodes if taken_elements(node.op) is None)

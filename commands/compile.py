@@ -42,7 +42,7 @@ class CompileOptions:
     where there are more than `few`. few: so many at most are written where their networks are their own; 0 for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
-    are sharded. schedule: where the timeline of stages goes, if anywhere.
+    are sharded. schedule: where the timeline of stages goes, if anywhere; machine: whose times it has, by name or file.
     loudness: what is printed beside what was requested. all_rows: of the tables, not a summary.
     """
 
@@ -58,6 +58,7 @@ class CompileOptions:
     weights: bool = False
     strategies: Path | None = None
     schedule: Path | None = None
+    machine: str = ""
     loudness: Loudness = NORMAL
     all_rows: bool = False
 
@@ -124,7 +125,12 @@ def _check_files(options: CompileOptions) -> None:
     if options.schedule is not None:
         from mspc.commands.report.stage_times import check_picture  # late: few compiles have stages
 
-        check_picture(options.schedule)
+        check_picture(options.schedule, options.machine)
+    elif options.machine:
+        raise MspcError(
+            f"--machine {options.machine} says whose times --schedule has, which is not there",
+            notes=["add --schedule FILE.svg"],
+        )
 
 
 def _write_others(options: CompileOptions, compiled: Compiled, report: Report) -> None:
@@ -132,7 +138,7 @@ def _write_others(options: CompileOptions, compiled: Compiled, report: Report) -
     if options.schedule is not None:
         from mspc.commands.report.stage_times import write_picture  # late, as above
 
-        write_picture(compiled, options.schedule)
+        write_picture(compiled, options.schedule, options.machine)
     if options.json is not None:
         write_json(report.as_dict(), options.json)
 

@@ -90,9 +90,15 @@ def meshes_of(text: str | None) -> tuple[str, ...]:
     return tuple("x".join(str(int(s)) for s in part.split("x")) for part in dict.fromkeys(parts))
 
 
-def cases_of(ranks: Sequence[int], meshes: Sequence[str]) -> list[tuple[int | None, str]]:
-    """(ranks, mesh) of everything that is requested; None for the script's own number of ranks."""
+def cases_of(
+    ranks: Sequence[int], meshes: Sequence[str], stages: Sequence[int] | None = None
+) -> list[tuple[int | None, str]]:  # fmt: skip
+    """(ranks, mesh) of everything that is requested; None for the script's own number of ranks. stages: where they are
+    asked for their numbers, () for all: a mesh is of the ranks of one stage then."""
     sizes = {mesh: math.prod(map(int, mesh.split("x"))) for mesh in meshes}
+    if stages is not None and meshes:
+        every = {mesh: ranks or [size * count for count in stages] or [None] for mesh, size in sizes.items()}
+        return [(number, mesh) for mesh, numbers in every.items() for number in numbers]
     found: list[tuple[int | None, str]] = []
     for number in dict.fromkeys([*ranks, *sizes.values()]):
         found += [(number, mesh) for mesh in [m for m, size in sizes.items() if size == number] or [""]]
@@ -106,7 +112,7 @@ def search_target(target: str, options: SearchOptions) -> None:
         MspcError: every mistake of the command, the script or the network.
     """
     check_json(options.compile.json)
-    cases = cases_of(options.ranks, options.meshes)
+    cases = cases_of(options.ranks, options.meshes, options.stages)
     _check(options, len(cases))
     machine = machine_of(options.machine)
     loudness = options.compile.loudness
@@ -123,7 +129,8 @@ def search_target(target: str, options: SearchOptions) -> None:
                 options.seconds,
             )  # fmt: skip
             if options.explain:
-                explain_node(launched.captured, asked, options.explain, options.top, options.compile.json)
+                captured, asked = _of_one_stage(launched.captured, asked, options)
+                explain_node(captured, asked, options.explain, options.top, options.compile.json)
                 return
             if options.compare is not None:
                 compare_plans(launched.captured, asked, options.compare, options.compile.json)
@@ -147,10 +154,22 @@ def _plans(
         from mspc.search.stages.launch import search_in_stages  # late: few networks have stages
 
         stages = options.stages if options.stages is not None else (own,) if own > 1 else ()
-        return search_in_stages(captured, asked, AskedStages(stages, options.micro_batches, options.top), tell)
+        numbers = AskedStages(stages, options.micro_batches, options.top, asked.mesh)
+        return search_in_stages(captured, asked, numbers, tell)
     same = next((p for p in known if isinstance(p, Plans) and p.plans[0].ranks == asked.ranks), None)
     left_out = () if same is None else (WAYS[:1], same.usual)
     return plans_for(captured, asked, tell, *left_out)
+
+
+def _of_one_stage(
+    captured: CapturedCall, asked: PlanRequest, options: SearchOptions
+) -> tuple[CapturedCall, PlanRequest]:  # fmt: skip
+    """What layouts are explained for: the ranks of one stage, where stages are asked for. Raises MspcError."""
+    if options.stages is None:
+        return captured, asked
+    from mspc.search.stages.launch import of_one_stage  # late, as above
+
+    return of_one_stage(captured, asked, AskedStages(options.stages, mesh=asked.mesh))
 
 
 def _tell(found: Sequence[Plans | StagePlans], machine: Machine, options: SearchOptions) -> None:
@@ -178,13 +197,15 @@ def _check(options: SearchOptions, cases: int) -> None:
     if options.explain and options.compare is not None:
         raise MspcError("--explain and --compare are questions of their own", notes=["ask one after the other"])
     single = "--explain" if options.explain else "--compare" if options.compare is not None else ""
-    if options.explain and (options.stages is not None or options.micro_batches):
+    if options.explain and options.micro_batches:
         raise MspcError(
-            "--explain tells of the layouts within a stage, and not of stages",
-            notes=["ask without --stages and --micro-batches, for the ranks of one stage"],
+            "--explain tells of the layouts of the script's own micro-batches", notes=["ask without --micro-batches"]
+        )
+    if options.meshes and options.micro_batches and options.stages is None:
+        raise MspcError(
+            "--mesh is of all ranks in one stage, and --micro-batches looks for stages of any number of ranks",
+            notes=["say with --stages how many stages there are: a mesh is of the ranks of one of them then"],
         )  # fmt: skip
-    if options.meshes and (options.stages is not None or options.micro_batches):
-        raise MspcError("--mesh is of all ranks in one stage, and --stages divides them", notes=["give one of both"])
     if options.out is not None:
         if single:
             raise MspcError(f"--out has no meaning beside {single}, which looks for no plan")

@@ -49,6 +49,9 @@ def print_stage_plans(found: Sequence[StagePlans], machine: Machine, top: int) -
     numbers = (0, 2, 4, 5, 6, 7, 8)
     print_table(Table(f"plans in stages, the fastest first, on {machine.name}", HEADINGS, rows, numbers, (9,)))
     for plans in found:
+        mesh = next((row.mesh for row in plans.plans[:top] if row.mesh), "")
+        if mesh:
+            print_line(f"note: layouts are those that the search finds on a mesh of {mesh} in every stage")
         for row in plans.plans[:top]:
             if row.note:
                 print_line(f"note: {row.name} on {row.ranks} ranks {row.note}")

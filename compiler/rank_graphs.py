@@ -9,7 +9,7 @@ from typing import Any
 from mspc.ir.copies import copied_node, copied_parameter, copied_region
 from mspc.ir.graph import Graph, Node, OpLike, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.text.printer import OpenText, print_graph
+from mspc.ir.text.printer import OpenText, OperatorTexts, print_graph
 from mspc.ir.varying import VaryingConstant
 from mspc.passes.base import OnPass, PassManager, find_pass, run_passes
 from mspc.passes.per_rank.rank_kinds import RankKindParts, VaryingParts, own_constant, own_op, varies
@@ -52,6 +52,8 @@ class StageOfKind:
     graph: Graph
     changed: bool
     same: StageOfKind | None = None
+    texts: OperatorTexts = field(default_factory=OperatorTexts)
+    """Of operators that other stages have, too."""
     _text: OpenText | None = None
     _last: tuple[int, str] | None = None
     """A rank, and its text."""
@@ -68,7 +70,7 @@ class StageOfKind:
         if any(isinstance(value, VaryingConstant) for each in self.graph.graphs() for value in each.results):
             return print_graph(copied(self.graph, rank, parts))
         if self._text is None:
-            self._text = OpenText(self.graph, varies)
+            self._text = OpenText(self.graph, varies, self.texts)
 
         ops: dict[int, OpLike] = {}
 
@@ -231,13 +233,14 @@ class RankGraphs:
             self.on_pass(self.passes[0], graph, changed)
         last = self.passes[-1]
         before: StageOfKind | None = None
+        texts: OperatorTexts = {}
         for name in self.passes:
             if name != self.passes[0]:
                 graph, changed = manager.apply(find_pass(name, self.options.get(name)), graph)
             same = None if changed else before
             if name in wanted:
                 own = graph if name == last else copied(graph) if same is None else same.graph
-                before = stages[name] = StageOfKind(own, changed, same)
+                before = stages[name] = StageOfKind(own, changed, same, texts)
             elif changed:
                 before = None
         return stages

@@ -47,9 +47,17 @@ def stage_times(
     Raises:
         MspcError: there are no micro-batches.
     """
+    if own is None and way is None:
+        return timeline_of(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
     rates = partial(seconds, machine=machine)
     programs = [StageTimes.of(graph, own or rates, way or rates, sends=own is not None) for graph in graphs]
     return timeline_of(graphs[0].attrs, programs)
+
+
+def predicted_times(graph: Graph, machine: Machine) -> StageTimes:
+    """What the program of a stage takes on a machine."""
+    rates = partial(seconds, machine=machine)
+    return StageTimes.of(graph, rates, rates, sends=False)
 
 
 def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> Timeline:
@@ -63,7 +71,7 @@ def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> Tim
     if micro_batches > sum(len(each) for program in programs for each in program.times.values()):
         raise MspcError(f"the program works on micro-batch {micro_batches - 1}, and not on all of those before it")
     schedule = chosen_schedule(attrs, micro_batches)
-    times = {key: sum(each) / len(each) for program in programs for key, each in program.times.items()}
+    times = {key: program.mean(*key) for program in programs for key in program.times}
     every = {(chunk, kind): times.get((chunk, kind), 0.0) for chunk in range(schedule.chunks) for kind in KINDS}
     for chunk in range(schedule.chunks):
         every[chunk, BACKWARD] = every[chunk, BACKWARD] or every[chunk, INPUT_GRADIENT] + every[chunk, WEIGHT_GRADIENT]
@@ -90,6 +98,11 @@ class StageTimes:
     micro_batches: set[int] = field(default_factory=set[int])
     behind: float = 0.0
     awaited: set[int] = field(default_factory=set[int])
+
+    def mean(self, chunk: int, kind: str) -> float:
+        """The time of a kind of work on one micro-batch, 0 where there is none."""
+        found = self.times.get((chunk, kind), ())
+        return sum(found) / len(found) if found else 0.0
 
     @staticmethod
     def of(graph: Graph, own: Seconds, way: Seconds, sends: bool) -> StageTimes:

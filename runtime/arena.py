@@ -20,6 +20,9 @@ from mspc.ir.types import TensorType
 
 GOOD = 1.01
 """An arena of this many times the lower bound is taken at once; else other orders are tried too."""
+FEW = 200
+"""Blocks up to which every order is tried to its end. Of more the gaps that alignment leaves between blocks count to
+the bound, and an order that can be no better ends early: what is moved ahead then has not been seen in full."""
 
 REPAIRS = 2
 """Times that blocks which lie beyond the bound are placed anew, ahead of the others of an order."""
@@ -115,6 +118,7 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
         if block.tied is not None:
             groups.setdefault(block.tied[0], []).append(block)
     bound = most_alive(blocks)
+    good = GOOD * (bound if len(alone) <= FEW else most_alive(blocks, alignment))
     best: tuple[int, list[int]] | None = None
     # The members of a group are made one after the other: the early ones of a group are clear of an earlier group
     # when that one is shifted upwards, and so is placed after it.
@@ -126,14 +130,19 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
             placed = _Placed(alignment)
             for members in late_first:
                 placed.add_group(members)
+            beyond: set[int] = set()
             for block in ordered:
                 placed.add(block)
+                if block.offset + block.nbytes > bound:
+                    beyond.add(id(block))
+                if best is not None and placed.size >= best[0] and len(alone) > FEW:
+                    break  # it will be no better
             if best is None or placed.size < best[0]:
                 best = placed.size, [block.offset for block in blocks]
-            if best[0] <= GOOD * bound:
+            if best[0] <= good:
                 break
-            ordered.sort(key=lambda block: block.offset + block.nbytes <= bound)
-        if best[0] <= GOOD * bound:
+            ordered.sort(key=lambda block: id(block) not in beyond)
+        if best[0] <= good:
             break
     assert best is not None
     for block, offset in zip(blocks, best[1], strict=True):
@@ -141,11 +150,11 @@ def assign(blocks: Sequence[MemoryBlock], alignment: int) -> int:
     return best[0]
 
 
-def most_alive(blocks: Sequence[MemoryBlock]) -> int:
-    """Most bytes alive while one node runs: no arena can be smaller."""
+def most_alive(blocks: Sequence[MemoryBlock], alignment: int = 1) -> int:
+    """Most bytes alive while one node runs: no arena can be smaller. alignment: of which all sizes are multiples."""
     change: dict[int, int] = {}
     for block in blocks:
-        size = block.reserved or block.nbytes
+        size = block.reserved or _aligned(block.nbytes, alignment)
         change[block.start] = change.get(block.start, 0) + size
         change[block.last + 1] = change.get(block.last + 1, 0) - size
     alive = most = 0

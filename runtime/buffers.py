@@ -17,7 +17,7 @@ from mspc.analysis.aliasing import aliased_operands
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.types import TensorType, TupleType
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import TupleGetItem, taken_elements
 from mspc.ops.op import Op
 from mspc.runtime.available_memory import REMEDY, shown_bytes
 from mspc.runtime.backend import NumPyBackend
@@ -183,9 +183,9 @@ def _ends(
         if index in into:  # what runs graphs may have no place all the same, and hand out its operands
             makers |= {(index, element) for element in range(len(element_types(node.type)))}
             made[node] = index
-        elif isinstance(node.op, TupleGetItem) and node.inputs[0] in made:
+        elif node.inputs and node.inputs[0] in made and (taken := taken_elements(node.op)) is not None:
             own = made[node.inputs[0]]
-            makers = {m for m in shown[node.inputs[0]] if m[0] != own or m[1] == node.op.index}
+            makers = {m for m in shown[node.inputs[0]] if m[0] != own or m[1] in taken}
         if not makers:
             continue
         shown[node] = makers

@@ -31,7 +31,7 @@ from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Loop, MakeStack
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.control.structural import MakeTuple, taken_elements
 from mspc.ops.op import Op
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_alive, most_of_classes
 from mspc.runtime.late_readers import late_readers
@@ -204,8 +204,8 @@ class _Planner:
     def _shown(self, node: Node, parts: Mapping[Value, tuple[Part, ...]]) -> tuple[Part, ...] | None:
         """The memory that the node's result shows, None where it has its own."""
         op = node.op
-        if isinstance(op, TupleGetItem):
-            return (parts[node.inputs[0]][op.index],)
+        if (taken := taken_elements(op)) is not None:
+            return tuple(parts[node.inputs[0]][i] for i in taken)
         if isinstance(op, MakeTuple | MakeStack):
             return tuple(part for value in node.inputs for part in parts[value])
         if node.op.is_view or isinstance(node.op, SendToStage):
@@ -305,11 +305,13 @@ class _Planner:
         pairs = self.replaced.get(node.regions[0], {})
         own = self.parts[node]
         number = next(k for k, part in enumerate(own) if isinstance(part, int) and self.cells[part] is made)
-        parts = self.parts[node.inputs[pairs[number]]] if number in pairs else ()
-        every = [part for value in node.inputs for part in self.parts[value]]
-        if len(parts) != 1 or not isinstance(parts[0], int) or every.count(parts[0]) != 1:
+        if number not in pairs:
             return None
-        return self.cells[parts[0]].block if self._dies(parts[0], index, made.type.dtype, made.nbytes) else None
+        every = [part for value in node.inputs for part in self.parts[value]]  # one for each parameter of the graph
+        part = every[pairs[number]] if len(every) == len(node.regions[0].parameters) else None
+        if not isinstance(part, int) or every.count(part) != 1:
+            return None
+        return self.cells[part].block if self._dies(part, index, made.type.dtype, made.nbytes) else None
 
     def _dies(self, part: int, index: int, dtype: DType, nbytes: int) -> bool:
         """Whether the node at `index` is the last to touch the cell, and may overwrite it by a result of this size."""

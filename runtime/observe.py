@@ -18,6 +18,7 @@ from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Parameter, V
 from mspc.ir.layout import Layout
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.loops import Scan, body_of
+from mspc.ops.control.regions import spread
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend
@@ -109,7 +110,7 @@ class _Walk:
         if isinstance(node.op, Scan) and node.op.micro_batches:
             return partial(self._turns, node, node.op)
         if WORK in node.attrs:
-            return partial(self._one_micro_batch, node.regions[0], int(node.attrs[MICRO_BATCH]))
+            return partial(self._work, node, int(node.attrs[MICRO_BATCH]))
         if node.regions:
             return self._regions.kernel(node)
         return None if self.kernel_of is None else self.kernel_of(node, self.backend)
@@ -126,6 +127,10 @@ class _Walk:
         entries = zip(body.results[op.carried :], zip(*kept[:: -1 if op.reverse else 1], strict=True), strict=True)
         stacks = [list(rows) if isinstance(value.type, StackType) else np.stack(rows) for value, rows in entries]
         return (*carried, *stacks)
+
+    def _work(self, node: Node, number: int, *operands: Any) -> tuple[Array, ...]:
+        """The call of a stage's program that works on a micro-batch."""
+        return self._one_micro_batch(node.regions[0], number, *spread(node, operands))
 
     def _one_micro_batch(self, graph: Graph, number: int, *operands: Array) -> tuple[Array, ...]:
         """A graph on a micro-batch, with the random numbers that the call of a stage's program draws."""

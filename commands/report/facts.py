@@ -15,7 +15,7 @@ from mspc.ir.location import Frames
 from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange, LocalSlice
-from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGetItems
 from mspc.ops.op import Op, has_gpu_kernel
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 3
 """Lines of the script that are named for an operator that a GPU has no kernel for."""
-STRUCTURAL = (Depend, MakeTuple, TupleGetItem, Collective, LayoutChange)
+STRUCTURAL = (Depend, MakeTuple, TupleGetItem, TupleGetItems, Collective, LayoutChange)
 
 Shape = tuple[int, ...]
 

@@ -10,20 +10,23 @@ from mspc.ir.files.atomic_writing import write_atomically
 from mspc.output.schedule_svg import schedule_svg
 from mspc.output.schedule_text import schedule_text
 from mspc.output.stage_times import stage_times
+from mspc.search.calibration.machine_file import machine_of
 
 PICTURES = (".svg", ".txt")
 
 
-def check_picture(path: Path) -> None:
-    """Raises MspcError where a file is to be written in a form that there is not."""
+def check_picture(path: Path, machine: str = "") -> None:
+    """Raises MspcError where a file is to be written in a form that there is not, or there is no such machine."""
+    machine_of(machine)
     if path.suffix not in PICTURES:
         raise MspcError(f"--schedule {path}: its name ends in neither .svg nor .txt")
 
 
-def write_picture(compiled: Compiled, path: Path) -> None:
-    """Write the timeline in the form that the file's name asks for. Raises MspcError as `stage_times` does, and where
-    the file cannot be written."""
+def write_picture(compiled: Compiled, path: Path, machine: str = "") -> None:
+    """Write the timeline, by the times of a machine (its name or its file), in the form that the file's name asks for.
+    Raises MspcError as `stage_times` does, and where the file cannot be written."""
     config = compiled.config
-    times = stage_times([compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)])
+    graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
+    times = stage_times(graphs, machine_of(machine))
     text = schedule_svg(times) if path.suffix == ".svg" else schedule_text(times)
     write_atomically(path, lambda file: file.write(text.encode()))

@@ -14,6 +14,9 @@ SchedulePicture = Annotated[
     Path | None,
     typer.Option("--schedule", metavar="FILE", help="Write when each stage works on which micro-batch: .svg or .txt."),
 ]
+ScheduleMachine = Annotated[
+    str, typer.Option("--machine", metavar="NAME|FILE", help="The machine of --schedule, as of mspc search [h200].")
+]
 
 
 def compile_(
@@ -43,6 +46,7 @@ def compile_(
         typer.Option(metavar="FILE", help="A plan (of `mspc search --out`) or a strategy file; goes before shard()."),
     ] = None,
     schedule: SchedulePicture = None,
+    machine: ScheduleMachine = "",
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
@@ -68,6 +72,7 @@ def compile_(
             weights=weights,
             strategies=strategies,
             schedule=schedule,
+            machine=machine,
             loudness=Loudness(verbose, quiet),
             all_rows=all_rows,
         ),

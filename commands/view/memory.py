@@ -8,7 +8,7 @@ from mspc.analysis.lifetimes import last_reads, viewed_operands
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Value, element_types
 from mspc.ops.check_graph import check_graph
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import taken_elements
 from mspc.ops.op import Op
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_classes import CLASSES
@@ -61,7 +61,8 @@ def _last_reads(graph: Graph) -> dict[tuple[Value, int], int]:
     for index, node in enumerate(graph.nodes):
         until = last_of.get(node, index) if node.op.is_view else index
         for operand in node.inputs:
-            own = [node.op.index] if isinstance(node.op, TupleGetItem) else range(len(element_types(operand.type)))
+            taken = taken_elements(node.op)
+            own = range(len(element_types(operand.type))) if taken is None else taken
             found.update({(operand, k): max(until, found.get((operand, k), 0)) for k in own})
     for value in graph.results:
         found.update({(value, k): len(graph.nodes) for k in range(len(element_types(value.type)))})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
 from mspc.ir.location import Frames
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Literal, Module
@@ -25,6 +25,9 @@ from mspc.ir.text.values import (
 from mspc.ir.types import StackType, TensorType, Type
 
 _INDENT = "      "
+
+OperatorTexts = dict[int, tuple[OpLike, list[str]]]
+"""The texts of the attributes of operators by the ids of these, which stand with them, so that they stay."""
 
 
 def print_graph(graph: Graph) -> str:
@@ -48,10 +51,13 @@ class OpenText:
 
     Args:
         is_open: whether a node's operator or constants are still to come; its types and its place are not.
+        known: of operators that other graphs have, too; it is added to.
     """
 
-    def __init__(self, graph: Graph, is_open: Callable[[Node], bool]) -> None:
-        lines, writers = _module_lines(Module(graph.name, graph.graphs()), is_open)
+    def __init__(
+        self, graph: Graph, is_open: Callable[[Node], bool], known: OperatorTexts | None = None
+    ) -> None:  # fmt: skip
+        lines, writers = _module_lines(Module(graph.name, graph.graphs()), is_open, known)
         self._parts: list[str] = []
         self._open: list[tuple[Node, _GraphWriter] | None] = [None]
         first = 0
@@ -76,10 +82,11 @@ class OpenText:
 
 
 def _module_lines(
-    module: Module, is_open: Callable[[Node], bool] | None = None
+    module: Module, is_open: Callable[[Node], bool] | None = None, known: OperatorTexts | None = None
 ) -> tuple[list[str], list[_GraphWriter]]:
     """(the lines of a file, the writers of its graphs). With `is_open` the attributes are left out too."""
     main = module.main
+    operators = {} if known is None else known
     lines = [f"#IR entry      : @{name_text(module.entry)}"]
     if module.dialect:
         lines.append(f"#IR dialect    : {module.dialect}")
@@ -128,7 +135,7 @@ def _module_lines(
             lines.append(f"subgraph @{name_text(graph.name)}({operands}) {{")
         every = (item for each in numbers_in.values() for item in each.items())
         seen = dict(every) if module.dialect else numbers
-        writer = _GraphWriter(graph, seen, lines, header, elsewhere, together, common)
+        writer = _GraphWriter(graph, seen, lines, header, elsewhere, together, common, operators)
         writer.write(is_open)
         writers.append(writer)
         lines.append("}")
@@ -151,7 +158,7 @@ class _GraphWriter:
     def __init__(
         self, graph: Graph, parameters: Mapping[Parameter, int], lines: list[str], header: int,
         elsewhere: Mapping[Node, str], together: dict[Parameter, list[Parameter]],
-        common: Mapping[Value, str],
+        common: Mapping[Value, str], operators: OperatorTexts,
     ) -> None:  # fmt: skip
         self.graph = graph
         self.lines = lines
@@ -165,6 +172,7 @@ class _GraphWriter:
         for number, node in enumerate(graph.nodes):
             self.names[node] = f"%{number}"
         self.trailers: dict[tuple[str, int], str] = {}
+        self.operators = operators
 
     def operand(self, value: Value) -> str:
         name = self.names.get(value)
@@ -227,7 +235,7 @@ class _GraphWriter:
         text = f" {{instance name: {name_text(node.instance)}}}" if node.instance else ""
         if node.regions:
             text += f" {{regions: {', '.join(f'@{name_text(region.name)}' for region in node.regions)}}}"
-        attributes = _attributes_text(node.op.attributes())
+        attributes = self.attributes(node.op)
         if node.in_strategy is not None:
             attributes.append(strategy_text("in", node.in_strategy))
         if node.out_strategy is not None:
@@ -252,6 +260,13 @@ class _GraphWriter:
         if node.layout is not None:
             text += f" {{layout: {layouts_text(node.layout)}}}"
         return text
+
+    def attributes(self, op: OpLike) -> list[str]:
+        """The attributes of an operator, which many nodes may share."""
+        found = self.operators.get(id(op))
+        if found is None:
+            found = self.operators[id(op)] = op, _attributes_text(op.attributes())
+        return [*found[1]]
 
     def trailer(self, node: Node) -> str:
         key = (node.scope, id(node.frames))

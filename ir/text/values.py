@@ -44,6 +44,7 @@ def name_text(name: str) -> str:
     return quoted(name).translate(_ESCAPES)
 
 
+@lru_cache(maxsize=1 << 12)
 def key_text(key: str) -> str:
     """The key of an attribute: a bare word, else quoted."""
     return key if _WORD.match(key) else quoted(key)

@@ -52,6 +52,11 @@ class RegionOp(Op, abstract=True):
         """The number of the parameter of region `number` that stands for an operand; None where none does."""
         raise NotImplementedError(self.name)
 
+    def places(self, number: int, types: Sequence[Type]) -> list[range]:
+        """For operands of these types the numbers of the parameters of region `number` that stand for each."""
+        inside = [self.inside(number, operand) for operand in range(len(types))]
+        return [range(0) if place is None else range(place, place + 1) for place in inside]
+
     @property
     def passed_operands(self) -> range:
         """Operands that may be results, whatever the regions do."""
@@ -88,17 +93,46 @@ class If(RegionOp):
 
 
 class Call(RegionOp):
-    """The results of the region, whose parameters the operands are."""
+    """The results of the region, whose parameters the operands are, of a tuple its elements one by one.
+
+    What calls of a stage's program hand to each other is one operand so, however many tensors it has; elsewhere no
+    operand is a tuple.
+    """
 
     region_names = ("graph",)
 
     def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
         check_count(self, regions)
-        check_parameters(self, "graph", regions[0], types)
+        check_parameters(self, "graph", regions[0], [own for type in types for own in _spread(type)])
         return TupleType(result_types(regions[0]))
 
     def inside(self, number: int, operand: int) -> int | None:
-        return operand
+        return operand  # without tuples
+
+    def places(self, number: int, types: Sequence[Type]) -> list[range]:
+        found: list[range] = []
+        begin = 0
+        for type in types:
+            end = begin + len(_spread(type))
+            found.append(range(begin, end))
+            begin = end
+        return found
+
+
+def _spread(type: Type) -> tuple[Type, ...]:
+    """The types of the parameters that stand for an operand of a call."""
+    return type.elements if isinstance(type, TupleType) else (type,)
+
+
+def spread(node: Node, operands: Sequence[Any]) -> list[Any]:
+    """Of what a call is given for each of its operands what its region is given for each of its parameters."""
+    found: list[Any] = []
+    for value, given in zip(node.inputs, operands, strict=True):
+        if isinstance(value.type, TupleType):
+            found += given
+        else:
+            found.append(given)
+    return found
 
 
 def emit_regions(b: Builder, op: RegionOp, inputs: Sequence[Value], regions: Sequence[Graph], name: str = "") -> Node:
@@ -146,12 +180,14 @@ def with_effects(
             if known is not None:
                 known[region] = found
         overwritten = found[0]
-        written |= {i for i in range(len(inputs)) if op.inside(number, i) in overwritten} if overwritten else set()
+        if overwritten:
+            places = op.places(number, [value.type for value in inputs])
+            written |= {i for i, inside in enumerate(places) if not overwritten.isdisjoint(inside)}
         effect, sends = effect or found[1], sends or found[2]
-    effect = effect or bool(written)
-    effects: dict[str, Any] = {
-        "mutates": tuple(sorted(written)), "has_side_effect": effect, "is_collective": sends
-    }  # fmt: skip
+    effect, mutates = effect or bool(written), tuple(sorted(written))
+    if (op.mutates, op.has_side_effect, op.is_collective) == (mutates, effect, sends):
+        return op
+    effects: dict[str, Any] = {"mutates": mutates, "has_side_effect": effect, "is_collective": sends}
     return replace(op, **effects)
 
 
@@ -167,6 +203,8 @@ def type_by_regions(node: Node) -> TupleType:
         raise MspcError(f"{node.op.name}: it runs no graphs, and is given {names}")
     found = node.op.results_of(node.regions, [value.type for value in node.inputs])
     told = with_effects(node.op, node.inputs, node.regions)
+    if any(isinstance(node.inputs[i].type, TupleType) for i in told.mutates):
+        raise MspcError(f"{node.op.name}: its graphs overwrite operands {told.mutates}, of which one is a tuple")
     if not {*told.mutates} <= {*node.op.mutates}:
         wanted = f"its graphs overwrite operands {told.mutates}"
         raise MspcError(f"{node.op.name}: mutates is {node.op.mutates}, but {wanted}")

@@ -50,6 +50,31 @@ class TupleGetItem(Op):
         return inputs[0][self.index]
 
 
+class TupleGetItems(Op):
+    """Some elements of a tuple, a tuple again."""
+
+    takes_complex = True
+    indices: tuple[int, ...] = ()
+    is_view = True
+    bprop = NotDifferentiable("differentiation looks through tuples")
+
+    def infer(self, *types: Type) -> Type:
+        (whole,) = types
+        if not isinstance(whole, TupleType) or not all(0 <= i < len(whole.elements) for i in self.indices):
+            raise MspcError(f"TupleGetItems: there are no elements {self.indices} in {whole}")
+        return TupleType(tuple(whole.elements[i] for i in self.indices))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return tuple(inputs[0][i] for i in self.indices)
+
+
+def taken_elements(op: object) -> tuple[int, ...] | None:
+    """Which elements of its operand, a tuple, an operator takes; None where it reads it otherwise."""
+    if isinstance(op, TupleGetItem):
+        return (op.index,)
+    return op.indices if isinstance(op, TupleGetItems) else None
+
+
 class Depend(Op):
     """The first operand, once all others have run."""
 

@@ -5,7 +5,8 @@ Input:  `%1 = If(%0, %x, %y, Tensor(2.0)) {regions: @then, @else}` of which nobo
 Output: `%1 = If(%0, %x) {regions: @then, @else}`, whose regions return one tensor, and have 2.0 where they read it
 
 A loop goes on carrying what another result, or its condition, comes from. Nodes that run the same regions are changed
-together, where what they do not need is the same.
+together, where what they do not need is the same. A tuple that calls alone are given loses the elements that they do
+not read.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from dataclasses import replace
 from typing import cast
 
 from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.types import TupleType, Type
 from mspc.ir.varying import VaryingConstant
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.loops import Loop, While
-from mspc.ops.control.regions import If, RegionOp, with_effects
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.regions import Effects, If, RegionOp, with_effects
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems, taken_elements
 
 
 def simplify_borders(program: Graph) -> bool:
@@ -38,7 +40,7 @@ def simplify_borders(program: Graph) -> bool:
     met = Counter(region for regions in groups for region in regions)
     changed = False
     for regions, nodes in groups.items():
-        if all(met[region] == 1 for region in regions) and len({_plain(node) for node in nodes}) == 1:
+        if all(met[region] == 1 for region in regions) and len({(_plain(node), _tuples(node)) for node in nodes}) == 1:
             changed |= _Border(regions, nodes, reads, "rank" not in program.attrs).simplify()
     reads.renumber_gradients()
     return changed
@@ -50,6 +52,12 @@ def _plain(node: Node) -> RegionOp:
     return replace(cast(RegionOp, node.op), **effects)
 
 
+def _tuples(node: Node) -> tuple[tuple[int, int], ...]:
+    """The operands that are tuples, with the numbers of their elements."""
+    types = enumerate(value.type for value in node.inputs)
+    return tuple((place, len(type.elements)) for place, type in types if isinstance(type, TupleType))
+
+
 class _Reads:
     """Who reads which results of nodes that run regions, in a program of these graphs."""
 
@@ -57,30 +65,47 @@ class _Reads:
         self.items: dict[Node, list[Node]] = {}
         self.whole: set[Value] = set()
         """Nodes whose tuple is read as it is."""
+        self.of_tuples: dict[Value, list[Node | None]] = {}
+        """Who reads the tuples that calls may be given; None where one is returned."""
         self._gradients: dict[Node, list[Node]] = {}
         self._moved: dict[Node, dict[int, int]] = {}
         for graph in graphs:
-            self.whole.update(value for value in graph.results if isinstance(value, Node) and value.regions)
+            for value in graph.results:
+                if isinstance(value, Node) and value.regions:
+                    self.whole.add(value)
+                elif isinstance(value.type, TupleType):
+                    self.of_tuples.setdefault(value, []).append(None)
             for node in graph.nodes:
                 if node.forward is not None and node.forward.regions and node.forward_input >= 0:
                     self._gradients.setdefault(node.forward, []).append(node)
                 for value in node.inputs:
                     if isinstance(value, Node) and value.regions:
-                        if isinstance(node.op, TupleGetItem):
+                        if taken_elements(node.op) is not None:
                             self.items.setdefault(value, []).append(node)
                         else:
                             self.whole.add(value)
+                    elif isinstance(value.type, TupleType):
+                        self.of_tuples.setdefault(value, []).append(node)
 
     def numbers(self, node: Node) -> set[int]:
         """The results that are read."""
         if node in self.whole:
             return set(range(len(node.type.elements)))  # type: ignore[union-attr]  # it is a tuple
-        return {item.op.index for item in self.items.get(node, ()) if isinstance(item.op, TupleGetItem)}
+        return {number for item in self.items.get(node, ()) for number in taken_elements(item.op) or ()}
 
     def renumber_results(self, node: Node, kept: Sequence[int]) -> None:
         for item in self.items.get(node, ()):
-            assert isinstance(item.op, TupleGetItem)
-            item.op = TupleGetItem(kept.index(item.op.index))
+            if isinstance(item.op, TupleGetItems):
+                item.op = TupleGetItems(tuple(map(kept.index, item.op.indices)))
+            else:
+                assert isinstance(item.op, TupleGetItem)
+                item.op = TupleGetItem(kept.index(item.op.index))
+
+    def can_narrow(self, value: Value, by: Sequence[Node]) -> bool:
+        """Whether a tuple may lose elements that these nodes do not read, each of which reads it once."""
+        made = isinstance(value, Node) and isinstance(value.op, MakeTuple | TupleGetItems) and value.layout is None
+        readers = self.of_tuples.get(value, ())
+        return made and len(readers) == len(set(readers)) and set(readers) <= set(by)
 
     def remember_operands(self, node: Node, kept: Sequence[int]) -> None:
         """Which operands a node has left."""
@@ -195,7 +220,7 @@ class _Border:
         read = list(map(_read, self.regions))
         taken: list[dict[Value, Value]] = [{} for _ in self.regions]
         for operand in self.captured():
-            if operand in written:
+            if operand in written or isinstance(self.nodes[0].inputs[operand].type, TupleType):
                 continue
             constant = self.same_constant(operand)
             handed = tuple(node.inputs[operand] for node in self.nodes)
@@ -229,31 +254,58 @@ class _Border:
         return first if same else None
 
     def drop_operands(self) -> bool:
-        """Operands that no region reads."""
+        """Operands that no region reads, and elements of those that are tuples."""
+        narrowed = [self.narrow(operand) for operand, _ in _tuples(self.nodes[0])]
         op = self.op
         candidates = [*(op.scanned_operands if isinstance(op, Loop) else ()), *self.captured()]
-        read = list(map(_read, self.regions))
-        gone = [operand for operand in candidates if not self.is_read(operand, read)]
+        read: set[int] = set()
+        for number, region in enumerate(self.regions):
+            found = _read(region)
+            places = enumerate(self.places(number))
+            read |= {operand for operand, inside in places if any(region.parameters[p] in found for p in inside)}
+        gone = [operand for operand in candidates if operand not in read]
         if not gone:
-            return False
+            if any(narrowed):
+                self.remove((), op)
+            return any(narrowed)
         if isinstance(op, Loop):
             op = replace(op, scanned=op.scanned - sum(operand in op.scanned_operands for operand in gone))
         self.remove(gone, op)
         return True
 
-    def is_read(self, operand: int, read: Sequence[set[Value]]) -> bool:
-        """Whether a region reads an operand; `read` has what each of them reads."""
-        for number, region in enumerate(self.regions):
-            place = self.op.inside(number, operand)
-            if place is not None and region.parameters[place] in read[number]:
-                return True
-        return False
+    def places(self, number: int) -> list[range]:
+        """For every operand the numbers of the parameters of region `number` that stand for it."""
+        return self.op.places(number, [value.type for value in self.nodes[0].inputs])
+
+    def narrow(self, operand: int) -> bool:
+        """Take the elements that the region does not read out of an operand, a tuple."""
+        (region,) = self.regions
+        inside, read = self.places(0)[operand], _read(region)
+        kept = [element for element, place in enumerate(inside) if region.parameters[place] in read]
+        tuples = dict.fromkeys(node.inputs[operand] for node in self.nodes)
+        if not 0 < len(kept) < len(inside) or not all(self.reads.can_narrow(value, self.nodes) for value in tuples):
+            return False
+        gone = set(inside) - {inside[element] for element in kept}
+        region.parameters = [p for place, p in enumerate(region.parameters) if place not in gone]
+        left = region.parameters[inside.start : inside.start + len(kept)]
+        type = TupleType(tuple(parameter.tensor_type for parameter in left))
+        for value in tuples:
+            assert isinstance(value, Node)
+            if isinstance(value.op, TupleGetItems):
+                value.op = TupleGetItems(tuple(value.op.indices[element] for element in kept))
+            else:
+                value.inputs = [value.inputs[element] for element in kept]
+            value.type = type
+        return True
 
     def remove(self, gone: Sequence[int], changed: RegionOp) -> None:
         """Take operands and their parameters away; the nodes have the operator `changed` then."""
-        op, left = self.op, set(gone)
+        left = set(gone)
+        known: dict[Graph, Effects] = {}
+        type: Type | None = None
         for number, region in enumerate(self.regions):
-            places = {op.inside(number, operand) for operand in gone}
+            inside = self.places(number)
+            places = {place for operand in gone for place in inside[operand]}
             region.parameters = [p for i, p in enumerate(region.parameters) if i not in places]
         for node in self.nodes:
             kept = [i for i in range(len(node.inputs)) if i not in left]
@@ -262,9 +314,11 @@ class _Border:
             node.inputs = [node.inputs[i] for i in kept]
             if node.in_layouts is not None:
                 node.in_layouts = tuple(node.in_layouts[i] for i in kept)
-            own = with_effects(changed, node.inputs, self.regions)
+            own = with_effects(changed, node.inputs, self.regions, known)
             node.op = own  # type: ignore[assignment]  # fields, see RegionOp
-            node.type = own.results_of(self.regions, [value.type for value in node.inputs])
+            if type is None:
+                type = own.results_of(self.regions, [value.type for value in node.inputs])
+            node.type = type
 
 
 def _read(region: Graph) -> set[Value]:

@@ -103,7 +103,9 @@ def varies(node: Node) -> bool:
 
 
 def _stand_ins(op: OpLike) -> dict[str, Varying]:
-    values = {name: getattr(op, name) for name in _names(type(op))}
+    values = vars(op)
+    if Varying not in map(type, values.values()):  # as of nearly all
+        return {}
     return {name: value for name, value in values.items() if type(value) is Varying}
 
 

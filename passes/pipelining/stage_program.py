@@ -15,6 +15,7 @@ from mspc.ops.control.regions import Call, emit_regions
 from mspc.ops.control.structural import CALL, TupleGetItem
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.slicing import StridedSlice
+from mspc.passes.pipelining.call_tuples import Tuples, call_tuples
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule, has_weights_apart, kinds_of
 from mspc.passes.pipelining.chunk_graphs import ChunkGraph, Key, chunk_graphs
 from mspc.passes.pipelining.placement import Placement
@@ -48,7 +49,9 @@ class StageProgram:
         self.graph, self.loop, self.stage, self.messages = graph, loop, stage, messages
         self.of: dict[Value, Value] = {}
         self._builder = Builder(Graph(""))
-        self._entries: dict[tuple[Value, int], Value] = {}
+        self._entries: dict[tuple[Value, int], Node] = {}
+        """Parts of what is given to the loop."""
+        self._first_part: dict[Value, Node] = {}
         self._values: dict[tuple[Value, int], Value] = {}
         """What this stage has of a micro-batch."""
         self._totals: dict[int, Value] = {}
@@ -71,6 +74,8 @@ class StageProgram:
                     if source != target:
                         for number in range(self.op.turns):
                             messages.tag((value, target, number))
+            stage_of = {key: self._stage(key) for key in self.chunks.graphs}
+            self.tuples = Tuples(call_tuples(self.chunks, stage_of, self.op, self.body, loop.inputs), self.op.turns)
 
     def _stage(self, key: Key) -> int:
         return self.messages.placement.stage(key.chunk)
@@ -123,6 +128,7 @@ class StageProgram:
             source, self.messages.distance(source, self.stage), tag, kind.shape, kind.dtype, number
         )
         made = b.emit(op, name=value.name)
+        made.type = kind  # the same one of every micro-batch
         made.attrs["reason"] = f"{_said(value)} is computed by stage {source}"
         return made
 
@@ -155,8 +161,11 @@ class StageProgram:
     def _run(self, chunk: ChunkGraph, number: int) -> None:
         loop = self.loop
         assert loop is not None
-        operands = [self._given(parameter, number) for parameter in chunk.given]
-        operands += [self._read(value, number) for value in chunk.read]
+        own = self.tuples.of[chunk.key]
+        operands = [self._given(parameter, number) for parameter in own.single_given]
+        operands += [self._read(value, number) for value in own.single_read]
+        b = self._at(loop)
+        operands += self.tuples.operands(b, chunk.key, number, lambda parameter: self._given(parameter, number))
         b = self._at(loop)
         b.phase = "forward" if chunk.key.kind == FORWARD else "backward"
         first = self._calls.get(chunk.key)
@@ -168,12 +177,11 @@ class StageProgram:
         made.attrs[CALL] = number + 1
         made.attrs |= {WORK: chunk.key.kind, CHUNK: chunk.key.chunk, MICRO_BATCH: number}
         b.scope, b.frames = "", ()  # the call has them
-        for place, value in enumerate(chunk.results):
-            self._values[value, number] = b.emit(TupleGetItem(place), made, name=value.name)
-        made_here = set(chunk.results)
+        apart = self.tuples.take_apart(b, chunk, number, made)
+        self._values |= {(value, number): mine for value, mine in apart.items()}
         for place, result in enumerate(self.body.results):
-            if result in made_here:
-                mine = self._values[result, number]
+            if result in apart:
+                mine = apart[result]
                 if place < self.op.carried:
                     self._totals[place] = mine
                 else:
@@ -197,8 +205,20 @@ class StageProgram:
                 shrink_axis_mask=1, begin=(number, *[0] * (rank - 1)), end=(number + 1, *operand.shape[1:]),
                 strides=(1,) * rank,
             )  # fmt: skip
-            self._entries[operand, number] = self._at(loop).emit(part, operand, name=parameter.name)
+            self._entries[operand, number] = self._part(operand, part, parameter.name)
         return self._entries[operand, number]
+
+    def _part(self, operand: Value, part: StridedSlice, name: str) -> Node:
+        """What is of a micro-batch; of later ones a copy of the first one's, of the same type."""
+        assert self.loop is not None
+        b = self._at(self.loop)
+        first = self._first_part.get(operand)
+        if first is None:
+            found = self._first_part[operand] = b.emit(part, operand, name=name)
+            return found
+        found = copied_node(first, [operand], part)
+        b.nodes.append(found)
+        return found
 
     def _read(self, value: Node, number: int) -> Value:
         if (value, number) not in self._values:

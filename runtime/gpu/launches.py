@@ -12,7 +12,7 @@ from mspc.ir.graph import Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType
 from mspc.ops.control.loops import MakeStack
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import TupleGetItem, TupleGetItems
 from mspc.ops.device import Array, Copy, Launch, in_order
 from mspc.ops.op import Op
 from mspc.runtime.gpu.progress import wait_for
@@ -166,6 +166,8 @@ class Launches:
             return ([self.arrays(entry)[0] for entry in value.inputs],)
         if isinstance(value.op, TupleGetItem):
             return (self.arrays(value.inputs[0])[value.op.index],)
+        if isinstance(value.op, TupleGetItems):
+            return tuple(self.arrays(value.inputs[0])[i] for i in value.op.indices)
         if value.op.is_view:
             return self.arrays(value.inputs[0])
         return tuple(

@@ -11,7 +11,7 @@ from functools import partial
 
 from mspc.ir.graph import Node
 from mspc.ops.control.loops import Loop
-from mspc.ops.control.regions import If
+from mspc.ops.control.regions import If, spread
 from mspc.ops.control.structural import CALL
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import same_way
@@ -61,7 +61,7 @@ def _launch(around: Around, node: Node, operands: Sequence[Held], out: Sequence[
         return loop_launch(around, node, node.op, operands, out, memory)
     if isinstance(node.op, If):
         return _choice(around, node, operands, out, memory)
-    region = BoundRegion(around, node.regions[0], operands, memory, out=out)
+    region = BoundRegion(around, node.regions[0], spread(node, operands), memory, out=out)
     return one_launch(around.device, [*region.launches, *taken(around.device, region.results, out)])
 
 

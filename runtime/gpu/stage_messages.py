@@ -83,11 +83,13 @@ class StageMessages:
         the last node. read: what is looked at ahead of the node of an index, too."""
         left = {node: len(graph.nodes) - 1 for node in self._launches if isinstance(node.op, ReceiveFromStage)}
         for index, node in reversed([*enumerate(graph.nodes)]):
-            for value in (*(() if node.op.is_view else node.inputs), *read.get(index, ())):
-                while isinstance(value, Node) and value.op.is_view:
-                    value = value.inputs[0]
+            values = [*(() if node.op.is_view else node.inputs), *read.get(index, ())]
+            while values:
+                value = values.pop()
                 if value in left:
                     left[value] = index
+                elif isinstance(value, Node) and value.op.is_view:
+                    values += value.inputs
         found: dict[int, list[Node]] = {}
         for node, index in left.items():
             found.setdefault(index, []).append(node)

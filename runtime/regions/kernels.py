@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from mspc.ir.graph import Graph, Node, element_types
-from mspc.ir.types import StackType
+from mspc.ir.types import StackType, TupleType
 from mspc.ops.control.loops import Loop
-from mspc.ops.control.regions import If
+from mspc.ops.control.regions import If, spread
 from mspc.ops.control.structural import CALL
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.control_flow import Check, same_way
@@ -62,7 +62,7 @@ class Regions:
             return LoopKernel(node, node.op, regions, self._backend, self._cursor).run
         if isinstance(node.op, If):
             return _choice(*regions, same_way(node, self._backend.comm, partial(went, node)))
-        return _call(*regions)
+        return _call(node, *regions)
 
     def _region(self, graph: Graph) -> Region:
         if graph not in self._made:
@@ -93,11 +93,14 @@ def _choice(then: Region, otherwise: Region, check: Check | None) -> Kernel:
     return run
 
 
-def _call(region: Region) -> Kernel:
+def _call(node: Node, region: Region) -> Kernel:
     def run(*operands: Array, out: Sequence[Array] = ()) -> tuple[Array, ...]:
         return _run(region, operands, out)
 
-    return run
+    def run_spread(*operands: Any, out: Sequence[Array] = ()) -> tuple[Array, ...]:
+        return _run(region, spread(node, operands), out)
+
+    return run_spread if any(isinstance(value.type, TupleType) for value in node.inputs) else run
 
 
 def _run(region: Region, operands: Sequence[Array], out: Sequence[Array]) -> tuple[Array, ...]:

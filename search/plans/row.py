@@ -73,13 +73,16 @@ class PlanResult:
 
 
 class NamedRow(Protocol):
-    """A row of another table: with a name, and a number of ranks."""
+    """A row of another table: with a name, a number of ranks, and the mesh that its layouts were searched for."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def ranks(self) -> int: ...
+
+    @property
+    def mesh(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ def tell_same(plans: list[PlanResult], files: Mapping[str, PlanFile]) -> None:
 
 def file_name(plan: PlanResult | NamedRow) -> str:
     """What a plan's file is called in a folder of several."""
-    mesh = f" {plan.mesh}" if isinstance(plan, PlanResult) and plan.mesh and plan.name == SEARCH else ""
+    is_searched = plan.name == SEARCH if isinstance(plan, PlanResult) else True
+    mesh = f" {plan.mesh}" if plan.mesh and is_searched else ""
     words = re.findall(r"[a-z0-9]+", f"{plan.ranks} {plan.name}{mesh}".lower())
     return f"{'-'.join(words)}{SUFFIX}"

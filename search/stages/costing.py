@@ -13,14 +13,14 @@ from itertools import groupby
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import seconds, sent_bytes
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.graph import WORK, Graph, Node
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.collective.stage_messages import ReceiveFromStage
+from mspc.ops.control.structural import taken_elements
 from mspc.ops.control.times import nodes_with_times
+from mspc.output.stage_times import predicted_times
 from mspc.passes.pipelining.schedules import zero_bubble_h1
 from mspc.passes.pipelining.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from mspc.passes.pipelining.stage_program import MICRO_BATCH
@@ -128,10 +128,9 @@ def _costs(
 ) -> _Costs:
     """The costs of what is compiled as one stage."""
     graph = compiled.rank_graph(part * compiled.config.ranks)
-    durations = {FORWARD: 0.0, INPUT_GRADIENT: 0.0, WEIGHT_GRADIENT: 0.0}
+    times = predicted_times(graph, machine)
+    forward, inputs, of_weights = (times.mean(part, kind) for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT))
     own = [node for node in graph.nodes if WORK in node.attrs and node.attrs[MICRO_BATCH] == 0]
-    for node in own:
-        durations[node.attrs[WORK]] += seconds(node, machine)
     kept = float(sum(value.type.nbytes for value in _kept(own)))
     weights = [p for p in graph.parameters if p.kind == "parameter"]
     stored = sum(p.type.nbytes for p in weights)
@@ -139,11 +138,9 @@ def _costs(
     work = 0.0
     if memory:
         work = max(0.0, memory_of(graph, network, compiled) - held - kept * kept_at_once)
-    sent = [n for n in graph.nodes if isinstance(n.op, SendToStage) and n.op.micro_batch == 0 and n.op.distance > 0]
+    onward = [time for (chunk, reader, _), time in times.messages.items() if reader > chunk]
     return _Costs(
-        durations[FORWARD], durations[INPUT_GRADIENT], durations[WEIGHT_GRADIENT], rest_seconds(graph, machine), kept,
-        held, work, max((seconds(node, machine) for node in sent), default=0.0),
-        bytes_of(graph),
+        forward, inputs, of_weights, times.behind, kept, held, work, max(onward, default=0.0), bytes_of(graph)
     )  # fmt: skip
 
 
@@ -164,19 +161,11 @@ def _kept(work: Sequence[Node]) -> set[Node]:
     found: set[Node] = set()
     for node in work:
         for value in node.inputs if node not in forward else ():
-            if isinstance(value, Node) and isinstance(value.op, TupleGetItem) and value.inputs[0] in forward:
+            if isinstance(value, Node) and taken_elements(value.op) is not None and value.inputs[0] in forward:
                 found.add(value)
             elif isinstance(value, Node) and isinstance(value.op, ReceiveFromStage) and value in received:
                 found.add(value)
     return found
-
-
-def rest_seconds(graph: Graph, machine: Machine) -> float:
-    """What a stage does in a step for no micro-batch, as updates."""
-    rest = Graph("rest")
-    messages = (SendToStage, ReceiveFromStage)
-    rest.nodes = [n for n in graph.nodes if WORK not in n.attrs and not isinstance(n.op, messages)]
-    return Timeline(rest, machine).total
 
 
 def _of_units(groups: Sequence[_Group], found: dict[int, _Costs], count: int) -> UnitCosts:

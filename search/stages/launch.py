@@ -11,7 +11,7 @@ from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.plans.table import plans_for
-from mspc.search.stages.asked import AskedStages
+from mspc.search.stages.asked import AskedStages, check_divides
 from mspc.search.stages.network import StagedNetwork
 from mspc.search.stages.rows import StageRow
 from mspc.search.stages.table import StagePlans, StageSearch, Tell
@@ -21,6 +21,24 @@ LARGE = 1000
 """Operators of all micro-batches above which the network without stages is not compiled: there each has copies of all
 that is in it."""
 ONE_STAGE = "no stages"
+
+
+def of_one_stage(
+    captured: CapturedCall, asked: PlanRequest, numbers: AskedStages
+) -> tuple[CapturedCall, PlanRequest]:  # fmt: skip
+    """(the launch without stages, what is asked of the ranks of one stage), for one number of stages. Raises
+    MspcError."""
+    if len(numbers.stages) != 1:
+        raise MspcError(
+            "--explain tells of the layouts within a stage, and stages of several sizes are asked for",
+            notes=["give one number with --stages"],
+        )  # fmt: skip
+    (stages,) = numbers.stages
+    check_divides(stages, asked.ranks)
+    if not numbers.fits(stages, asked.ranks):
+        raise numbers.no_fit(asked.ranks, str(stages))
+    flat = replace(captured, context=replace(captured.context, pipeline_stages=1))
+    return flat, replace(asked, ranks=asked.ranks // stages)
 
 
 def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedStages, tell: Tell) -> StagePlans:
@@ -41,7 +59,7 @@ def search_in_stages(captured: CapturedCall, asked: PlanRequest, numbers: AskedS
         )  # fmt: skip
     one, notes = None, list[str]()
     if not is_cut:
-        one = _one_stage(flat, asked, 1, own, tell) if numbers.wants(1) else None
+        one = _one_stage(flat, asked, 1, own, tell) if numbers.wants(1, config.ranks) else None
         wrap_network(captured)
         notes.append("the script has no PipelineCell: rows with stages are of it as if it had one, which a plan needs")
     stages, counts = numbers.numbers(network)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import seconds
 from mspc.compiler.driver import Compiled
-from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.output.stage_times import StageTimes, stage_times, timeline_of
+from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan
 from mspc.search.stages.costing import bytes_of, memory_of, parts_of_units
@@ -29,7 +26,7 @@ class StageRow:
     stage has ended its updates. idle: the share of it in which stages wait, in
     the mean. nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the
     choice has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them.
-    note: what there is to say of it."""
+    note: what there is to say of it. mesh: of the ranks of one stage, that layouts were searched for; "" for any."""
 
     name: str
     ranks: int
@@ -44,6 +41,7 @@ class StageRow:
     foreseen: float = 0.0
     compiled: int = 0
     note: str = ""
+    mesh: str = ""
 
     @property
     def content(self) -> dict[str, Any]:
@@ -64,7 +62,7 @@ def measured(
     stages = [tuple(chunks[chunk] for chunk in walk.schedule.chunks_of(stage)) for stage in range(way.stages)]
     alike = [min((o for o in range(way.stages) if stages[o] == own), key=lambda o: -walk.kept(o)) for own in stages]
     graphs = {stage: compiled.rank_graph(stage * compiled.config.ranks) for stage in sorted(set(alike))}
-    known = {stage: _times(graph, machine) for stage, graph in graphs.items()}
+    known = {stage: predicted_times(graph, machine) for stage, graph in graphs.items()}
     of_stages = [_of_chunks(known[like], walk, like, stage) for stage, like in enumerate(alike)]
     times = timeline_of(compiled.graph.attrs, of_stages)
     row = StageRow(
@@ -74,7 +72,7 @@ def measured(
         sum(map(times.idle_share, range(way.stages))) / way.stages,
         max(map(bytes_of, graphs.values())),
         max(memory_of(graph, network, compiled) for graph in graphs.values()),
-        compiled=len(graphs),
+        compiled=len(graphs), mesh=_mesh(network, way),
     )  # fmt: skip
     return row, _file(compiled, plan)
 
@@ -108,12 +106,13 @@ def foreseen(name: str, network: StagedNetwork, costs: UnitCosts, way: Way, bord
         float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
         "is foreseen by its units, of which each kind was compiled as a stage: with layers one by one it has "
         f"{network.operators(way.is_apart)} operators",
+        _mesh(network, way),
     )  # fmt: skip
 
 
-def _times(graph: Graph, machine: Machine) -> StageTimes:
-    rates = partial(seconds, machine=machine)
-    return StageTimes.of(graph, rates, rates, sends=False)
+def _mesh(network: StagedNetwork, way: Way) -> str:
+    """The mesh that the layouts of a way were searched for; "" for any, and for layouts that were not."""
+    return "" if way.tensor else network.config.search_terms.mesh
 
 
 def _of_chunks(times: StageTimes, walk: Walk, like: int, stage: int) -> StageTimes:

@@ -150,7 +150,8 @@ class StageSearch:
                 self.found.refused.append(f"{self._name(numbers)}: {made.message}")
                 continue
             self._costs[numbers] = made
-            found += self._ways(numbers, made[0])
+            if not (numbers.tensor and self.network.config.search_terms.mesh):  # it is of what is searched
+                found += self._ways(numbers, made[0])
         if not found and errors:
             raise errors[0]
         return found

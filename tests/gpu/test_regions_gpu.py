@@ -26,7 +26,7 @@ from mspc.runtime.gpu.launches import OnHost
 from mspc.runtime.gpu.loops import MOST_UNROLLED
 from tests.gpu.test_gpu_executor import device
 from tests.random_regions import RandomRegions
-from tests.runtime.region_graphs import COUNT, SCALAR, run_graphs
+from tests.runtime.region_graphs import COUNT, SCALAR, calls_with_tuples, run_graphs
 from tests.runtime.region_graphs import graph as made_graph
 
 STEPS = 3
@@ -250,3 +250,15 @@ def test_what_cupy_draws_in_a_loop_is_other_at_every_turn(tmp_path: Path) -> Non
     step = GpuExecutor(flat, device(tmp_path), held)._step
     # A captured launch would draw the same at every step.
     assert [type(work.launch) for work in step.work if work.plain and step.graph.nodes[work.index].op.seeds] == [OnHost]
+
+
+def test_calls_hand_on_tuples(tmp_path: Path) -> None:
+    graph = calls_with_tuples()
+    generator = np.random.default_rng(0)
+    stored = {p.name: generator.random(p.shape, np.float32) for p in graph.parameters if p.kind == "parameter"}
+    cpu = Executor(graph, NumPyBackend(OneRank()), {name: array.copy() for name, array in stored.items()})
+    gpu = GpuExecutor(graph, device(tmp_path), stored)
+    for _ in range(STEPS):
+        fed = [generator.random(4, np.float32) for _ in range(2)]
+        for one, other in zip(cpu.run(fed), gpu.run(fed), strict=True):
+            np.testing.assert_allclose(np.asarray(other), one, rtol=1e-5)

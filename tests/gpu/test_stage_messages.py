@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from queue import Queue
@@ -41,26 +42,28 @@ PLACES = {"interleaved": (0, 1, 0, 1), "zero_bubble_v": (0, 1, 1, 0)}
 class Layer(nn.Cell):
     """Rows (ROWS, WIDTH) and what stands beside them (ROWS, 2), of which stages hand both on."""
 
-    def __init__(self, rng: Any, shared: Parameter, stage: int) -> None:
+    def __init__(self, rng: Any, shared: Parameter, stage: int, half: bool) -> None:
         super().__init__()
+        self.kind = mspc.bfloat16 if half else mspc.float32
         self.own = Parameter(Tensor(rng.standard_normal((WIDTH, WIDTH), np.float32) / 3), name="own")
         self.norm, self.shared = nn.LayerNorm([WIDTH]), shared
         self.pipeline_stage = stage
 
     def construct(self, x: Any, beside: Any) -> Any:
         y = self.norm(x)
-        mixed = ops.tanh(ops.matmul(y, self.own)) + ops.matmul(ops.sin(y), self.shared)
+        product = ops.matmul(ops.cast(y, self.kind), ops.cast(self.own, self.kind))
+        mixed = ops.tanh(ops.cast(product, mspc.float32)) + ops.matmul(ops.sin(y), self.shared)
         return x + mixed * ops.reduce_sum(beside, -1, True), beside + mixed[:, :2] * 0.1
 
 
 class Net(nn.Cell):
     """Four layers and a loss."""
 
-    def __init__(self, places: Sequence[int]) -> None:
+    def __init__(self, places: Sequence[int], half: bool) -> None:
         super().__init__()
         rng = np.random.default_rng(5)
         self.shared = Parameter(Tensor(rng.standard_normal((WIDTH, WIDTH), np.float32) / 3), name="shared")
-        self.layers = nn.CellList([Layer(rng, self.shared, stage) for stage in places])
+        self.layers = nn.CellList([Layer(rng, self.shared, stage, half) for stage in places])
 
     def construct(self, x: Any, y: Any) -> Any:
         beside = x[:, :2]
@@ -70,7 +73,7 @@ class Net(nn.Cell):
 
 
 @cache
-def compiled(schedule: str) -> tuple[Compiled, list[Any]]:
+def compiled(schedule: str, half: bool = False) -> tuple[Compiled, list[Any]]:
     places = PLACES.get(schedule, (0, 0, 1, 1))
     scheduler = "1f1b" if schedule == "interleaved" else schedule
     mspc.set_auto_parallel_context(
@@ -78,11 +81,11 @@ def compiled(schedule: str) -> tuple[Compiled, list[Any]]:
         pipeline_config={"pipeline_interleave": places != (0, 0, 1, 1), "pipeline_scheduler": scheduler},
     )  # fmt: skip
     try:
-        cell = nn.PipelineCell(Net(places), MICRO_BATCHES)
+        cell = nn.PipelineCell(Net(places, half), MICRO_BATCHES)
         step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.005, 0.9))
         rng = np.random.default_rng(6)
         feeds = [rng.standard_normal((MICRO_BATCHES * ROWS, WIDTH), np.float32) for _ in range(2)]
-        config = Config.from_context(context.freeze(step), 2)
+        config = replace(Config.from_context(context.freeze(step), 2), device="GPU")
         return compile_call(step, tuple(map(Tensor, feeds)), config), feeds
     finally:
         mspc.reset_auto_parallel_context()
@@ -218,3 +221,15 @@ def test_what_is_received_has_its_place_from_the_begin() -> None:
             written = [p for p in plan.places[earlier] if p.kind == "arena"]
             written += [plan.inside[earlier]] if earlier in plan.inside else []
             assert all(p.offset >= end or p.offset + p.nbytes <= begin for p in written), earlier.label
+
+
+def test_sums_over_micro_batches_are_made_in_place() -> None:
+    """Of four calls for gradients all but the first add to the totals where they lie, by the kernels that cast them."""
+    graph = compiled("1f1b", True)[0].rank_graph(0)
+    plan = plan_memory(graph, inside=device_bytes_inside, early=True)
+    calls = [n for n in graph.nodes if n.regions and "backward" in n.regions[0].name]
+    again: list[int] = []
+    for node in calls:
+        given = {p.offset for value in node.inputs for p in plan.places.get(value, ()) if p.kind == "arena"}
+        again.append(sum(place.offset in given for place in plan.places[node]))
+    assert again == [0, 2, 2, 2]  # the weights of two layers

@@ -48,6 +48,17 @@ class Net(nn.Cell):
         return ((x - y) ** 2).mean()
 
 
+class Deep(Layer):
+    """A layer that keeps more, and has more parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Layer()
+
+    def construct(self, x: Tensor) -> Tensor:
+        return super().construct(self.inner(x))
+
+
 class Folded(Layer):
     """A layer of which equal ones become one graph."""
 
@@ -97,6 +108,18 @@ def test_a_stage_has_one_graph_of_each_kind() -> None:
             calls = [node for node in graph.nodes if isinstance(node.op, Call)]
             assert len(calls) == 2 * parts
             assert len({region for node in calls for region in node.regions}) == 2
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble_h1"])
+def test_a_micro_batch_adds_as_many_nodes_whatever_is_kept_of_it(schedule: str) -> None:
+    """What calls hand to each other are tuples, each of them one operand."""
+    for stage in range(STAGES):
+        plain, deep = (
+            [len(graphs(schedule, parts, layer)[stage].nodes) for parts in (STAGES, 4 * STAGES)]
+            for layer in (Layer, Deep)
+        )
+        assert deep[0] > plain[0]  # updates
+        assert deep[1] - deep[0] == plain[1] - plain[0]
 
 
 def test_equal_layers_of_a_stage_are_one_graph_whichever_line_gives_the_stage() -> None:

@@ -46,6 +46,20 @@ def written(folder: Path, others: str = "") -> str:
     return str(folder / "net.py")
 
 
+def test_a_schedule_has_the_times_of_a_machine(tmp_path: Path) -> None:
+    script, out = written(tmp_path), tmp_path / "out"
+    texts: list[str] = []
+    for machine in ("", "h200", "a100"):
+        options = CompileOptions(2, out=out, schedule=tmp_path / "times.txt", machine=machine, loudness=QUIET)
+        compile_target(script, options)
+        texts.append((tmp_path / "times.txt").read_text())
+    assert texts[0] == texts[1] != texts[2]
+    with pytest.raises(MspcError, match="there is no machine 'h20'"):
+        compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.txt", machine="h20"))
+    with pytest.raises(MspcError, match="--machine a100 says whose times --schedule has, which is not there"):
+        compile_target(script, CompileOptions(2, out=out, machine="a100"))
+
+
 def test_a_compile_draws_the_schedule(tmp_path: Path) -> None:
     script, out = written(tmp_path), tmp_path / "out"
     compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.txt", loudness=QUIET))

@@ -10,8 +10,11 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import BOOL, FLOAT32, INT64, TensorType
-from mspc.ops.control.regions import RegionOp, emit_regions
-from mspc.ops.control.structural import items
+from mspc.ops.control.regions import Call, RegionOp, emit_regions
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems, items
+from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.elementwise import Exp
+from mspc.ops.nn.activation import Tanh
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
@@ -52,3 +55,34 @@ def executor(main: Graph, values: Mapping[str, Any] | None = None, cursor: Any =
 
 def numbers(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
+
+
+def calls_with_tuples() -> Graph:
+    """Two calls of a graph, and two of one that reads what it keeps, as a stage's program has them: tuples of weights,
+    of what is kept, of which `spare` is not read, and of totals. It returns two results and two totals."""
+    forward = graph("forward", [floats(4)] * 3, _forward)
+    backward = graph("backward", [floats(4)] * 8, _backward)
+
+    def main(b: Builder, x: Value, z: Value, first: Value, last: Value) -> Sequence[Value]:
+        weights, others = (b.emit(MakeTuple(), first, last) for _ in range(2))
+        totals: Value = b.emit(MakeTuple(), x, z)
+        results: list[Value] = []
+        for given in (x, z):
+            made = emit_regions(b, Call(), [given, weights], [forward])
+            results.append(b.emit(TupleGetItem(0), made))
+            kept = b.emit(TupleGetItems((1, 2, 3)), made)
+            node = emit_regions(b, Call(), [results[-1], others, totals, kept], [backward])
+            totals = b.emit(TupleGetItems((0, 1)), node)
+        return [*results, b.emit(TupleGetItem(0), totals), b.emit(TupleGetItem(1), totals)]
+
+    return graph("main", [floats(4)] * 4, main, ["first", "last"])
+
+
+def _forward(b: Builder, x: Value, first: Value, last: Value) -> Sequence[Value]:
+    y = b.emit(Mul(), x, first)
+    return y, b.emit(Tanh(), y), b.emit(Exp(), y), b.emit(Mul(), y, last)
+
+
+def _backward(b: Builder, *given: Value) -> Sequence[Value]:
+    y, first, _, one, other, tanh, _, product = given
+    return b.emit(Add(), one, b.emit(Mul(), tanh, first)), b.emit(Add(), other, b.emit(Mul(), product, y))

@@ -170,13 +170,45 @@ def test_a_network_without_micro_batches_is_searched_as_if_it_had_some(
         ({"stages": (2,), "micro_batches": (3,)}, "--micro-batches 3 does not divide the 8 rows of the batch"),
         ({"stages": (2,), "micro_batches": (1,)}, "--stages 2 is more than there are micro-batches, which are 1"),
         ({"stages": (2,), "memory": 1000}, r"no plan fits 1000 bytes: the smallest that is foreseen takes \d+"),
-        ({"stages": (2,), "explain": "MatMul-op0"}, "--explain tells of the layouts within a stage"),
-        ({"stages": (2,), "meshes": ("2x2",)}, "--mesh is of all ranks in one stage"),
+        ({"stages": (1, 2), "explain": "MatMul-op0"}, "--explain tells of the layouts within a stage, and stages of"),
+        ({"stages": (3,), "explain": "MatMul-op0"}, "--stages 3 does not divide 4 ranks"),
+        ({"stages": (2,), "micro_batches": (4,), "explain": "MatMul-op0"}, "the script's own micro-batches"),
+        ({"stages": (2,), "meshes": ("2x2",)}, "--mesh 2x2 is of the 4 ranks of one stage, and --stages is 2 of 4"),
+        ({"stages": (), "meshes": ("3",)}, "--mesh 3 is of the 3 ranks of one stage, and --stages is up to"),
+        ({"micro_batches": (4,), "meshes": ("2x2",)}, "looks for stages of any number of ranks"),
     ],
 )
 def test_mistakes_are_one_message(tmp_path: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(MspcError, match=message):
         searched(written(tmp_path, **FREE), tmp_path, **options)
+
+
+def test_a_mesh_is_of_the_ranks_of_one_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, plans = written(tmp_path, **FREE), tmp_path / "plans"
+    for mesh in ("4", "2x2"):
+        rows = searched(script, tmp_path, ranks=8, stages=(1, 2), meshes=(mesh,), out=plans)
+        assert {row["stages"] for row in rows} == {2}
+        assert {row["mesh"] for row in rows} == {mesh, ""}  # pairs of products have none
+        assert f"layouts are those that the search finds on a mesh of {mesh} in every stage" in capsys.readouterr().out
+        for row in rows:
+            compile_target(script, CompileOptions(8, strategies=plans / str(row["file"]), out=tmp_path / "out",
+                                                  loudness=QUIET))  # fmt: skip
+            layouts = (plans / str(row["file"])).read_text(encoding="utf-8")
+            found = set(re.findall(r'"\(([0-9, ]+)\) ', layouts))
+            assert found <= ({"4"} if row["mesh"] == "4" else {"4", "2, 2"})
+            assert found
+
+
+def test_an_operator_is_explained_for_the_ranks_of_one_stage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    script, told = written(tmp_path, **FREE), list[str]()
+    for options, ranks in (({"stages": (2,)}, 8), ({}, 4)):
+        compiling = CompileOptions(ranks, loudness=QUIET)
+        search_target(script, SearchOptions(compiling, (ranks,), explain="first-Layer/MatMul-op0", **options))  # type: ignore[arg-type]
+        told.append(capsys.readouterr().out)
+    assert "ways to shard it, cheapest first" in told[0]
+    assert told[0] == told[1]
 
 
 def test_plans_that_are_no_plans_of_stages_are_refused(tmp_path: Path) -> None:
