@@ -13,6 +13,7 @@ from mspc.checkpoint.reading import Checkpoint
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Frames
 from mspc.ir.types import DType
+from mspc.readers.pytorch.expressions import Expression, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,10 @@ class NodeResult:
 class SymbolicSize:
     """A number that depends on symbols which have no value yet, as `2*s77 + 1`."""
 
-    expression: str
+    expression: Expression
 
     def __str__(self) -> str:
-        return self.expression
+        return shown(self.expression)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,8 @@ class ExportedProgram:
     name: what messages call it. graph: its nodes. inputs: in the order of the graph's. ranges: what every symbol may
     be. examples: what a symbol was when the program was exported. weights: the
     tensors of parameters, buffers and constants by their qualified names, which are read when they are needed; empty
-    where the program was exported without any. schema: the version of the format. torch: that of PyTorch.
+    where the program was exported without any. same: tensors that are another one under a second name, as tied weights
+    are, with the name of that. schema: the version of the format. torch: that of PyTorch.
     """
 
     name: str
@@ -165,6 +167,7 @@ class ExportedProgram:
     inputs: tuple[ProgramInput, ...]
     outputs: tuple[ProgramOutput, ...]
     weights: Checkpoint
+    same: Mapping[str, str] = field(default_factory=dict[str, str])
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
     examples: Mapping[str, int] = field(default_factory=dict[str, int])
     schema: tuple[int, int] = (0, 0)
