@@ -6,14 +6,18 @@ Names are those of the file: a node's kind and the names of its arguments are AT
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 
 from mspc.checkpoint.reading import Checkpoint
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Frames
+from mspc.ir.location import Frames, Location
 from mspc.ir.types import DType
 from mspc.readers.pytorch.expressions import Expression, shown
+
+OWN = re.compile(r"(^|[/\\])torch[/\\]|^<")
+"""Files of PyTorch, and what stands in no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,11 @@ class ExportedNode:
     scope: str = ""
     modules: tuple[str, ...] = ()
     given_by_name: int = 0
+
+    @property
+    def user_line(self) -> Location | None:
+        """The innermost line of its call stack that is not PyTorch's own; None where it has none."""
+        return next((frame for frame in self.frames if not OWN.search(frame.file)), None)
 
 
 @dataclass(frozen=True, slots=True)
