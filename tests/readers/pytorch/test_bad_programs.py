@@ -156,6 +156,9 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
     refused(tmp_path / "c.pt2", "no zip archive")
     old = {"serialized_exported_program.json": b"{}", "serialized_state_dict.pt": evil, "version": b"8.2"}
     refused(write_archive(tmp_path / "d.pt2", old), "PyTorch 2.7 and older, whose tensors are pickled")
+    later = two_layers()
+    later.members["data/weights/model.pt"] = evil
+    assert "torch.export.save of PyTorch 2.9" in refused(later.save(tmp_path / "f.pt2"), "whose tensors are pickled")
     saved = write_archive(tmp_path / "e.pt2", {"model/data.pkl": evil, "model/version": b"3"})
     assert "it is a file of torch.save" in refused(saved, "it has no archive_format")
     assert not (tmp_path / SENTINEL).exists()
