@@ -1,0 +1,233 @@
+"""Walks the nodes of an exported program and has the front end call the table's function of each.
+
+The front end's part is the `Evaluator`: it makes nodes of the graph. This part knows names, views and what is
+overwritten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from mspc.api import ops
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Frames
+from mspc.ir.types import TensorType
+from mspc.readers.pytorch.control import CONTROL
+from mspc.readers.pytorch.kinds.creation import overwritten
+from mspc.readers.pytorch.kinds.kind import Function, Kind
+from mspc.readers.pytorch.kinds.table import kind_of
+from mspc.readers.pytorch.program import (
+    OWN,
+    Argument,
+    ExportedGraph,
+    ExportedNode,
+    ExportedProgram,
+    ExportedType,
+    NodeResult,
+    ProgramOutput,
+    SymbolicSize,
+)
+from mspc.readers.pytorch.written_values import NamedValue, Storage
+
+LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+"""What stands before the path of a library's file, which differs from machine to machine."""
+
+
+class Evaluator(Protocol):
+    """What the front end does for a program that is walked."""
+
+    def at(self, frames: Frames, scope: str) -> None:
+        """What is called next comes from these lines, in this module."""
+        ...
+
+    def call(self, function: Function, operands: Sequence[Any]) -> Any:
+        """The value of a call. Raises MspcError."""
+        ...
+
+    def held(self, tensor: Tensor, name: str) -> Any:
+        """A tensor of the program as a value; `name` is what a constant is called."""
+        ...
+
+    def type_of(self, value: Any) -> TensorType | None:
+        """The type of a tensor; None for all else."""
+        ...
+
+
+def evaluated(
+    evaluator: Evaluator, program: ExportedProgram, held: Mapping[str, Tensor], given: Sequence[Any],
+    results: Sequence[ProgramOutput],
+) -> Any:  # fmt: skip
+    """What a program gives.
+
+    held: its parameters, buffers and constants by the names of their values. given: the tensors that it is called with.
+    results: the outputs that are returned. Parameters that it overwrites are updated.
+
+    Raises:
+        MspcError: a node cannot be computed; the message names the kind and the module, the place is the line of the
+            module's source.
+    """
+    walk = _Walk(evaluator)
+    tensors = iter(given)
+    for each in program.inputs:
+        if each.kind == "value":
+            walk.values[each.name] = NamedValue(storage := Storage(each.value), storage.value)
+        else:
+            value = next(tensors) if each.kind == "user" else evaluator.held(held[each.name], each.qualified)
+            walk.values[each.name] = NamedValue(Storage(value), value)
+    walk.run(program.graph)
+    _update(walk, program, held)
+    found = tuple(walk.argument(output.value) for output in results)
+    return found[0] if len(found) == 1 else found
+
+
+def _update(walk: _Walk, program: ExportedProgram, held: Mapping[str, Tensor]) -> None:
+    """Give parameters and buffers that the program has overwritten their new values."""
+    new: dict[str, Any] = {}
+    for each in program.inputs:
+        if each.name in held and walk.values[each.name].storage.version:
+            new[each.name] = walk.values[each.name].read(walk.evaluator.call)
+    names = {each.qualified: each.name for each in program.inputs}
+    for output in program.outputs:
+        name = output.target if output.target in held else names.get(output.target, "")
+        if output.kind in ("buffer_mutation", "parameter_mutation") and name in held:
+            new[name] = walk.argument(output.value)
+    for name, value in new.items():
+        parameter = held[name]
+        if isinstance(parameter, Parameter):
+            walk.evaluator.call(ops.assign, [parameter, value])
+
+
+class _Walk:
+    """The values so far by their names."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        self.values: dict[str, NamedValue] = {}
+
+    def run(self, graph: ExportedGraph) -> None:
+        for node in graph.nodes:
+            self.evaluator.at(frames_of(node), scope_of(node))
+            try:
+                self._run(node)
+            except MspcError as error:
+                raise _of_node(error, node) from None
+
+    def argument(self, value: Argument) -> Any:
+        """An operand: the value of a name, a number, or a list of them."""
+        if isinstance(value, NodeResult):
+            return self.values[value.name].read(self.evaluator.call)
+        if isinstance(value, tuple):
+            return tuple([self.argument(each) for each in value])
+        if isinstance(value, SymbolicSize):
+            raise MspcError(f"the size {value} has no value")
+        return value
+
+    def _run(self, node: ExportedNode) -> None:
+        if node.target in CONTROL:
+            self._inline(node)
+            return
+        kind = kind_of(node.target)
+        assert kind is not None, "the kinds were looked at before"
+        operands = kind.bound({name: self.argument(value) for name, value in node.arguments})
+        found = self.evaluator.call(kind.target, operands)
+        values = list(found) if isinstance(found, (tuple, list)) else [found]
+        if kind.writes:
+            self._write(node, kind, values)
+        if not node.results:
+            return
+        if len(values) < len(node.results):
+            raise MspcError(f"it gives {len(values)} values here, and {len(node.results)} were exported")
+        typed = [self._typed(value, type) for value, type in zip(values, node.types, strict=False)]
+        base = node.arguments[0][1] if node.arguments else None
+        for number, name in enumerate(node.results):
+            value = typed[number]
+            if kind.put is not None and isinstance(base, NodeResult):
+                self.values[name] = self.values[base.name].view(kind, operands[1:], value)
+            elif kind.writes and number == 0 and self._is_first(node, kind) and isinstance(base, NodeResult):
+                self.values[name] = self.values[base.name]
+            else:
+                self.values[name] = NamedValue(Storage(value), value)
+
+    def _is_first(self, node: ExportedNode, kind: Kind) -> bool:
+        """Whether the result is the argument that was overwritten."""
+        return bool(kind.writes) and kind.writes[0] == kind.arguments[0].name
+
+    def _write(self, node: ExportedNode, kind: Kind, values: list[Any]) -> None:
+        given = dict(node.arguments)
+        new = values[-len(kind.writes) :]
+        for name, value in zip(kind.writes, new, strict=True):
+            target = given.get(name)
+            if value is None or not isinstance(target, NodeResult):
+                continue
+            named = self.values[target.name]
+            type = self.evaluator.type_of(named.read(self.evaluator.call))
+            if type is not None and self.evaluator.type_of(value) != type:
+                value = self.evaluator.call(overwritten, [named.read(self.evaluator.call), value])
+            named.write(self.evaluator.call, value)
+
+    def _typed(self, value: Any, type: ExportedType | None) -> Any:
+        """A result in the element type that the exporter says. Raises MspcError where it has another shape."""
+        found = self.evaluator.type_of(value)
+        if type is None or found is None:
+            return value
+        if found.shape != type.shape:
+            raise MspcError(f"its result has shape {found.shape} here, and {type.shape} was exported")
+        return value if found.dtype == type.dtype else self.evaluator.call(ops.cast, [value, type.dtype])
+
+    def _inline(self, node: ExportedNode) -> None:
+        how = CONTROL[node.target]
+        given = dict(node.arguments)
+        graph = given.get(how.graph)
+        operands = given.get(how.operands, ())
+        if not isinstance(graph, ExportedGraph) or not isinstance(operands, tuple):
+            raise MspcError("it has no graph to run")
+        inner = _Walk(self.evaluator)
+        for (name, _), operand in zip(graph.inputs, operands, strict=True):
+            if isinstance(operand, NodeResult):
+                inner.values[name] = self.values[operand.name]
+            else:
+                inner.values[name] = NamedValue(Storage(value := self.argument(operand)), value)
+        inner.run(graph)
+        enabled = given.get(how.enables, True) if how.enables else True
+        for name, output in zip(node.results, graph.outputs, strict=True):
+            value = inner.argument(output)
+            if not enabled and self.evaluator.type_of(value) is not None:
+                value = self.evaluator.call(ops.stop_gradient, [value])
+            self.values[name] = NamedValue(Storage(value), value)
+
+
+def frames_of(node: ExportedNode) -> Frames:
+    """The lines of the module that lead to a node, the innermost first, without those of PyTorch."""
+    return tuple(
+        replace(frame, file=LIBRARIES.sub("", frame.file)) for frame in node.frames if not OWN.search(frame.file)
+    )
+
+
+def scope_of(node: ExportedNode) -> str:
+    """The module's path with the classes on it: `model-LlamaModel/layers.0-LlamaDecoderLayer`."""
+    if not node.scope:
+        return ""
+    names: list[str] = []
+    for part in node.scope.split("."):
+        if part.isdigit() and names:
+            names[-1] += f".{part}"
+        else:
+            names.append(part)
+    classes = node.modules[1:]
+    if len(classes) != len(names):
+        return "/".join(names)
+    return "/".join(f"{name}-{kind}" for name, kind in zip(names, classes, strict=True))
+
+
+def _of_node(error: MspcError, node: ExportedNode) -> MspcError:
+    """A mistake with the kind and the module that it is about."""
+    if error.message.startswith(node.target):
+        return error
+    where = f" of {node.scope}" if node.scope else ""
+    message = f"{node.target}{where}: {error.message}"
+    return MspcError(message, notes=error.notes, frames=frames_of(node), kind=error.kind)

@@ -1,0 +1,85 @@
+"""Attention: scores, their softmax and the mix of values as one operator, with PyTorch's flags."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mspc.api import ops
+from mspc.ir.types import BOOL
+from mspc.readers.pytorch.kinds.kind import row
+
+
+def attention(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any
+) -> Any:
+    """softmax(query @ key^T * scale + mask) @ value. A Bool mask says what is looked at."""
+    heads, depth = query.shape[-3], query.shape[-1]
+    batch = query.shape[:-3]
+    q, k, v = _in_four(query), _in_four(key), _in_four(value)
+    factor = 1 / math.sqrt(depth) if scale is None else scale
+    shift, hidden = None, None
+    if attn_mask is not None:
+        mask = ops.Reshape()(attn_mask, (1,) * (4 - len(attn_mask.shape)) + attn_mask.shape)
+        if mask.dtype == BOOL:
+            hidden = ops.LogicalNot()(mask)
+        else:
+            shift = ops.cast(mask, query.dtype)
+    kept = None
+    if dropout_p > 0:
+        kept = _kept(q, k, dropout_p)
+    if v.shape[-1] != depth:
+        out = _apart(q, k, v, shift, hidden, kept, factor, is_causal, dropout_p)
+    else:
+        score = ops.FlashAttentionScore(
+            heads, 1.0 - dropout_p, factor, 2147483647, 2147483647, 0, "BNSD", 2 if is_causal else 0
+        )
+        triangle = None
+        if is_causal:
+            hidden = triangle
+        _, _, _, out = score(q, k, v, shift, kept, None, hidden, None)
+    return ops.Reshape()(out, (*batch, heads, query.shape[-2], value.shape[-1]))
+
+
+def _in_four(x: Any) -> Any:
+    """All dimensions ahead of the heads made one."""
+    count = 1
+    for n in x.shape[:-3]:
+        count = count * n
+    return ops.Reshape()(x, (count, *x.shape[-3:]))
+
+
+def _kept(query: Any, key: Any, dropout_p: Any) -> Any:
+    """Which weights remain."""
+    shape = (*query.shape[:3], key.shape[2])
+    _, mask = ops.Dropout(1.0 - dropout_p)(ops.ones(shape, query.dtype))
+    return ops.cast(mask, BOOL)
+
+
+def _apart(
+    query: Any, key: Any, value: Any, shift: Any, hidden: Any, kept: Any, factor: Any, is_causal: Any, dropout_p: Any
+) -> Any:
+    """The same in operators of its own, where values are not as long as keys."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key = ops.repeat_interleave(key, groups, 1)
+        value = ops.repeat_interleave(value, groups, 1)
+    scores = ops.BatchMatMul(False, True)(query, key) * factor
+    if is_causal:
+        seen = ops.tril(ops.ones((query.shape[2], key.shape[2]), query.dtype))
+        hidden = ops.Equal()(seen, 0.0)
+    if shift is not None:
+        scores = scores + shift
+    if hidden is not None:
+        scores = ops.masked_fill(scores, hidden, ops.cast(-math.inf, scores.dtype))
+    weights = ops.Softmax(-1)(scores)
+    if kept is not None:
+        weights = weights * ops.cast(kept, weights.dtype) / (1.0 - dropout_p)
+    return ops.BatchMatMul()(weights, value)
+
+
+ATTENTION = (
+    row("scaled_dot_product_attention.default",
+        "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False", attention),
+)  # fmt: skip
+"""Kinds of attention."""

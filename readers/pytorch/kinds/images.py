@@ -1,0 +1,140 @@
+"""Kinds of images: convolutions, pooling and resizing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.mint.nn import functional
+from mspc.readers.pytorch.kinds.kind import row
+
+
+def of_number(value: Any) -> Any:
+    """A list of sizes, as a tuple; one alone as it is."""
+    return tuple(value) if isinstance(value, (tuple, list)) else value
+
+
+def convolution(
+    dims: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> Any:
+    """A convolution over one, two or three dimensions, of a batch or of one image."""
+    function = functional.conv1d if dims == 1 else functional.conv2d if dims == 2 else functional.conv3d
+    alone = len(input.shape) == dims + 1
+    x = ops.ExpandDims()(input, 0) if alone else input
+    if dims == 1:
+        steps, sides, apart = _one(stride), _one(padding), _one(dilation)
+    else:
+        steps, sides, apart = _several(stride, dims), _several(padding, dims), _several(dilation, dims)
+    out = function(x, weight, bias, steps, sides, apart, groups)
+    return ops.Squeeze(0)(out) if alone else out
+
+
+def _one(value: Any) -> Any:
+    return value[0] if isinstance(value, (tuple, list)) else value
+
+
+def _several(value: Any, dims: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    sizes = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return sizes * dims if len(sizes) == 1 else sizes
+
+
+def transposed_convolution(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
+) -> Any:
+    """The gradient of a convolution as a function."""
+    return functional.conv_transpose2d(
+        input, weight, bias, of_number(stride), of_number(padding), of_number(output_padding), groups,
+        of_number(dilation))
+
+
+def any_convolution(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
+    groups: Any
+) -> Any:
+    """A convolution, or the gradient of one, as the core of ATen has it."""
+    if transposed:
+        return transposed_convolution(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return convolution(len(weight.shape) - 2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def greatest(input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any) -> Any:
+    """The greatest element of every window."""
+    return functional.max_pool2d(
+        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
+        ceil_mode)
+
+
+def averaged(
+    input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: Any, count_include_pad: Any, divisor: Any
+) -> Any:
+    """The mean of every window."""
+    return functional.avg_pool2d(
+        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), ceil_mode,
+        count_include_pad, divisor)
+
+
+def averaged_adaptively(self: Any, output_size: Any) -> Any:
+    """Means of so many windows that cover the image."""
+    sizes = tuple(output_size)
+    if sizes == (1, 1):
+        return ops.ReduceMean(True)(self, (-2, -1))
+    if sizes == self.shape[-2:]:
+        return self
+    return functional.adaptive_avg_pool2d(self, sizes)
+
+
+def averaged_along(self: Any, output_size: Any) -> Any:
+    """Means of so many windows that cover the last dimension."""
+    if _one(output_size) == 1:
+        return ops.ReduceMean(True)(self, -1)
+    return functional.adaptive_avg_pool1d(self, _one(output_size))
+
+
+def resized(input: Any, size: Any, mode: Any, corners: Any, factors: Any) -> Any:
+    """Images in another size."""
+    if size is None:
+        shape = input.shape[2:]
+        size = tuple([int(n * f) for n, f in zip(shape, factors, strict=True)])
+    return ops.interpolate(input, tuple(size), None, mode, corners)
+
+
+IMAGES = (
+    row("conv1d.default conv1d.padding", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
+        lambda *given: convolution(1, *given)),
+    row("conv2d.default conv2d.padding", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
+        lambda *given: convolution(2, *given)),
+    row("conv3d.default conv3d.padding", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
+        lambda *given: convolution(3, *given)),
+    row("conv_transpose2d.input",
+        "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
+        transposed_convolution),
+    row("convolution.default",
+        "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups", any_convolution),
+    row("max_pool2d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False", greatest),
+    row("avg_pool2d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, "
+        "divisor_override=None", averaged),
+    row("adaptive_avg_pool2d.default _adaptive_avg_pool2d.default", "self, output_size", averaged_adaptively),
+    row("adaptive_avg_pool1d.default", "self, output_size", averaged_along),
+    row("adaptive_max_pool2d.default", "self, output_size",
+        lambda self, output_size: functional.adaptive_max_pool2d(self, tuple(output_size), True)),
+    row("upsample_nearest2d.vec", "input, output_size, scale_factors=None",
+        lambda input, output_size, scale_factors: resized(input, output_size, "nearest", None, scale_factors)),
+    row("upsample_nearest2d.default", "self, output_size, -scales_h=None, -scales_w=None",
+        lambda self, output_size: resized(self, output_size, "nearest", None, None)),
+    row("upsample_bilinear2d.vec", "input, output_size, align_corners, scale_factors=None",
+        lambda input, output_size, corners, factors: resized(input, output_size, "bilinear", corners, factors)),
+    row("upsample_bilinear2d.default", "self, output_size, align_corners, -scales_h=None, -scales_w=None",
+        lambda self, output_size, corners: resized(self, output_size, "bilinear", corners, None)),
+    row("upsample_bicubic2d.vec", "input, output_size, align_corners, scale_factors=None",
+        lambda input, output_size, corners, factors: resized(input, output_size, "bicubic", corners, factors)),
+    row("grid_sampler.default grid_sampler_2d.default", "input, grid, interpolation_mode, padding_mode, align_corners",
+        lambda input, grid, mode, padding, corners: functional.grid_sample(
+            input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
+            corners)),
+    row("im2col.default", "self, kernel_size, dilation, padding, stride",
+        lambda self, kernel_size, dilation, padding, stride: functional.unfold(
+            self, tuple(kernel_size), tuple(dilation), tuple(padding), tuple(stride))),
+)  # fmt: skip
+"""Kinds of images."""

@@ -1,0 +1,93 @@
+"""What a program overwrites: names of one tensor, and what is written through any of them.
+
+A name is the whole of a tensor or a view of it: steps that lead there. Writing into a view replaces that part of the
+tensor, and every other view of it is taken anew when it is read again, as the names share their elements in PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.readers.pytorch.control import CONTROL
+from mspc.readers.pytorch.kinds.kind import Function, Kind
+from mspc.readers.pytorch.kinds.table import kind_of
+from mspc.readers.pytorch.program import ExportedProgram, NodeResult
+
+Call = Callable[[Function, Sequence[Any]], Any]
+"""Computes a function of values."""
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """One step from a tensor to a view of it. operands: what the kind takes behind the tensor."""
+
+    kind: Kind
+    operands: tuple[Any, ...]
+
+
+class Storage:
+    """The elements that several names share, as a value, and how often they were replaced."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.version = 0
+
+
+class NamedValue:
+    """What a name of the graph stands for. storage: whose elements; steps: the way to it from there."""
+
+    def __init__(self, storage: Storage, value: Any, steps: tuple[ViewStep, ...] = ()) -> None:
+        self.storage = storage
+        self.steps = steps
+        self._value = value
+        self._version = storage.version
+
+    def read(self, call: Call) -> Any:
+        """The value as it is now."""
+        if self._version != self.storage.version:
+            self._value = self.storage.value
+            for step in self.steps:
+                self._value = call(step.kind.target, [self._value, *step.operands])
+            self._version = self.storage.version
+        return self._value
+
+    def write(self, call: Call, value: Any) -> None:
+        """Replace the elements."""
+        bases = [self.storage.value]
+        for step in self.steps[:-1]:
+            bases.append(call(step.kind.target, [bases[-1], *step.operands]))
+        new = value
+        for step, base in zip(reversed(self.steps), reversed(bases), strict=False):
+            assert step.kind.put is not None
+            new = call(step.kind.put, [base, new, *step.operands])
+        self.storage.value = new
+        self.storage.version += 1
+        self._value, self._version = value, self.storage.version
+
+    def view(self, kind: Kind, operands: Sequence[Any], value: Any) -> NamedValue:
+        """What a kind makes of this one's elements."""
+        made = NamedValue(self.storage, value, (*self.steps, ViewStep(kind, tuple(operands))))
+        made._version = self._version
+        return made
+
+
+def written_inputs(program: ExportedProgram) -> set[str]:
+    """The inputs of a program that it may overwrite, through a view or by its outputs."""
+    names = {each.name for each in program.inputs}
+    origin = {name: name for name in names}
+    found: set[str] = set()
+    for node in program.graph.nodes:
+        kind = None if node.target in CONTROL else kind_of(node.target)
+        given = dict(node.arguments)
+        for name in kind.writes if kind is not None else ():
+            written = given.get(name)
+            if isinstance(written, NodeResult) and written.name in origin:
+                found.add(origin[written.name])
+        if kind is not None and kind.put is not None and node.results:
+            base = next((v for _, v in node.arguments if isinstance(v, NodeResult)), None)
+            if base is not None and base.name in origin:
+                origin[node.results[0]] = origin[base.name]
+    targets = {output.target for output in program.outputs if output.kind.endswith("mutation")}
+    return found | {each.name for each in program.inputs if each.name in targets or each.qualified in targets}
