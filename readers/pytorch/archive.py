@@ -149,9 +149,9 @@ class Archive:
 
     def _local(self, file: BinaryIO, info: zipfile.ZipInfo) -> Place:
         """The place of a member by what stands before it."""
-        file.seek(info.header_offset)
+        file.seek(max(0, info.header_offset))  # negative where bytes are missing
         header = file.read(LOCAL_HEADER.size)
-        if len(header) < LOCAL_HEADER.size or not header.startswith(LOCAL_MAGIC):
+        if info.header_offset < 0 or len(header) < LOCAL_HEADER.size or not header.startswith(LOCAL_MAGIC):
             raise self._damaged(f"{info.filename} does not stand where the list of members says")
         *_, name_length, extra_length = LOCAL_HEADER.unpack(header)
         name = file.read(name_length)

@@ -184,7 +184,8 @@ def shown(expression: Expression) -> str:
     sign = SIGNS.get(expression.kind)
     if sign is None:
         return f"{expression.kind}({', '.join(map(shown, expression.operands))})"
-    return sign.join(_bracketed(operand, expression.kind) for operand in expression.operands)
+    text = sign.join(_bracketed(operand, expression.kind) for operand in expression.operands)
+    return text.replace(" + -", " - ")
 
 
 def _bracketed(operand: Expression, outer: str) -> str:

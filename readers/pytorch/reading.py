@@ -19,7 +19,7 @@ SCHEMA = 8
 MODELS = "models/"
 FORMAT, ARCHIVE_VERSION, BYTE_ORDER = "archive_format", "archive_version", "byteorder"
 OLD = "serialized_exported_program.json"
-"""The graph in an archive of PyTorch 2.7 and older."""
+"""The graph in an archive of PyTorch 2.7 and older; in one of 2.8 it is as it is now, and tensors are pickled."""
 SAVE_AGAIN = "load it with torch.export.load there and save it with torch.export.save of PyTorch 2.9 or newer"
 
 
@@ -44,6 +44,8 @@ def read_program(path: Path) -> ExportedProgram:
         version = text_in(content.get("torch_version", ""), "its torch_version")
     except ValueError as error:
         raise MspcError(f"{archive.shown} is damaged: {MODELS}{name}.json: {error}") from None
+    if f"data/weights/{name}.pt" in archive:
+        raise _pickled(archive, f"PyTorch {version.partition('+')[0] or '2.8'}")
     weights, same = weights_of(archive, name)
     _check_weights(archive, signature, weights)
     return ExportedProgram(
@@ -52,13 +54,17 @@ def read_program(path: Path) -> ExportedProgram:
     )  # fmt: skip
 
 
+def _pickled(archive: Archive, writer: str) -> MspcError:
+    return MspcError(
+        f"{archive.shown} is written by {writer}, whose tensors are pickled, and mspc loads no pickle, which could run "
+        "anything",
+        notes=[SAVE_AGAIN],
+    )
+
+
 def _check_format(archive: Archive) -> None:
     if OLD in archive:
-        raise MspcError(
-            f"{archive.shown} is in the format of PyTorch 2.7 and older, whose tensors are pickled, and mspc loads no "
-            "pickle, which could run anything",
-            notes=[SAVE_AGAIN],
-        )
+        raise _pickled(archive, "PyTorch 2.7 and older")
     if FORMAT not in archive:
         found = archive.names()
         notes = ["it is a file of torch.save or torch.jit.save"] if any(n.endswith("data.pkl") for n in found) else []

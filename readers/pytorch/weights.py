@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -75,6 +76,7 @@ class _Entry:
     type: TensorType
     first: int
     strides: tuple[int, ...]
+    trains: bool
 
     @property
     def elements(self) -> int:
@@ -92,6 +94,17 @@ class _Entry:
                 return False
             step *= n
         return True
+
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether one number of the member may be several elements."""
+        end = 0
+        for stride, n in sorted((s, n) for n, s in zip(self.type.shape, self.strides, strict=True) if n > 1):
+            if stride <= end:
+                return bool(self.type.size)
+            end += stride * (n - 1)
+        return False
 
 
 def weights_of(archive: Archive, model: str) -> tuple[Weights, Mapping[str, str]]:
@@ -130,8 +143,28 @@ def weights_of(archive: Archive, model: str) -> tuple[Weights, Mapping[str, str]
         else:
             strided[each.name] = Strided(place, each.first, each.strides)
         tensors[each.name] = Stored(each.type, pieces)
+    _check_overlaps(archive, entries)
     files = Files([archive.path], [archive.size])
     return Weights(archive.shown, files, tensors, strided=strided), same
+
+
+def _check_overlaps(archive: Archive, entries: Sequence[_Entry]) -> None:
+    """An update of a parameter must change no other, unless all of both are the same. Raises MspcError."""
+    by_member: dict[str, list[_Entry]] = {}
+    for each in entries:
+        if each.trains and archive.place(each.member).size:
+            if each.overlaps_itself:
+                raise MspcError(f"{archive.shown}: elements of parameter {each.name!r:.100} lie on top of each other")
+            if each.is_dense:
+                by_member.setdefault(each.member, []).append(each)
+    for member, found in by_member.items():
+        found.sort(key=lambda each: (each.first, each.elements))
+        for one, other in itertools.pairwise(found):
+            same = (one.first, one.type) == (other.first, other.type)
+            if not same and other.first < one.elements:
+                raise MspcError(
+                    f"{archive.shown}: parameters {one.name!r:.100} and {other.name!r:.100} overlap in {member}"
+                )
 
 
 def _entries(archive: Archive, folder: str, name: str) -> list[_Entry]:
@@ -161,7 +194,9 @@ def _entry(archive: Archive, folder: str, name: str, value: Any) -> _Entry:
     if len(sizes) != len(strides):
         raise ValueError(f"{where} has {len(sizes)} sizes and {len(strides)} strides")
     first = _size(entry(about, "storage_offset", where), f"{where}: storage_offset")
-    return _Entry(name, member, TensorType(element_type(entry(about, "dtype", where), where), sizes), first, strides)
+    type = TensorType(element_type(entry(about, "dtype", where), where), sizes)
+    trains = flag_in(owner.get("is_param", False), where) and flag_in(about.get("requires_grad", False), where)
+    return _Entry(name, member, type, first, strides, trains)
 
 
 def _sizes(value: Any, where: str) -> tuple[int, ...]:
