@@ -107,7 +107,10 @@ class Adam(_Optimizer):
         step = mean * (rate / first) / (ops.sqrt(square) / second + own["eps"])
         if self.decouples and decay != 0.0:
             step = step + parameter * (rate * decay)
-        return self.assign(parameter, parameter - step)
+        moved = parameter - step
+        if moved.dtype != parameter.dtype:  # of half-precision weights it is Float32, as the rate is
+            moved = ops.cast(moved, parameter.dtype)
+        return self.assign(parameter, moved)
 
 
 class AdamW(Adam):

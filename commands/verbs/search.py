@@ -9,6 +9,7 @@ import typer
 
 from mspc.commands import search_options as searching
 from mspc.commands.options import Inputs, JsonFile, Quiet, ScriptArguments, Target
+from mspc.commands.torch_options import FromTorch, LossName, OptimizerText, Sizes
 
 
 def search(
@@ -29,18 +30,23 @@ def search(
         Path | None, typer.Option(metavar="FILE", help="Write the plan that was found (TOML), to edit and to compile.")
     ] = None,
     input_: Inputs = None,
+    size: Sizes = None,
+    loss: LossName = "",
+    optimizer: OptimizerText = "",
+    torch: FromTorch = False,
     json: JsonFile = None,
     quiet: Quiet = False,
 ) -> None:
     """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
     from mspc.commands.compile import CompileOptions
+    from mspc.commands.imported import import_options
     from mspc.commands.report.verbosity import Loudness
     from mspc.commands.search import SearchOptions, memory_of, meshes_of, ranks_of, search_target
     from mspc.commands.search_stages import micro_batches_of, stages_of
 
     common = CompileOptions(
-        inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
-        loudness=Loudness(False, quiet),
+        inputs=tuple(input_ or ()), imported=import_options(loss, optimizer, size, torch), json=json,
+        script_arguments=tuple(script_arguments or ()), loudness=Loudness(False, quiet),
     )  # fmt: skip
     options = SearchOptions(
         common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,

@@ -33,7 +33,7 @@ _TRACED_OWN = (
         ("parallel", "transformer", ""), ("communication", "comm_func"), ("common", "recompute"),
         ("common", "derivatives"),
     )),
-    os.path.join(PACKAGE, "readers", "pytorch", "kinds", ""),
+    *(os.path.join(PACKAGE, "readers", "pytorch", *place) for place in (("kinds", ""), ("training",))),
 )  # fmt: skip
 """Where functions that become part of a graph are."""
 _SHOWN_OWN = tuple(os.path.join(_API, *place) for place in (("nn", ""), ("parallel", ""), ("ops", "hyper_map")))

@@ -1,0 +1,108 @@
+"""Commands are given networks of PyTorch: exported programs, which are read as data, and what PyTorch exports here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mspc.api.state import Session
+from mspc.engine.capture import CapturedCall, NamedTarget, capture_made
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
+
+EXPORTED = ".pt2"
+MAGIC = b"PK\x03\x04"
+"""How every archive begins."""
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What a command line says of such a network.
+
+    loss, optimizer: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch: the target is a
+    function that gives a module.
+    """
+
+    loss: str = ""
+    optimizer: str = ""
+    sizes: tuple[tuple[str, int], ...] = ()
+    torch: bool = False
+
+    @property
+    def given(self) -> str:
+        """The first option that is given."""
+        options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
+        return next((name for name, value in options.items() if value), "")
+
+
+NOTHING_SAID = ImportOptions()
+
+
+def import_options(loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool) -> ImportOptions:
+    """The options of a command line. Raises MspcError: a size is none."""
+    found: dict[str, int] = {}
+    for text in sizes or ():
+        name, _, number = text.partition("=")
+        if not name.strip() or not number.strip().isascii() or not number.strip().isdigit():
+            raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
+        if found.setdefault(name.strip(), int(number)) != int(number):
+            raise MspcError(f"--size gives {name.strip()} two numbers")
+    return ImportOptions(loss, optimizer, tuple(found.items()), torch)
+
+
+def is_imported(target: NamedTarget | Path) -> bool:
+    """Whether a target is an exported program: a file called so, or an archive."""
+    if isinstance(target, NamedTarget):
+        return False
+    if target.suffix == EXPORTED:
+        return True
+    try:
+        with open(target, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False
+
+
+def target_name(target: NamedTarget | Path) -> str:
+    """A target as messages call it."""
+    return str(target) if isinstance(target, Path) else f"{target.path}:{target.name}"
+
+
+def capture_imported(
+    target: NamedTarget | Path, options: ImportOptions, inputs: Sequence[str], session: Session
+) -> CapturedCall:
+    """The call of a network of PyTorch, with global inputs as it was exported with; the batch is sharded over all
+    ranks where they divide it.
+
+    Raises:
+        MspcError: the program cannot be read, or compiled as the options say.
+    """
+    if inputs:
+        raise MspcError(
+            f"--input is for a network in a script; {target_name(target)} knows its inputs",
+            notes=["--size gives numbers to sizes that are open"],
+        )
+    path = target if isinstance(target, Path) else target.path
+
+    def make() -> tuple[Any, Sequence[TensorType]]:
+        from mspc.readers.pytorch.reading import read_program  # late, as what follows: few networks are imported
+        from mspc.readers.pytorch.sizes import with_sizes
+        from mspc.readers.pytorch.training import Training, compiled_as
+
+        program = with_sizes(read_program(path), dict(options.sizes))
+        made = compiled_as(program, Training(options.loss, options.optimizer))
+        return made.network, made.inputs
+
+    return capture_made(make, path, session, lambda types: _sharded_batch(types, session.size))
+
+
+def _sharded_batch(types: Sequence[TensorType], ranks: int) -> str | tuple[Any, ...]:
+    """How inputs are sharded: those that have the batch of the first one over all ranks, or none."""
+    batch = next((type.shape[0] for type in types if type.shape), 0)
+    if not batch or batch % ranks:
+        return "full_batch"
+    return tuple(
+        (ranks if type.shape[0] == batch else 1, *(1,) * (type.rank - 1)) if type.shape else () for type in types
+    )

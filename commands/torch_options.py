@@ -1,0 +1,31 @@
+"""Options of commands that compile networks of PyTorch. The module imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size", metavar="NAME=N", help="A size of model.pt2 that is open: 'x.0=8', of input x; may be repeated."
+    ),
+]
+LossName = Annotated[
+    str,
+    typer.Option(
+        "--loss", metavar="NAME", show_default=False,
+        help="Of model.pt2: cross_entropy or mse with labels as one more input, or a result's name.",
+    ),
+]
+OptimizerText = Annotated[
+    str,
+    typer.Option(
+        "--optimizer", metavar="SPEC", show_default=False,
+        help="Train model.pt2: 'adamw:lr=1e-4,weight_decay=0.1', adam or sgd.",
+    ),
+]
+FromTorch = Annotated[
+    bool, typer.Option("--torch", help="TARGET is 'model.py:make', which gives a module of PyTorch and its inputs.")
+]
