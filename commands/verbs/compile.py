@@ -68,6 +68,6 @@ def compile_(
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, loudness=Loudness(verbose, quiet), all_rows=all_rows,
             imported=import_options(loss, optimizer, size, torch),
-        ),  # fmt: skip
+        ),
     )
     leave_out_loaded()  # the process ends
