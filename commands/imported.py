@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mspc.api.state import Session
+from mspc.commands.torch_options import EXPORTED
 from mspc.engine.capture import CapturedCall, NamedTarget, capture_made, made_by
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
@@ -17,7 +18,6 @@ from mspc.ir.types import TensorType
 if TYPE_CHECKING:
     from mspc.readers.pytorch.program import ExportedProgram
 
-EXPORTED = ".pt2"
 CONFIG = "config.json"
 """What every folder of Hugging Face has."""
 MAGIC = b"PK\x03\x04"

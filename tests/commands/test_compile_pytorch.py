@@ -99,6 +99,20 @@ def test_search_and_its_plan(here: Path) -> None:
     assert mspc("compile", "two.pt2", "-n", "2", "--loss", "mse", "--strategies", "plan.toml", cwd=here).returncode == 0
 
 
+def test_other_commands(here: Path) -> None:
+    """They compile it as they compile a script; a run is of a folder."""
+    flags = ["-n", "2", "--loss", "mse", "--optimizer", "sgd"]
+    assert mspc("view", "two.pt2", *flags, "--out", "two.html", cwd=here).returncode == 0
+    assert "second.weight" in (here / "two.html").read_text()
+    assert mspc("check", "two.pt2", *flags, "--max-collectives", "AllReduce=9", cwd=here).returncode == 0
+    assert mspc("check", "two.pt2", *flags, "--max-bytes", "1", cwd=here).returncode == 1
+    assert mspc("diff", "two.pt2", "two.pt2", *flags, cwd=here).returncode == 0
+    error = refused("run", "two.pt2", cwd=here)
+    assert "mspc compile two.pt2 --ranks 8 --out DIR" in error
+    assert mspc("compile", "two.pt2", *flags, "--out", "made", cwd=here).returncode == 0
+    assert "takes no --loss" in refused("view", "made", "--loss", "mse", cwd=here)
+
+
 def test_an_archive_by_another_name(here: Path) -> None:
     (here / "two.pt2").rename(here / "model.ep")
     assert mspc("compile", "model.ep", "-n", "2", cwd=here).returncode == 0
