@@ -259,7 +259,7 @@ def _session(options: CompileOptions, outside: Session, rank: int) -> ObservedSe
 
 
 def _launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> CapturedCall:
-    if options.imported.torch or is_imported(target):
+    if is_imported(target) or options.imported.torch:
         return capture_imported(target, options.imported, options.inputs, session)
     if options.imported != NOTHING_SAID:
         raise MspcError(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from mspc.api.state import Session
-from mspc.engine.capture import CapturedCall, NamedTarget, capture_made
+from mspc.commands.torch_options import EXPORTED
+from mspc.engine.capture import CapturedCall, NamedTarget, capture_made, made_by
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
-EXPORTED = ".pt2"
+if TYPE_CHECKING:
+    from mspc.readers.pytorch.program import ExportedProgram
+
+CONFIG = "config.json"
+"""What every folder of Hugging Face has."""
 MAGIC = b"PK\x03\x04"
 """How every archive begins."""
 
@@ -53,10 +60,10 @@ def import_options(loss: str, optimizer: str, sizes: Sequence[str] | None, torch
 
 
 def is_imported(target: NamedTarget | Path) -> bool:
-    """Whether a target is an exported program: a file called so, or an archive."""
+    """Whether a target is an exported program, a file called so or an archive, or a folder of Hugging Face."""
     if isinstance(target, NamedTarget):
         return False
-    if target.suffix == EXPORTED:
+    if target.suffix == EXPORTED or (target / CONFIG).is_file():
         return True
     try:
         with open(target, "rb") as file:
@@ -84,18 +91,46 @@ def capture_imported(
             f"--input is for a network in a script; {target_name(target)} knows its inputs",
             notes=["--size gives numbers to sizes that are open"],
         )
+    if options.torch and isinstance(target, Path):
+        raise MspcError(
+            f"--torch is for a function that gives a module, as in 'model.py:make', not for {target_name(target)}"
+        )
     path = target if isinstance(target, Path) else target.path
 
     def make() -> tuple[Any, Sequence[TensorType]]:
-        from mspc.readers.pytorch.reading import read_program  # late, as what follows: few networks are imported
-        from mspc.readers.pytorch.sizes import with_sizes
-        from mspc.readers.pytorch.training import Training, compiled_as
+        from mspc.readers.pytorch.training import Training, compiled_as  # late: few networks are imported
 
-        program = with_sizes(read_program(path), dict(options.sizes))
-        made = compiled_as(program, Training(options.loss, options.optimizer))
+        made = compiled_as(_program(target, options), Training(options.loss, options.optimizer))
         return made.network, made.inputs
 
     return capture_made(make, path, session, lambda types: _sharded_batch(types, session.size))
+
+
+def _program(target: NamedTarget | Path, options: ImportOptions) -> ExportedProgram:
+    """The program of a target, with numbers for all of its sizes. Raises MspcError."""
+    from mspc.readers.pytorch.reading import read_program  # late, as above
+    from mspc.readers.pytorch.sizes import with_sizes
+
+    if isinstance(target, NamedTarget):
+        with TemporaryDirectory(prefix="mspc-") as folder:
+            program = _of_function(target, Path(folder) / f"{target.name}{EXPORTED}")
+    elif target.is_dir():
+        from mspc.readers.pytorch.folder import read_folder
+
+        return read_folder(target, dict(options.sizes))
+    else:
+        program = read_program(target)
+    return with_sizes(program, dict(options.sizes))
+
+
+def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:
+    """The program of the module that a function of a script gives. The archive is read on when its folder is gone."""
+    from mspc.readers.pytorch.exporting import export_made
+    from mspc.readers.pytorch.reading import read_program
+
+    exported = export_made(made_by(target), to, target_name(target))
+    program = read_program(exported.path)
+    return replace(program, name=target_name(target), same={**exported.same, **program.same})
 
 
 def _sharded_batch(types: Sequence[TensorType], ranks: int) -> str | tuple[Any, ...]:

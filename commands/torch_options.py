@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+EXPORTED = ".pt2"
+"""What files of exported programs are called."""
 Sizes = Annotated[
     list[str] | None,
     typer.Option(

@@ -64,18 +64,10 @@ def compile_(
     compile_target(
         target,
         CompileOptions(
-            ranks=ranks,
-            level=level or (2 if save_graphs else 0),
-            out=out,
-            only_ranks=tuple(rank or ()),
-            inputs=tuple(input_ or ()), imported=import_options(loss, optimizer, size, torch),
-            json=json,
-            script_arguments=tuple(script_arguments or ()),
-            weights=weights,
-            strategies=strategies,
-            schedule=schedule,
-            loudness=Loudness(verbose, quiet),
-            all_rows=all_rows,
+            ranks=ranks, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()),
+            inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
+            strategies=strategies, schedule=schedule, loudness=Loudness(verbose, quiet), all_rows=all_rows,
+            imported=import_options(loss, optimizer, size, torch),
         ),
     )
     leave_out_loaded()  # the process ends

@@ -129,7 +129,10 @@ def _settings(text: str, rest: str) -> dict[str, Any]:
         call = ast.parse(f"f({rest})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
             raise ValueError
-        return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        found = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        if len(found) < len(call.keywords):
+            raise ValueError
+        return found
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise MspcError(
             f"cannot read {text!r:.100} as an optimizer", notes=["write one as adamw:lr=1e-4,weight_decay=0.1"]
