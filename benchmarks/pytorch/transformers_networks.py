@@ -88,7 +88,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("mobilebert", "MobileBertConfig", "MobileBertForMaskedLM", "tokens", {
         "true_hidden_size": 32, "intra_bottleneck_size": 32}),
     Architecture("modernbert", "ModernBertConfig", "ModernBertForMaskedLM", "tokens", {"local_attention": 8}),
-    Architecture("t5", "T5Config", "T5ForConditionalGeneration", "sequences"),
+    Architecture("t5", "T5Config", "T5ForConditionalGeneration", "sequences", {"decoder_start_token_id": 0}),
     Architecture("bart", "BartConfig", "BartForConditionalGeneration", "sequences"),
     Architecture("marian", "MarianConfig", "MarianMTModel", "sequences"),
     Architecture("pegasus", "PegasusConfig", "PegasusForConditionalGeneration", "sequences"),
@@ -113,16 +113,25 @@ def built(architecture: Architecture) -> tuple[Any, dict[str, Any]]:
     torch.manual_seed(0)
     kind = getattr(transformers, architecture.config)
     default = kind()
-    settings = {name: value for name, value in SIZES.items() if hasattr(default, name)}
+    settings = {name: value for name, value in SIZES.items() if _takes(kind, default, name, value)}
     settings |= {name: 0.0 for name in vars(default) if _drops(name, getattr(default, name))}
     if architecture.name == "gpt2":
         settings.pop("hidden_size")
     known = kind.attribute_map if hasattr(kind, "attribute_map") else {}
     settings = {name: value for name, value in settings.items() if name not in known} | {
-        name: value for name, value in architecture.settings.items() if hasattr(default, name)
+        name: value for name, value in architecture.settings.items()
+        if hasattr(default, name) or name == "decoder_start_token_id"
     }
     module = getattr(transformers, architecture.model)(kind(**settings)).train()
     return module, INPUTS[architecture.inputs](torch)
+
+
+def _takes(kind: Any, default: Any, name: str, value: Any) -> bool:
+    """Whether a configuration has a setting of this name that is one number."""
+    found = getattr(kind, name, None)
+    if (isinstance(found, property) and found.fset is None) or not hasattr(default, name):
+        return False
+    return not isinstance(getattr(default, name), (list, tuple)) or isinstance(value, (list, tuple))
 
 
 def _drops(name: str, value: Any) -> bool:

@@ -78,8 +78,33 @@ def _apart(
     return ops.BatchMatMul()(weights, value)
 
 
+def with_statistics(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any
+) -> Any:
+    """(the result, and in the place of what only PyTorch's own gradient reads: nothing)."""
+    found = attention(query, key, value, attn_mask, dropout_p, is_causal, scale, True)
+    return (found,) + (None,) * 8
+
+
 ATTENTION = (
     row("scaled_dot_product_attention.default",
         "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False", attention),
+    row("_scaled_dot_product_flash_attention_for_cpu.default",
+        "query, key, value, dropout_p=0.0, is_causal=False, attn_mask=None, scale=None",
+        lambda query, key, value, dropout_p, is_causal, attn_mask, scale: with_statistics(
+            query, key, value, attn_mask, dropout_p, is_causal, scale)),
+    row("_scaled_dot_product_flash_attention.default",
+        "query, key, value, dropout_p=0.0, is_causal=False, -return_debug_mask=False, scale=None",
+        lambda query, key, value, dropout_p, is_causal, scale: with_statistics(
+            query, key, value, None, dropout_p, is_causal, scale)),
+    row("_scaled_dot_product_efficient_attention.default",
+        "query, key, value, attn_bias, -compute_log_sumexp, dropout_p=0.0, is_causal=False, scale=None",
+        lambda query, key, value, attn_bias, dropout_p, is_causal, scale: with_statistics(
+            query, key, value, attn_bias, dropout_p, is_causal, scale)),
+    row("_scaled_dot_product_cudnn_attention.default",
+        "query, key, value, attn_bias, -compute_log_sumexp, dropout_p=0.0, is_causal=False, -return_debug_mask=False, "
+        "scale=None",
+        lambda query, key, value, attn_bias, dropout_p, is_causal, scale: with_statistics(
+            query, key, value, attn_bias, dropout_p, is_causal, scale)),
 )  # fmt: skip
 """Kinds of attention."""

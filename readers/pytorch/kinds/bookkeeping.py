@@ -36,9 +36,12 @@ def nothing(*given: Any) -> Any:
 _TO = "-non_blocking=False, -copy=False, -memory_format=None"
 
 BOOKKEEPING = (
-    row("alias.default contiguous.default detach_.default", "self, -memory_format=None", same, same_back),
+    row("alias.default lift.default positive.default", "self", same, same_back),
+    row("contiguous.default", "self, -memory_format=None", same, same_back),
     row("detach.default", "self", lambda self: ops.stop_gradient(self), same_back),
-    row("clone.default lift_fresh_copy.default lift_fresh.default", "self, -memory_format=None", same),
+    row("clone.default", "self, -memory_format=None", same),
+    row("lift_fresh_copy.default", "self", same),
+    row("lift_fresh.default detach_.default", "self", same, same_back),
     row("to.dtype", f"self, dtype, {_TO}", cast, cast_back),
     row("to.device", f"self, -device, dtype, {_TO}", cast, cast_back),
     row("to.dtype_layout", f"self, dtype=None, -layout=None, -device=None, -pin_memory=None, {_TO}", cast, cast_back),

@@ -9,7 +9,8 @@ from mspc.ir.types import FLOAT32, INT64
 from mspc.readers.pytorch.kinds.kind import row
 
 _PLACE = "-layout=None, -device=None, -pin_memory=None"
-_FORMAT = f"dtype=None, {_PLACE}, -memory_format=None"
+_NEW = f"dtype=None, {_PLACE}"
+_FORMAT = f"{_NEW}, -memory_format=None"
 
 
 def counted(start: Any, end: Any, step: Any, dtype: Any) -> Any:
@@ -60,18 +61,26 @@ CREATION = (
     row("linspace.default", f"start, end, steps, dtype=None, {_PLACE}",
         lambda start, end, steps, dtype: ops.cast(
             ops.linspace(start, end, steps), FLOAT32 if dtype is None else dtype)),
-    row("zeros.default", f"size, {_FORMAT}", lambda size, dtype: floats(size, 0, dtype)),
-    row("ones.default", f"size, {_FORMAT}", lambda size, dtype: floats(size, 1, dtype)),
+    row("zeros.default", f"size, {_NEW}", lambda size, dtype: floats(size, 0, dtype)),
+    row("ones.default", f"size, {_NEW}", lambda size, dtype: floats(size, 1, dtype)),
     row("empty.memory_format", f"size, {_FORMAT}", lambda size, dtype: floats(size, 0, dtype)),
-    row("full.default", f"size, fill_value, {_FORMAT}", all_of),
+    row("full.default", f"size, fill_value, {_NEW}", all_of),
     row("zeros_like.default empty_like.default", f"self, {_FORMAT}", lambda self, dtype: like(self, 0, dtype)),
     row("ones_like.default", f"self, {_FORMAT}", lambda self, dtype: like(self, 1, dtype)),
     row("full_like.default", f"self, fill_value, {_FORMAT}", like),
-    row("new_zeros.default new_empty.default", f"self, size, {_FORMAT}",
+    row("new_zeros.default new_empty.default", f"self, size, {_NEW}",
         lambda self, size, dtype: new(self, size, 0, dtype)),
-    row("new_ones.default", f"self, size, {_FORMAT}", lambda self, size, dtype: new(self, size, 1, dtype)),
-    row("new_full.default", f"self, size, fill_value, {_FORMAT}", new),
-    row("scalar_tensor.default", f"s, {_FORMAT}", lambda s, dtype: floats((), s, dtype)),
+    row("new_ones.default", f"self, size, {_NEW}", lambda self, size, dtype: new(self, size, 1, dtype)),
+    row("new_full.default", f"self, size, fill_value, {_NEW}", new),
+    row("scalar_tensor.default", f"s, {_NEW}", lambda s, dtype: floats((), s, dtype)),
+    row("empty_strided.default", f"size, -stride, {_NEW}", lambda size, dtype: floats(size, 0, dtype)),
+    row("new_empty_strided.default", f"self, size, -stride, {_NEW}",
+        lambda self, size, dtype: new(self, size, 0, dtype)),
+    row("empty_permuted.default", f"size, -physical_layout, {_NEW}", lambda size, dtype: floats(size, 0, dtype)),
+    row("triu_indices.default", f"row, col, offset=0, -dtype=None, {_PLACE}",
+        lambda rows, columns, offset: ops.triu_indices(rows, columns, offset)),
+    row("tril_indices.default", f"row, col, offset=0, -dtype=None, {_PLACE}",
+        lambda rows, columns, offset: ops.tril_indices(rows, columns, offset)),
     row("eye.default", f"n, dtype=None, {_PLACE}", lambda n, dtype: ops.eye(n, n, FLOAT32 if dtype is None else dtype)),
     row("eye.m", f"n, m, dtype=None, {_PLACE}", lambda n, m, dtype: ops.eye(n, m, FLOAT32 if dtype is None else dtype)),
     row("copy.default", "self, src, -non_blocking=False", overwritten),

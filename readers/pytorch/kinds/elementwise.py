@@ -36,6 +36,13 @@ def bits(operator: Any, logical: Any, self: Any, other: Any) -> Any:
     return operator(self, other)
 
 
+def among(elements: Any, test_elements: Any, invert: Any) -> Any:
+    """Whether each element is one of others."""
+    others = ops.Reshape()(test_elements, (-1,))
+    met = ops.ReduceAny()(ops.Equal()(ops.ExpandDims()(elements, -1), others), -1)
+    return ops.LogicalNot()(met) if invert else met
+
+
 def inverted(self: Any) -> Any:
     """Every bit, or truth, the other way."""
     return ops.LogicalNot()(self) if self.dtype == BOOL else ops.Invert()(self)
@@ -68,11 +75,12 @@ def relu_gradient(grad_output: Any, self: Any, threshold: Any) -> Any:
 
 ELEMENTWISE = (
     row("add.Tensor add.Scalar", "self, other, alpha=1", lambda self, other, alpha: mint.add(self, other, alpha=alpha)),
-    row("sub.Tensor sub.Scalar", "self, other, alpha=1", lambda self, other, alpha: mint.sub(self, other, alpha=alpha)),
+    row("sub.Tensor sub.Scalar subtract.Tensor", "self, other, alpha=1",
+        lambda self, other, alpha: mint.sub(self, other, alpha=alpha)),
     row("rsub.Scalar rsub.Tensor", "self, other, alpha=1", lambda self, other, alpha: other - self * alpha),
-    row("mul.Tensor mul.Scalar", "self, other", lambda self, other: ops.Mul()(self, other)),
-    row("div.Tensor div.Scalar", "self, other", divide),
-    row("div.Tensor_mode div.Scalar_mode", "self, other, rounding_mode=None", divide),
+    row("mul.Tensor mul.Scalar multiply.Tensor", "self, other", lambda self, other: ops.Mul()(self, other)),
+    row("div.Tensor div.Scalar divide.Tensor", "self, other", divide),
+    row("div.Tensor_mode div.Scalar_mode", "self, other, rounding_mode", divide),
     row("true_divide.Tensor true_divide.Scalar", "self, other", divide),
     row("floor_divide.default floor_divide.Scalar", "self, other", lambda self, other: ops.FloorDiv()(self, other)),
     row("remainder.Tensor remainder.Scalar", "self, other", lambda self, other: ops.FloorMod()(self, other)),
@@ -104,14 +112,15 @@ ELEMENTWISE = (
                                                                                    ops.cast(other, BOOL))),
     row("logical_or.default", "self, other", lambda self, other: ops.LogicalOr()(ops.cast(self, BOOL),
                                                                                  ops.cast(other, BOOL))),
+    row("isin.Tensor_Tensor", "elements, test_elements, -assume_unique=False, invert=False", among),
     row("where.self where.ScalarOther where.ScalarSelf where.Scalar", "condition, self, other", chosen),
     row("masked_fill.Scalar masked_fill.Tensor", "self, mask, value", filled),
     row("clamp.default clamp.Tensor clip.default", "self, min=None, max=None", clamped),
     row("clamp_min.default clamp_min.Tensor", "self, min", clamped),
     row("clamp_max.default clamp_max.Tensor", "self, max", lambda self, max: clamped(self, None, max)),
     row("nan_to_num.default", "self, nan=None, posinf=None, neginf=None", numbers),
-    row("neg.default", "self", lambda self: ops.Neg()(self)),
-    row("abs.default", "self", lambda self: ops.Abs()(self)),
+    row("neg.default negative.default", "self", lambda self: ops.Neg()(self)),
+    row("abs.default absolute.default", "self", lambda self: ops.Abs()(self)),
     row("sign.default sgn.default", "self", lambda self: ops.Sign()(self)),
     row("sqrt.default", "self", lambda self: ops.Sqrt()(self)),
     row("rsqrt.default", "self", lambda self: ops.Rsqrt()(self)),
@@ -144,7 +153,7 @@ ELEMENTWISE = (
     row("relu.default", "self", lambda self: ops.ReLU()(self)),
     row("relu6.default", "self", lambda self: ops.ReLU6()(self)),
     row("silu.default", "self", lambda self: ops.SiLU()(self)),
-    row("sigmoid.default", "self", lambda self: ops.Sigmoid()(self)),
+    row("sigmoid.default special_expit.default", "self", lambda self: ops.Sigmoid()(self)),
     row("log_sigmoid.default", "self", functional.logsigmoid),
     row("gelu.default", "self, approximate='none'", lambda self, approximate: ops.gelu(self, approximate)),
     row("leaky_relu.default", "self, negative_slope=0.01", ops.leaky_relu),
@@ -153,13 +162,30 @@ ELEMENTWISE = (
     row("selu.default", "self", ops.selu),
     row("mish.default", "self", ops.mish),
     row("softplus.default", "self, beta=1, threshold=20", ops.softplus),
-    row("softsign.default", "self", ops.softsign),
     row("hardtanh.default", "self, min_val=-1, max_val=1",
         lambda self, min_val, max_val: clamped(self, min_val, max_val)),
     row("hardswish.default", "self", ops.hardswish),
     row("hardsigmoid.default", "self", ops.hardsigmoid),
     row("prelu.default", "self, weight", ops.prelu),
     row("glu.default", "self, dim=-1", ops.glu),
+    row("threshold.default", "self, threshold, value", ops.threshold),
+    row("hardshrink.default", "self, lambd=0.5", ops.hardshrink),
+    row("softshrink.default", "self, lambd=0.5", ops.softshrink),
+    row("logical_xor.default", "self, other",
+        lambda self, other: ops.NotEqual()(ops.cast(self, BOOL), ops.cast(other, BOOL))),
+    row("acosh.default", "self", lambda self: ops.Acosh()(self)),
+    row("asinh.default", "self", lambda self: ops.Asinh()(self)),
+    row("atanh.default", "self", lambda self: ops.Atanh()(self)),
+    row("erfc.default", "self", lambda self: ops.Erfc()(self)),
+    row("erfinv.default", "self", lambda self: ops.Erfinv()(self)),
+    row("lgamma.default", "self", lambda self: ops.Lgamma()(self)),
+    row("digamma.default", "self", lambda self: ops.Digamma()(self)),
+    row("sinc.default", "self", ops.sinc),
+    row("frac.default", "self", ops.frac),
+    row("hypot.default", "self, other", ops.hypot),
+    row("logaddexp.default", "self, other", ops.logaddexp),
+    row("xlogy.Tensor", "self, other", ops.xlogy),
+    row("isclose.default", "self, other, rtol=1e-05, atol=1e-08, equal_nan=False", ops.isclose),
     row("threshold_backward.default", "grad_output, self, threshold", relu_gradient),
 )  # fmt: skip
 """Kinds of numbers, one element at a time."""

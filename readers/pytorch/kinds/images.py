@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.common.tensor import Tensor
 from mspc.api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
+from mspc.readers.pytorch.resampling import cubic_weights, filtered_weights
 
 
 def of_number(value: Any) -> Any:
@@ -66,6 +68,15 @@ def greatest(input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: 
         ceil_mode)
 
 
+def greatest_with_places(
+    input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+) -> Any:
+    """(the greatest element of every window, its place in the image)."""
+    return functional.max_pool2d(
+        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
+        ceil_mode, True)
+
+
 def averaged(
     input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: Any, count_include_pad: Any, divisor: Any
 ) -> Any:
@@ -100,12 +111,45 @@ def resized(input: Any, size: Any, mode: Any, corners: Any, factors: Any) -> Any
     return ops.interpolate(input, tuple(size), None, mode, corners)
 
 
+def size_of(input: Any, size: Any, factors: Any) -> Any:
+    """Height and width of an image in another size, and the factors that were given."""
+    height, width = input.shape[-2:]
+    by = (None, None) if factors is None else tuple(factors)
+    if size is None:
+        return int(height * by[0]), int(width * by[1]), by
+    return size[0], size[1], by
+
+
+def resized_cubically(input: Any, size: Any, corners: Any, factors: Any) -> Any:
+    """Images in another size, each pixel of four by four neighbours."""
+    height, width, by = size_of(input, size, factors)
+    kind = input.dtype.numpy
+    rows = cubic_weights(input.shape[-2], height, corners, by[0], kind)
+    columns = cubic_weights(input.shape[-1], width, corners, by[1], kind)
+    return ops.matmul(ops.matmul(Tensor(rows), input), ops.Transpose()(Tensor(columns), (1, 0)))
+
+
+def filtered(input: Any, size: Any, kind: Any, corners: Any, factors: Any) -> Any:
+    """Images in another size, through a filter against aliases."""
+    height, width, by = size_of(input, size, factors)
+    dtype = input.dtype.numpy
+    rows = filtered_weights(input.shape[-2], height, kind, dtype, corners, by[0])
+    columns = filtered_weights(input.shape[-1], width, kind, dtype, corners, by[1])
+    return ops.matmul(ops.matmul(Tensor(rows), input), ops.Transpose()(Tensor(columns), (1, 0)))
+
+
 IMAGES = (
-    row("conv1d.default conv1d.padding", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
+    row("conv1d.default", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
         lambda *given: convolution(1, *given)),
-    row("conv2d.default conv2d.padding", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
+    row("conv1d.padding", "input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1",
+        lambda *given: convolution(1, *given)),
+    row("conv2d.default", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
         lambda *given: convolution(2, *given)),
-    row("conv3d.default conv3d.padding", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
+    row("conv2d.padding", "input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1",
+        lambda *given: convolution(2, *given)),
+    row("conv3d.default", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
+        lambda *given: convolution(3, *given)),
+    row("conv3d.padding", "input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1",
         lambda *given: convolution(3, *given)),
     row("conv_transpose2d.input",
         "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
@@ -113,22 +157,54 @@ IMAGES = (
     row("convolution.default",
         "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups", any_convolution),
     row("max_pool2d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False", greatest),
+    row("max_pool2d_with_indices.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
+        greatest_with_places),
+    row("max_pool1d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
+        lambda self, size, stride, padding, dilation, ceil: ops.Squeeze(-2)(greatest(
+            ops.ExpandDims()(self, -2), (1, _one(size)), (1, _one(stride)) if stride else None, (0, _one(padding)),
+            (1, _one(dilation)), ceil))),
+    row("max_pool3d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
+        lambda self, size, stride, padding, dilation, ceil: ops.max_pool3d(
+            self, of_number(size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
+            ceil)),
+    row("avg_pool1d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True",
+        lambda self, size, stride, padding, ceil, counts: functional.avg_pool1d(
+            self, _one(size), _one(stride) if stride else None, _one(padding), ceil, counts)),
+    row("avg_pool3d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, "
+        "divisor_override=None",
+        lambda self, size, stride, padding, ceil, counts, divisor: functional.avg_pool3d(
+            self, of_number(size), of_number(stride) if stride else None, of_number(padding), ceil, counts, divisor)),
+    row("adaptive_avg_pool3d.default _adaptive_avg_pool3d.default", "self, output_size",
+        lambda self, output_size: functional.adaptive_avg_pool3d(self, tuple(output_size))),
     row("avg_pool2d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, "
         "divisor_override=None", averaged),
     row("adaptive_avg_pool2d.default _adaptive_avg_pool2d.default", "self, output_size", averaged_adaptively),
     row("adaptive_avg_pool1d.default", "self, output_size", averaged_along),
     row("adaptive_max_pool2d.default", "self, output_size",
         lambda self, output_size: functional.adaptive_max_pool2d(self, tuple(output_size), True)),
-    row("upsample_nearest2d.vec", "input, output_size, scale_factors=None",
+    row("upsample_nearest2d.vec", "input, output_size, scale_factors",
         lambda input, output_size, scale_factors: resized(input, output_size, "nearest", None, scale_factors)),
     row("upsample_nearest2d.default", "self, output_size, -scales_h=None, -scales_w=None",
         lambda self, output_size: resized(self, output_size, "nearest", None, None)),
-    row("upsample_bilinear2d.vec", "input, output_size, align_corners, scale_factors=None",
+    row("upsample_bilinear2d.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: resized(input, output_size, "bilinear", corners, factors)),
     row("upsample_bilinear2d.default", "self, output_size, align_corners, -scales_h=None, -scales_w=None",
         lambda self, output_size, corners: resized(self, output_size, "bilinear", corners, None)),
-    row("upsample_bicubic2d.vec", "input, output_size, align_corners, scale_factors=None",
-        lambda input, output_size, corners, factors: resized(input, output_size, "bicubic", corners, factors)),
+    row("upsample_bicubic2d.vec", "input, output_size, align_corners, scale_factors",
+        lambda input, output_size, corners, factors: resized_cubically(input, output_size, corners, factors)),
+    row("_upsample_bilinear2d_aa.vec", "input, output_size, align_corners, scale_factors",
+        lambda input, output_size, corners, factors: filtered(input, output_size, "bilinear", corners, factors)),
+    row("_upsample_bicubic2d_aa.vec", "input, output_size, align_corners, scale_factors",
+        lambda input, output_size, corners, factors: filtered(input, output_size, "bicubic", corners, factors)),
+    row("upsample_bicubic2d.default", "self, output_size, align_corners, -scales_h=None, -scales_w=None",
+        lambda self, output_size, corners: resized_cubically(self, output_size, corners, None)),
+    row("upsample_nearest1d.vec upsample_nearest3d.vec", "input, output_size, scale_factors",
+        lambda input, output_size, scale_factors: resized(input, output_size, "nearest", None, scale_factors)),
+    row("upsample_linear1d.vec", "input, output_size, align_corners, scale_factors",
+        lambda input, output_size, corners, factors: resized(input, output_size, "linear", corners, factors)),
+    row("col2im.default", "self, output_size, kernel_size, dilation, padding, stride",
+        lambda self, output_size, kernel_size, dilation, padding, stride: functional.fold(
+            self, tuple(output_size), tuple(kernel_size), tuple(dilation), tuple(padding), tuple(stride))),
     row("grid_sampler.default grid_sampler_2d.default", "input, grid, interpolation_mode, padding_mode, align_corners",
         lambda input, grid, mode, padding, corners: functional.grid_sample(
             input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],

@@ -55,13 +55,38 @@ def scattered(self: Any, dim: Any, index: Any, src: Any) -> Any:
     return mint.scatter(self, dim, index, src)
 
 
+def index_along(source: Any, dim: Any, index: Any) -> Any:
+    """Places along a dimension, said for every element of a tensor."""
+    place = dim % len(source.shape)
+    column = ops.Reshape()(index, tuple([-1 if d == place else 1 for d in range(len(source.shape))]))
+    return ops.BroadcastTo(source.shape)(column)
+
+
+def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, include_self: Any) -> Any:
+    """Elements at places along a dimension, put together with those that are there, or with each other alone."""
+    if reduce == "mean":
+        count = mint.scatter_add(ops.zeros_like(self), dim, index, ops.ones_like(src))
+        total = scattered_with(self, dim, index, src, "sum", include_self)
+        return total / (count + 1 if include_self else ops.Maximum()(count, ops.ones_like(count)))
+    if reduce != "sum":
+        raise ApiValueError(f"scatter_reduce: reduce is {reduce!r}; read are 'sum' and 'mean'")
+    base = self if include_self else mint.scatter(self, dim, index, ops.zeros_like(src))
+    return mint.scatter_add(base, dim, index, src)
+
+
 INDEXING = (
     row("embedding.default", "weight, indices, padding_idx=-1, -scale_grad_by_freq=False, -sparse=False", embedding),
     row("index.Tensor", "self, indices", at_places),
     row("index_put.default _unsafe_index_put.default", "self, indices, values, accumulate=False", put),
     row("index_select.default", "self, dim, index", mint.index_select),
     row("gather.default", "self, dim, index, -sparse_grad=False", gathered),
-    row("scatter.src scatter.value", "self, dim, index, src", scattered),
+    row("scatter.src", "self, dim, index, src", scattered),
+    row("scatter.value", "self, dim, index, value", scattered),
+    row("scatter_reduce.two", "self, dim, index, src, reduce, include_self=True", scattered_with),
+    row("index_copy.default", "self, dim, index, source",
+        lambda self, dim, index, source: mint.scatter(self, dim, index_along(source, dim, index), source)),
+    row("index_fill.int_Scalar index_fill.int_Tensor", "self, dim, index, value", ops.index_fill),
+    row("take.default", "self, index", lambda self, index: ops.take(ops.Reshape()(self, (-1,)), index)),
     row("scatter_add.default", "self, dim, index, src", mint.scatter_add),
     row("index_add.default", "self, dim, index, source, alpha=1",
         lambda self, dim, index, source, alpha: mint.index_add(self, dim, index, source, alpha=alpha)),

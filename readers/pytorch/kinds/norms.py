@@ -59,6 +59,64 @@ def batch_norm(
     return ops.batch_norm(input, mean, variance, scale, shift, training, momentum, eps), None, None
 
 
+def batch_norm_new(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
+) -> Any:
+    """(every channel normalised, the mean and 1 / standard deviation that were used, new running mean and variance),
+    without a change of anything."""
+    if not training:
+        found = batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+        return found[0], running_mean, ops.Rsqrt()(running_var + eps), running_mean, running_var
+    dims = tuple([d for d in range(len(input.shape)) if d != 1])
+    channels = (1, input.shape[1]) + (1,) * (len(input.shape) - 2)
+    mean = ops.ReduceMean()(input, dims)
+    centred = input - ops.Reshape()(mean, channels)
+    variance = ops.ReduceMean()(ops.Square()(centred), dims)
+    scale = ops.Rsqrt()(variance + eps)
+    out = centred * ops.Reshape()(scale, channels)
+    if weight is not None:
+        out = out * ops.Reshape()(weight, channels)
+    if bias is not None:
+        out = out + ops.Reshape()(bias, channels)
+    count = input.size // input.shape[1]
+    unbiased = variance * (count / max(1, count - 1))
+    return (
+        out, mean, scale, running_mean * (1 - momentum) + ops.stop_gradient(mean) * momentum,
+        running_var * (1 - momentum) + ops.stop_gradient(unbiased) * momentum,
+    )
+
+
+def batch_norm_with_statistics(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
+) -> Any:
+    """(every channel normalised, the mean and 1 / standard deviation that were used, the new running ones)."""
+    out, mean, scale, new_mean, new_variance = batch_norm_new(
+        input, weight, bias, running_mean, running_var, training, momentum, eps)
+    if not training:
+        return out, mean, scale, None, None
+    return out, mean, scale, new_mean, new_variance
+
+
+def group_norm_with_statistics(input: Any, weight: Any, bias: Any, group: Any, eps: Any) -> Any:
+    """(groups of channels normalised, their means, 1 / their standard deviations)."""
+    rows = ops.Reshape()(input, (input.shape[0], group, -1))
+    mean = ops.ReduceMean()(rows, -1)
+    variance = ops.ReduceMean()(ops.Square()(rows - ops.ExpandDims()(mean, -1)), -1)
+    return functional.group_norm(input, group, weight, bias, eps), mean, ops.Rsqrt()(variance + eps)
+
+
+def cosine_similarity(x1: Any, x2: Any, dim: Any, eps: Any) -> Any:
+    """The product of two tensors along a dimension over their lengths, which count as eps at least."""
+    lengths = [ops.clamp(ops.vector_norm(x, 2, dim, True), eps) for x in (x1, x2)]
+    return ops.ReduceSum()((x1 / lengths[0]) * (x2 / lengths[1]), dim)
+
+
+def weight_norm(v: Any, g: Any, dim: Any) -> Any:
+    """The direction of v, slice by slice along a dimension, with the length g."""
+    others = tuple([d for d in range(len(v.shape)) if d != dim % len(v.shape)])
+    return v * (g / ops.Sqrt()(ops.ReduceSum(True)(ops.Square()(v), others)))
+
+
 def instance_norm(input: Any, weight: Any, bias: Any, use_input_stats: Any, eps: Any) -> Any:
     """Every channel of every image normalised by itself."""
     return functional.group_norm(input, input.shape[1], weight, bias, eps)
@@ -79,6 +137,18 @@ NORMS = (
     row("batch_norm.default",
         "input, weight, bias, running_mean, running_var, training, momentum, eps, -cudnn_enabled=True", batch_norm,
         writes="running_mean running_var"),
+    row("_native_batch_norm_legit.default",
+        "input, weight, bias, running_mean, running_var, training, momentum, eps", batch_norm_with_statistics,
+        writes="running_mean running_var"),
+    row("_native_batch_norm_legit_functional.default",
+        "input, weight, bias, running_mean, running_var, training, momentum, eps", batch_norm_new),
+    row("_native_batch_norm_legit_no_training.default",
+        "input, weight, bias, running_mean, running_var, momentum, eps",
+        lambda input, weight, bias, mean, variance, momentum, eps: (
+            *batch_norm(input, weight, bias, mean, variance, False, momentum, eps)[:1], None, None)),
+    row("native_group_norm.default", "input, weight, bias, -N, -C, -HxW, group, eps", group_norm_with_statistics),
+    row("cosine_similarity.default", "x1, x2, dim=1, eps=1e-08", cosine_similarity),
+    row("_weight_norm.default", "v, g, dim=0", weight_norm),
     row("instance_norm.default",
         "input, weight, bias, -running_mean, -running_var, use_input_stats, -momentum, eps, -cudnn_enabled",
         instance_norm),

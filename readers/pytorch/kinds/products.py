@@ -28,6 +28,10 @@ PRODUCTS = (
         lambda self, mat1, mat2, beta, alpha: scaled_product(self, ops.MatMul()(mat1, mat2), beta, alpha)),
     row("baddbmm.default", "self, batch1, batch2, beta=1, alpha=1",
         lambda self, batch1, batch2, beta, alpha: scaled_product(self, ops.BatchMatMul()(batch1, batch2), beta, alpha)),
+    row("addmv.default", "self, mat, vec, beta=1, alpha=1",
+        lambda self, mat, vec, beta, alpha: scaled_product(self, mint.mv(mat, vec), beta, alpha)),
+    row("cdist.default", "x1, x2, p=2.0, -compute_mode=None", lambda x1, x2, p: ops.Cdist(float(p))(x1, x2)),
+    row("_cdist_forward.default", "x1, x2, p, -compute_mode", lambda x1, x2, p: ops.Cdist(float(p))(x1, x2)),
     row("einsum.default", "equation, tensors, -path=None", lambda equation, tensors: ops.einsum(equation, *tensors)),
     row("outer.default", "self, vec2", mint.outer),
 )  # fmt: skip

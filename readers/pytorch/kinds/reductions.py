@@ -66,13 +66,14 @@ def log_total(self: Any, dim: Any, keepdim: Any) -> Any:
 
 
 def counts(self: Any, bins: Any, min: Any, max: Any) -> Any:
-    """How many elements lie in each of so many equal parts of min to max; of whole numbers from min to max, one a
-    part, how often each is there."""
-    if min == 0 and max == bins - 1:
-        numbers = ops.cast(ops.arange(0, bins, 1), self.dtype)
-        flat = ops.Reshape()(self, (-1, 1))
-        return ops.cast(ops.ReduceSum()(ops.cast(ops.Equal()(flat, numbers), INT64), 0), self.dtype)
-    return ops.cast(ops.histc(self, bins, min, max), self.dtype)
+    """How many elements lie in each of so many equal parts of min to max; of the last part the end belongs to it."""
+    if min >= max:
+        return ops.cast(ops.histc(self, bins, min, max), self.dtype)
+    x = ops.Reshape()(self, (-1, 1))
+    place = ops.Floor()((x - min) * (bins / (max - min)))
+    place = ops.where(ops.Equal()(x, max), ops.full_like(place, bins - 1), place)
+    parts = ops.cast(ops.arange(0, bins, 1), place.dtype)
+    return ops.cast(ops.ReduceSum()(ops.cast(ops.Equal()(place, parts), INT64), 0), self.dtype)
 
 
 REDUCTIONS = (
@@ -94,6 +95,11 @@ REDUCTIONS = (
         lambda self, unbiased: ops.Sqrt()(spread(self, None, int(unbiased), False))),
     row("var_mean.correction", "self, dim=None, correction=None, keepdim=False",
         lambda self, dim, correction, keepdim: (spread(self, dim, correction, keepdim), mean(self, dim, keepdim))),
+    row("var_mean.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim: (
+        spread(self, dim, int(unbiased), keepdim), mean(self, dim, keepdim))),
+    row("std_mean.correction", "self, dim=None, correction=None, keepdim=False",
+        lambda self, dim, correction, keepdim: (
+            ops.Sqrt()(spread(self, dim, correction, keepdim)), mean(self, dim, keepdim))),
     row("amax.default", "self, dim=(), keepdim=False",
         lambda self, dim, keepdim: ops.ReduceMax(keepdim)(self, axes(dim))),
     row("amin.default", "self, dim=(), keepdim=False",
@@ -106,18 +112,31 @@ REDUCTIONS = (
     row("argmin.default", "self, dim=None, keepdim=False", mint.argmin),
     row("all.default", "self", lambda self: ops.ReduceAll()(ops.cast(self, BOOL))),
     row("any.default", "self", lambda self: ops.ReduceAny()(ops.cast(self, BOOL))),
-    row("all.dim all.dims", "self, dim, keepdim=False",
+    row("all.dim", "self, dim, keepdim=False",
         lambda self, dim, keepdim: ops.ReduceAll(keepdim)(ops.cast(self, BOOL), axes(dim))),
-    row("any.dim any.dims", "self, dim, keepdim=False",
+    row("all.dims", "self, dim=None, keepdim=False",
+        lambda self, dim, keepdim: ops.ReduceAll(keepdim)(ops.cast(self, BOOL), axes(dim))),
+    row("any.dim", "self, dim, keepdim=False",
+        lambda self, dim, keepdim: ops.ReduceAny(keepdim)(ops.cast(self, BOOL), axes(dim))),
+    row("any.dims", "self, dim=None, keepdim=False",
         lambda self, dim, keepdim: ops.ReduceAny(keepdim)(ops.cast(self, BOOL), axes(dim))),
     row("norm.ScalarOpt_dim", "self, p, dim, keepdim=False", vector_norm),
     row("linalg_vector_norm.default", "self, ord=2, dim=None, keepdim=False, dtype=None", vector_norm),
+    row("linalg_norm.default", "self, ord=None, dim=None, keepdim=False, dtype=None",
+        lambda self, order, dim, keepdim, dtype: vector_norm(self, 2 if order is None else order, dim, keepdim, dtype)),
+    row("norm.Scalar", "self, p=2", lambda self, p: vector_norm(self, p, None, False)),
+    row("median.dim", "self, dim, keepdim=False", mint.median),
+    row("kthvalue.default", "self, k, dim=-1, keepdim=False", mint.kthvalue),
+    row("cummax.default", "self, dim", mint.cummax),
+    row("cummin.default", "self, dim", mint.cummin),
+    row("nansum.default", "self, dim=None, keepdim=False, dtype=None",
+        lambda self, dim, keepdim, dtype: mint.nansum(self, dim, keepdim, dtype=dtype)),
     row("logsumexp.default", "self, dim, keepdim=False", log_total),
     row("cumsum.default", "self, dim, dtype=None", running_sum),
     row("cumprod.default", "self, dim, dtype=None", mint.cumprod),
     row("diff.default", "self, n=1, dim=-1, prepend=None, append=None", differences),
     row("sort.default", "self, dim=-1, descending=False", in_order),
-    row("sort.stable", "self, stable=None, dim=-1, descending=False",
+    row("sort.stable", "self, stable, dim=-1, descending=False",
         lambda self, stable, dim, descending: in_order(self, dim, descending)),
     row("argsort.default", "self, dim=-1, descending=False",
         lambda self, dim, descending: in_order(self, dim, descending)[1]),

@@ -30,6 +30,14 @@ def expanded(self: Any, size: Any) -> Any:
     return ops.BroadcastTo(full)(self)
 
 
+def spread_out(tensors: Any) -> Any:
+    """All tensors in the one shape that they are broadcast to."""
+    rank = max([len(x.shape) for x in tensors])
+    padded = [(1,) * (rank - len(x.shape)) + x.shape for x in tensors]
+    full = [max([shape[d] for shape in padded]) for d in range(rank)]
+    return [expanded(x, full) for x in tensors]
+
+
 def exchanged(self: Any, dim0: Any, dim1: Any) -> Any:
     """Two dimensions exchanged."""
     if not self.shape:
@@ -194,23 +202,38 @@ def with_margins(self: Any, pad: Any, mode: Any, value: Any) -> Any:
 
 
 SHAPES = (
-    row("view.default _unsafe_view.default", "self, size", reshaped, as_before),
+    row("view.default _unsafe_view.default view_copy.default", "self, size", reshaped, as_before),
     row("reshape.default", "self, shape", reshaped, as_before),
     row("view_as.default reshape_as.default", "self, other",
         lambda self, other: reshaped(self, other.shape), as_before),
-    row("expand.default", "self, size, -implicit=False", expanded),
+    row("expand.default expand_copy.default", "self, size, -implicit=False", expanded),
     row("expand_as.default", "self, other", lambda self, other: expanded(self, other.shape)),
     row("broadcast_to.default", "self, size", expanded),
-    row("transpose.int swapaxes.default", "self, dim0, dim1", exchanged, exchanged_back),
+    row("broadcast_tensors.default", "tensors", spread_out),
+    row("transpose.int swapdims.default", "self, dim0, dim1", exchanged, exchanged_back),
+    row("swapaxes.default", "self, axis0, axis1", exchanged, exchanged_back),
     row("t.default numpy_T.default", "self", transposed, transposed_back),
     row("mT.default adjoint.default", "self", lambda self: exchanged(self, -2, -1)),
     row("permute.default", "self, dims", permuted, permuted_back),
-    row("movedim.int", "self, source, destination", ops.movedim),
+    row("movedim.int movedim.intlist moveaxis.int moveaxis.intlist", "self, source, destination", ops.movedim),
     row("unsqueeze.default", "self, dim", unsqueezed, as_before),
     row("squeeze.default", "self", squeezed, as_before),
     row("squeeze.dim squeeze.dims", "self, dim", squeezed, as_before),
     row("flatten.using_ints", "self, start_dim=0, end_dim=-1", flattened, as_before),
     row("unflatten.int", "self, dim, sizes", unflattened, as_before),
+    row("_reshape_alias.default", "self, size, -stride", reshaped, as_before),
+    row("ravel.default", "self", lambda self: reshaped(self, (-1,)), as_before),
+    row("hstack.default", "tensors", lambda tensors: ops.hstack(tensors)),
+    row("vstack.default", "tensors", lambda tensors: ops.vstack(tensors)),
+    row("dstack.default", "tensors", lambda tensors: ops.dstack(tensors)),
+    row("tensor_split.sections", "self, sections, dim=0", ops.tensor_split),
+    row("diag_embed.default", "self, offset=0, dim1=-2, dim2=-1", ops.diag_embed),
+    row("diag.default", "self, diagonal=0", mint.diag),
+    row("fliplr.default", "self", lambda self: ops.flip(self, (1,))),
+    row("reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default", "self, padding",
+        lambda self, padding: ops.pad(self, tuple(padding), "reflect")),
+    row("replication_pad1d.default replication_pad2d.default replication_pad3d.default", "self, padding",
+        lambda self, padding: ops.pad(self, tuple(padding), "replicate")),
     row("slice.Tensor", "self, dim=0, start=None, end=None, step=1", part, part_replaced),
     row("narrow.default", "self, dim, start, length", mint.narrow,
         lambda base, new, dim, start, length: part_replaced(base, new, dim, start, start + length, 1)),
@@ -240,8 +263,8 @@ SHAPES = (
         lambda self, dimension, size, step: windows(self, dimension, size, step)),
     row("pixel_shuffle.default", "self, upscale_factor", functional.pixel_shuffle),
     row("pixel_unshuffle.default", "self, downscale_factor", ops.pixel_unshuffle),
-    row("channel_shuffle.default", "self, groups", ops.channel_shuffle),
-    row("meshgrid.indexing", "tensors, indexing='ij'",
+    row("channel_shuffle.default native_channel_shuffle.default", "self, groups", ops.channel_shuffle),
+    row("meshgrid.indexing", "tensors, indexing",
         lambda tensors, indexing: ops.meshgrid(*tensors, indexing=indexing)),
     row("meshgrid.default", "tensors", lambda tensors: ops.meshgrid(*tensors, indexing="ij")),
 )  # fmt: skip

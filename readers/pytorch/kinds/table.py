@@ -8,6 +8,7 @@ from functools import cache
 
 from mspc.readers.pytorch.kinds.attention import ATTENTION
 from mspc.readers.pytorch.kinds.bookkeeping import BOOKKEEPING
+from mspc.readers.pytorch.kinds.complex import COMPLEX
 from mspc.readers.pytorch.kinds.creation import CREATION
 from mspc.readers.pytorch.kinds.elementwise import ELEMENTWISE
 from mspc.readers.pytorch.kinds.experts import EXPERTS
@@ -23,8 +24,11 @@ from mspc.readers.pytorch.kinds.shapes import SHAPES
 
 THEMES: tuple[Iterable[list[Kind]], ...] = (
     ELEMENTWISE, SHAPES, CREATION, REDUCTIONS, PRODUCTS, NORMS, ATTENTION, INDEXING, IMAGES, LOSSES, RANDOM,
-    EXPERTS, BOOKKEEPING,
+    EXPERTS, COMPLEX, BOOKKEEPING,
 )  # fmt: skip
+
+OVERWRITTEN = "self"
+"""What the first argument of a kind is called that writes into it."""
 
 
 @cache
@@ -44,4 +48,7 @@ def kind_of(name: str) -> Kind | None:
     if not operator.endswith("_") or operator.endswith("__"):
         return None
     plain = kinds().get(f"{library}.{operator[:-1]}.{overload}")
-    return None if plain is None else replace(plain, name=name, put=None, writes=(plain.arguments[0].name,))
+    if plain is None:
+        return None
+    first = replace(plain.arguments[0], name=OVERWRITTEN)
+    return replace(plain, name=name, arguments=(first, *plain.arguments[1:]), put=None, writes=(OVERWRITTEN,))

@@ -1,0 +1,69 @@
+"""The loss and all gradients of an exported program on ranks, beside what PyTorch has computed; prints JSON.
+
+    mspc run benchmarks/pytorch/compared_step.py --ranks 8 --simulate -- MODEL.pt2 MODE
+
+MODE is "stand_alone", "semi_auto_parallel" (the batch is sharded, all else follows) or "auto_parallel" (a plan is
+searched). Every rank hands its own rows in where there are several.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from benchmarks.pytorch.exported import BUFFER, GRADIENT, LOSS
+from mspc.readers.pytorch.network import ImportedNetwork
+from mspc.readers.pytorch.reading import read_program
+from mspc.readers.pytorch.sizes import with_sizes
+
+MODEL, MODE = Path(sys.argv[1]), sys.argv[2]
+ZERO = {"float32": 2.0**-23, "float64": 2.0**-52}
+"""What counts as zero beside the largest gradient of the network: the rounding error of its element type."""
+
+data = np.load(MODEL.with_suffix(".npz"))
+network = ImportedNetwork(with_sizes(read_program(MODEL), {}), LOSS)
+ms.set_context(mode=ms.GRAPH_MODE)
+ranks, rank = 1, 0
+if MODE != "stand_alone":
+    from mindspore.communication import get_group_size, get_rank, init
+
+    init()
+    ranks, rank = get_group_size(), get_rank()
+    strategy = tuple((ranks, *(1,) * (len(type.shape) - 1)) for type in network.input_types)
+    ms.set_auto_parallel_context(parallel_mode=MODE, dataset_strategy=strategy, device_num=ranks)
+given = [data[name] for name in network.argument_names]
+rows = [Tensor(np.ascontiguousarray(np.split(array, ranks)[rank])) for array in given]
+weights = network.trainable_params()
+loss, gradients = ms.value_and_grad(network, None, weights)(*rows)
+
+
+def apart(found: np.ndarray, expected: np.ndarray, zero: float = 0.0) -> float:
+    """The largest difference, relative to the largest element; none where both are zero."""
+    if not expected.size or max(np.abs(found).max(), np.abs(expected).max()) <= zero:
+        return 0.0
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+largest = max(np.abs(data[name]).max(initial=0.0) for name in data.files if name.startswith(GRADIENT))
+zero = ZERO[data[LOSS].dtype.name] * largest
+compared, unused = {}, 0
+for weight, gradient in zip(weights, gradients, strict=True):
+    name, found = GRADIENT + weight.name, gradient.asnumpy()
+    unused += name not in data.files
+    compared[weight.name] = apart(found, data[name] if name in data.files else np.zeros_like(found), zero)
+buffers = {
+    each.name: apart(each.asnumpy(), data[BUFFER + each.name], ZERO[data[LOSS].dtype.name])
+    for each in network.get_parameters()
+    if not each.requires_grad and BUFFER + each.name in data.files
+}
+worst = max(compared, key=lambda name: compared[name])
+if rank == 0:
+    print(json.dumps({
+        "loss": apart(loss.asnumpy(), data[LOSS]), "gradient": compared[worst], "worst": worst,
+        "buffer": max(buffers.values(), default=0.0), "weights": len(weights), "unused": unused,
+    }))
