@@ -203,6 +203,8 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("index.Tensor", floats(4, 5, 4), (None, integers(2, 2), integers(2, 2))),
     ("index_put.default _unsafe_index_put.default", floats(5, 4), (integers(3),), floats(3, 4), {"accumulate": True}),
     ("index_put.default", floats(3, 4), (bools(3, 4),), floats()),
+    ("index_put.default", floats(3, 4, 2), (bools(3, 4),), floats(2)),
+    ("index_put.default", X, (bools(3),), floats(1, 4)),
     ("index_select.default", floats(5, 4), 0, integers(3)), ("gather.default", X, 1, integers(3, 2)),
     ("scatter_add.default", X, 1, integers(3, 2), floats(3, 2)), ("scatter.value", X, 1, integers(3, 1), 2.0),
     ("scatter.src", X, 1, integers(3, 1), floats(3, 1)),

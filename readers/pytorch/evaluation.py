@@ -17,7 +17,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Frames
 from mspc.ir.types import TensorType
-from mspc.readers.pytorch.control import CONTROL
+from mspc.readers.pytorch.control import CONTROL, inlined
 from mspc.readers.pytorch.kinds.creation import overwritten
 from mspc.readers.pytorch.kinds.kind import Function, Kind
 from mspc.readers.pytorch.kinds.table import kind_of
@@ -180,12 +180,7 @@ class _Walk:
         return value if found.dtype == type.dtype else self.evaluator.call(ops.cast, [value, type.dtype])
 
     def _inline(self, node: ExportedNode) -> None:
-        how = CONTROL[node.target]
-        given = dict(node.arguments)
-        graph = given.get(how.graph)
-        operands = given.get(how.operands, ())
-        if not isinstance(graph, ExportedGraph) or not isinstance(operands, tuple):
-            raise MspcError("it has no graph to run")
+        graph, operands, differentiated = inlined(node)
         inner = _Walk(self.evaluator)
         for (name, _), operand in zip(graph.inputs, operands, strict=True):
             if isinstance(operand, NodeResult):
@@ -193,10 +188,9 @@ class _Walk:
             else:
                 inner.values[name] = NamedValue(Storage(value := self.argument(operand)), value)
         inner.run(graph)
-        enabled = given.get(how.enables, True) if how.enables else True
         for name, output in zip(node.results, graph.outputs, strict=True):
             value = inner.argument(output)
-            if not enabled and self.evaluator.type_of(value) is not None:
+            if not differentiated and self.evaluator.type_of(value) is not None:
                 value = self.evaluator.call(ops.stop_gradient, [value])
             self.values[name] = NamedValue(Storage(value), value)
 

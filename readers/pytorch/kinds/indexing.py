@@ -36,9 +36,13 @@ def at_places(self: Any, indices: Any) -> Any:
 def put(self: Any, indices: Any, values: Any, accumulate: Any) -> Any:
     """The tensor with other elements at the places that tensors of integers, or a Bool one, name."""
     first = indices[0]
-    if len(indices) == 1 and first is not None and first.dtype == BOOL and values.shape in ((), (1,)):
-        mask = ops.Reshape()(first, first.shape + (1,) * (len(self.shape) - len(first.shape)))
-        return ops.where(mask, ops.cast(values, self.dtype), self)
+    if len(indices) == 1 and first is not None and first.dtype == BOOL:
+        rest = len(self.shape) - len(first.shape)
+        if max((1, *values.shape[: max(0, len(values.shape) - rest)])) == 1:
+            mask = ops.Reshape()(first, first.shape + (1,) * rest)
+            row = ops.Reshape()(values, values.shape[max(0, len(values.shape) - rest) :])
+            other = ops.cast(row, self.dtype) + self if accumulate else ops.cast(row, self.dtype)
+            return ops.where(mask, other, self)
     places_of("index_put", indices)
     if None in [None if index is None else 0 for index in indices]:
         raise ApiValueError("index_put: every dimension up to the last one that is indexed needs places")
