@@ -28,26 +28,31 @@ MAGIC = b"PK\x03\x04"
 class ImportOptions:
     """What a command line says of such a network.
 
-    loss, optimizer: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch: the target is a
-    function that gives a module.
+    loss, optimizer, precision, accumulate: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch:
+    the target is a function that gives a module.
     """
 
     loss: str = ""
     optimizer: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
     torch: bool = False
+    precision: str = ""
+    accumulate: int = 1
 
     @property
     def given(self) -> str:
         """The first option that is given."""
         options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
+        options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1}
         return next((name for name, value in options.items() if value), "")
 
 
 NOTHING_SAID = ImportOptions()
 
 
-def import_options(loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool) -> ImportOptions:
+def import_options(
+    loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1
+) -> ImportOptions:
     """The options of a command line. Raises MspcError: a size is none."""
     found: dict[str, int] = {}
     for text in sizes or ():
@@ -56,7 +61,7 @@ def import_options(loss: str, optimizer: str, sizes: Sequence[str] | None, torch
             raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
         if found.setdefault(name.strip(), int(number)) != int(number):
             raise MspcError(f"--size gives {name.strip()} two numbers")
-    return ImportOptions(loss, optimizer, tuple(found.items()), torch)
+    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate)
 
 
 def is_imported(target: NamedTarget | Path) -> bool:
@@ -100,10 +105,15 @@ def capture_imported(
     def make() -> tuple[Any, Sequence[TensorType]]:
         from mspc.readers.pytorch.training import Training, compiled_as  # late: few networks are imported
 
-        made = compiled_as(_program(target, options), Training(options.loss, options.optimizer))
+        training = Training(options.loss, options.optimizer, options.precision, options.accumulate)
+        made = compiled_as(_program(target, options), training)
         return made.network, made.inputs
 
-    return capture_made(make, path, session, lambda types: _sharded_batch(types, session.size))
+    def data(types: Sequence[TensorType]) -> str | tuple[Any, ...]:
+        # Of a batch in parts every rank has a share of each part, which no share of the batch holds.
+        return _sharded_batch(types, session.size) if options.accumulate == 1 else "full_batch"
+
+    return capture_made(make, path, session, data)
 
 
 def _program(target: NamedTarget | Path, options: ImportOptions) -> ExportedProgram:

@@ -28,6 +28,15 @@ OptimizerText = Annotated[
         help="Train model.pt2: 'adamw:lr=1e-4,weight_decay=0.1', adam or sgd.",
     ),
 ]
+PrecisionName = Annotated[
+    str,
+    typer.Option(
+        "--precision", metavar="TYPE", show_default=False, help="Of products in model.pt2: bfloat16, beside Float32."
+    ),
+]
+Accumulated = Annotated[
+    int, typer.Option("--accumulate", metavar="N", help="Gradients of N batches of model.pt2 are added up in a step.")
+]
 FromTorch = Annotated[
     bool, typer.Option("--torch", help="TARGET is 'model.py:make', which gives a module of PyTorch and its inputs.")
 ]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, ScriptArguments, Target, Verbose
-from mspc.commands.torch_options import FromTorch, LossName, OptimizerText, Sizes
+from mspc.commands.torch_options import Accumulated, FromTorch, LossName, OptimizerText, PrecisionName, Sizes
 from mspc.engine.garbage import leave_out_loaded
 
 SchedulePicture = Annotated[
@@ -41,6 +41,8 @@ def compile_(
     size: Sizes = None,
     loss: LossName = "",
     optimizer: OptimizerText = "",
+    precision: PrecisionName = "",
+    accumulate: Accumulated = 1,
     torch: FromTorch = False,
     json: JsonFile = None,
     strategies: Annotated[
@@ -67,7 +69,7 @@ def compile_(
             ranks=ranks, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()),
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, loudness=Loudness(verbose, quiet), all_rows=all_rows,
-            imported=import_options(loss, optimizer, size, torch),
+            imported=import_options(loss, optimizer, size, torch, precision, accumulate),
         ),
     )
     leave_out_loaded()  # the process ends

@@ -9,7 +9,7 @@ import typer
 
 from mspc.commands import search_options as searching
 from mspc.commands.options import Inputs, JsonFile, Quiet, ScriptArguments, Target
-from mspc.commands.torch_options import FromTorch, LossName, OptimizerText, Sizes
+from mspc.commands.torch_options import Accumulated, FromTorch, LossName, OptimizerText, PrecisionName, Sizes
 
 
 def search(
@@ -33,6 +33,8 @@ def search(
     size: Sizes = None,
     loss: LossName = "",
     optimizer: OptimizerText = "",
+    precision: PrecisionName = "",
+    accumulate: Accumulated = 1,
     torch: FromTorch = False,
     json: JsonFile = None,
     quiet: Quiet = False,
@@ -45,8 +47,9 @@ def search(
     from mspc.commands.search_stages import micro_batches_of, stages_of
 
     common = CompileOptions(
-        inputs=tuple(input_ or ()), imported=import_options(loss, optimizer, size, torch), json=json,
-        script_arguments=tuple(script_arguments or ()), loudness=Loudness(False, quiet),
+        inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
+        loudness=Loudness(False, quiet),
+        imported=import_options(loss, optimizer, size, torch, precision, accumulate),
     )  # fmt: skip
     options = SearchOptions(
         common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,

@@ -10,6 +10,7 @@ import numpy as np
 
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
+from mspc.api.nn.precision import Precision
 from mspc.compiler.frontend.attributes import name_tensor
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
@@ -38,7 +39,7 @@ def call_imported(tracer: Tracer, frame: Frame, node: ast.AST, cell: Any, args: 
     scope = frame.scope
     if frame.depth:
         scope = f"{scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
-    evaluator = _FrontEnd(tracer, frame, outer, scope)
+    evaluator = _FrontEnd(tracer, frame, outer, scope, cell.get_flags().get("precision"))
     try:
         return cell.evaluate(evaluator, args, kwargs)
     except MspcError as error:
@@ -50,16 +51,18 @@ def call_imported(tracer: Tracer, frame: Frame, node: ast.AST, cell: Any, args: 
 class _FrontEnd:
     """Makes nodes of calls, each at its own line and in its own module."""
 
-    def __init__(self, tracer: Tracer, caller: Frame, outer: Frames, scope: str) -> None:
+    def __init__(self, tracer: Tracer, caller: Frame, outer: Frames, scope: str, precision: Precision | None) -> None:
         self._tracer = tracer
         self._caller = caller
         self._outer = outer
         self._scope = scope
+        self._precision = precision
         self._frame = caller
 
     def at(self, frames: Frames, scope: str) -> None:
         made = Frame(_SOURCE, {}, {}, None, self._caller, (*frames, *self._outer))
         made.scope = f"{self._scope}/{scope}" if scope else self._scope
+        made.precision = self._precision
         self._frame = made
         self._tracer.at(made, _CALL)
 

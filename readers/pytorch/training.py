@@ -10,14 +10,20 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.mint import optim
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.wrap import TrainOneStepCell
+from mspc.api.nn.precision import Precision
+from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
-from mspc.ir.types import INT64, TensorType
+from mspc.ir.types import BFLOAT16, INT64, DType, TensorType
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, NodeResult, ProgramOutput
 
+NARROW = frozenset((
+    "MatMul", "BatchMatMul", "Dense", "Conv1D", "Conv2D", "Conv3D", "Conv2DTranspose", "Conv3DTranspose",
+    "FlashAttentionScore",
+))  # fmt: skip
+"""Operators that take most of a step's time, and add up in Float32 whatever they multiply."""
 LOSS = "loss"
 """What a module calls the loss among its results."""
 OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adamw": optim.AdamW, "adam": optim.Adam, "sgd": optim.SGD}
@@ -30,11 +36,15 @@ class Training:
 
     loss: `cross_entropy`, `mse`, or the path of a result (`loss`, `0`); "" for the one that is called loss, or the
     first where that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the
-    program is computed as it is.
+    program is computed as it is. precision: `bfloat16`: products, convolutions and attention compute in it, of weights
+    in Float32. accumulate: parts of a step's batch, each of the rows that the program was exported for, whose gradients
+    are added up.
     """
 
     loss: str = ""
     optimizer: str = ""
+    precision: str = ""
+    accumulate: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,19 @@ LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {"cross_entropy": class_loss, 
 """Losses of a result and labels, which are one more input."""
 
 
+class InParts(Cell):
+    """The mean of a network's losses over parts of the rows, one after the other."""
+
+    def __init__(self, network: Cell, parts: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.summed = GradAccumulationCell(network, parts)
+        self.parts = parts
+        object.__setattr__(self, "argument_names", network.argument_names)
+
+    def construct(self, *inputs: Any) -> Any:
+        return self.summed(*inputs) / self.parts
+
+
 class WithLabels(Cell):
     """The loss of a network's result; the last input are the labels."""
 
@@ -84,23 +107,55 @@ def compiled_as(program: ExportedProgram, training: Training) -> Compiled:
     Raises:
         MspcError: the loss or the optimizer is none, the program has no loss, or it has kinds that are not known.
     """
+    half = _precision(training.precision)
     if not training.loss and not training.optimizer:
-        network = ImportedNetwork(program)
+        if training.accumulate != 1:
+            raise MspcError("--accumulate adds up gradients, and nothing is trained", notes=["give an --optimizer"])
+        network = _narrowed(ImportedNetwork(program), half)
         return Compiled(network, network.input_types)
     if training.loss in LOSSES:
         result = _result(program)
-        network = ImportedNetwork(program, result.target or None)
+        network = _narrowed(ImportedNetwork(program, result.target or None), half)
         labels = _labels(program, result, training.loss)
         trained = Compiled(WithLabels(network, LOSSES[training.loss]), (*network.input_types, labels))
     else:
-        network = ImportedNetwork(program, _loss(program, training.loss).target or None)
+        network = _narrowed(ImportedNetwork(program, _loss(program, training.loss).target or None), half)
         trained = Compiled(network, network.input_types)
+    if training.accumulate != 1:
+        trained = _in_parts(program, trained, training.accumulate)
     if not training.optimizer:
         return trained
     optimizer = optimizer_of(training.optimizer)(trained.network.trainable_params())
     step = TrainOneStepCell(trained.network, optimizer)
     object.__setattr__(step, "argument_names", trained.network.argument_names)
     return Compiled(step, trained.inputs)
+
+
+def _precision(name: str) -> DType | None:
+    """The element type of products. Raises MspcError: it is none that a program can be trained in."""
+    if name in ("", "float32"):
+        return None
+    if name == "bfloat16":
+        return BFLOAT16
+    notes = ["gradients in float16 need a loss that is scaled"] if name == "float16" else []
+    raise MspcError(f"there is no precision {name!r:.60}; there are float32 and bfloat16", notes=notes)
+
+
+def _narrowed(network: ImportedNetwork, half: DType | None) -> ImportedNetwork:
+    """The network with products in half precision."""
+    if half is not None:
+        network.add_flags(precision=Precision(half, NARROW, widens=True))
+    return network
+
+
+def _in_parts(program: ExportedProgram, trained: Compiled, parts: int) -> Compiled:
+    if parts < 1:
+        raise MspcError(f"--accumulate is {parts}; it is the number of parts of a step's batch, at least 1")
+    for type, name in zip(trained.inputs, trained.network.argument_names, strict=True):
+        if not type.shape:
+            raise MspcError(f"{program.name}: input {name} has no rows that could be parts of a batch")
+    types = tuple(type.with_shape((type.shape[0] * parts, *type.shape[1:])) for type in trained.inputs)
+    return Compiled(InParts(trained.network, parts), types)
 
 
 def optimizer_of(text: str) -> Callable[[Any], Cell]:

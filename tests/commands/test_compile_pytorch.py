@@ -82,6 +82,31 @@ def test_a_step_of_training(here: Path) -> None:
     np.testing.assert_allclose(after["second.weight"], weights["second.weight"] - 0.1 * gradient, rtol=1e-4, atol=1e-6)
 
 
+def test_parts_of_a_batch(here: Path) -> None:
+    """Gradients of parts are added up: a step over two batches that are the same is the step over one of them."""
+    _, once = run(here, "--loss", "mse", "--optimizer", "sgd:lr=0.1")
+    flags = ["--loss", "mse", "--optimizer", "sgd:lr=0.1", "--accumulate", "2"]
+    assert mspc("compile", "two.pt2", "-n", "2", "--out", "made", *flags, cwd=here).returncode == 0
+    with np.load(here / "data.npz") as given:
+        np.savez(here / "twice.npz", **{name: np.concatenate([array, array]) for name, array in given.items()})
+    wanted = ["--data", "twice.npz", "--steps", "1", "--save", "twice.safetensors"]
+    done = mspc("run", "made", "--simulate", *wanted, cwd=here)
+    assert done.returncode == 0, done.stderr
+    for name, array in load_file(here / "twice.safetensors").items():
+        np.testing.assert_allclose(array, once[name], rtol=1e-5, atol=1e-7)
+
+
+def test_mixed_precision(here: Path) -> None:
+    """Products are computed in bfloat16 and everything else in Float32, weights among it."""
+    _, wide = run(here, "--loss", "mse", "--optimizer", "sgd:lr=0.1")
+    _, narrow = run(here, "--loss", "mse", "--optimizer", "sgd:lr=0.1", "--precision", "bfloat16")
+    moved = {name: np.abs(array - wide[name]).max() for name, array in narrow.items()}
+    assert all(array.dtype == wide[name].dtype for name, array in narrow.items())
+    assert 1e-6 < moved["second.weight"] < 0.02
+    found = table("two.pt2", "-n", "2", "--loss", "mse", "--precision", "bfloat16", "--out", "made", cwd=here)
+    assert "Cast" in json.dumps(found)
+
+
 def test_verify_and_the_table(here: Path) -> None:
     done = mspc("verify", "two.pt2", "-n", "4", "--loss", "mse", "--optimizer", "adamw:lr=0.01", cwd=here)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -149,6 +174,10 @@ def test_open_sizes(tmp_path: Path) -> None:
         (["--loss", "mse", "--optimizer", "adamw:lr=f()"], "cannot read 'adamw:lr=f()' as an optimizer"),
         (["--loss", "mse", "--optimizer", "adamw:lr=1,lr=2"], "cannot read"),
         (["--loss", "mse", "--optimizer", "adamw:lr='x'"], "error"),
+        (["--loss", "mse", "--precision", "float16"], "gradients in float16 need a loss that is scaled"),
+        (["--precision", "int8"], "there is no precision 'int8'"),
+        (["--accumulate", "2"], "nothing is trained"),
+        (["--loss", "mse", "--accumulate", "0"], "at least 1"),
         (["--input", "float32[8,4]"], "two.pt2 knows its inputs"),
         (["--strategies", "none.toml"], "none.toml"),
         (["--torch"], "--torch is for a function that gives a module"),
@@ -158,7 +187,9 @@ def test_flags_that_do_not_fit(here: Path, flags: list[str], message: str) -> No
     assert message in refused("compile", "two.pt2", *flags, cwd=here)
 
 
-@pytest.mark.parametrize("flags", [["--loss", "mse"], ["--optimizer", "adamw"], ["--size", "x.0=3"]])
+@pytest.mark.parametrize(
+    "flags", [["--loss", "mse"], ["--optimizer", "adamw"], ["--size", "x.0=3"], ["--accumulate", "2"]]
+)
 def test_flags_of_other_targets(tmp_path: Path, flags: list[str]) -> None:
     (tmp_path / "net.py").write_text("print('runs')\n")
     error = refused("compile", "net.py", *flags, cwd=tmp_path)
