@@ -29,7 +29,7 @@ class ImportOptions:
     """What a command line says of such a network.
 
     loss, optimizer, precision, accumulate: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch:
-    the target is a function that gives a module.
+    the target is a function that gives a module. load: a checkpoint whose tensors take the place of the weights.
     """
 
     loss: str = ""
@@ -38,12 +38,13 @@ class ImportOptions:
     torch: bool = False
     precision: str = ""
     accumulate: int = 1
+    load: Path | None = None
 
     @property
     def given(self) -> str:
         """The first option that is given."""
         options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
-        options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1}
+        options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1, "--load": self.load}
         return next((name for name, value in options.items() if value), "")
 
 
@@ -51,8 +52,9 @@ NOTHING_SAID = ImportOptions()
 
 
 def import_options(
-    loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1
-) -> ImportOptions:
+    loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1,
+    load: Path | None = None,
+) -> ImportOptions:  # fmt: skip
     """The options of a command line. Raises MspcError: a size is none."""
     found: dict[str, int] = {}
     for text in sizes or ():
@@ -61,7 +63,7 @@ def import_options(
             raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
         if found.setdefault(name.strip(), int(number)) != int(number):
             raise MspcError(f"--size gives {name.strip()} two numbers")
-    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate)
+    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load)
 
 
 def is_imported(target: NamedTarget | Path) -> bool:
@@ -127,10 +129,20 @@ def _program(target: NamedTarget | Path, options: ImportOptions) -> ExportedProg
     elif target.is_dir():
         from mspc.readers.pytorch.folder import read_folder
 
-        return read_folder(target, dict(options.sizes))
+        return _loaded(read_folder(target, dict(options.sizes)), options.load)
     else:
         program = read_program(target)
-    return with_sizes(program, dict(options.sizes))
+    return _loaded(with_sizes(program, dict(options.sizes)), options.load)
+
+
+def _loaded(program: ExportedProgram, path: Path | None) -> ExportedProgram:
+    """The program with the weights of a checkpoint, if one is named. Raises MspcError."""
+    if path is None:
+        return program
+    from mspc.checkpoint.opening import open_checkpoint  # late, as above
+    from mspc.readers.pytorch.other_weights import with_weights
+
+    return with_weights(program, open_checkpoint(path))
 
 
 def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,6 +37,9 @@ PrecisionName = Annotated[
 ]
 Accumulated = Annotated[
     int, typer.Option("--accumulate", metavar="N", help="Gradients of N batches of model.pt2 are added up in a step.")
+]
+Loaded = Annotated[
+    Path | None, typer.Option("--load", metavar="CKPT", help="Weights of model.pt2: safetensors, or any checkpoint.")
 ]
 FromTorch = Annotated[
     bool, typer.Option("--torch", help="TARGET is 'model.py:make', which gives a module of PyTorch and its inputs.")

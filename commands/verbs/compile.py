@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, ScriptArguments, Target, Verbose
-from mspc.commands.torch_options import Accumulated, FromTorch, LossName, OptimizerText, PrecisionName, Sizes
+from mspc.commands.torch_options import Accumulated, FromTorch, Loaded, LossName, OptimizerText, PrecisionName, Sizes
 from mspc.engine.garbage import leave_out_loaded
 
 SchedulePicture = Annotated[
@@ -43,6 +43,7 @@ def compile_(
     optimizer: OptimizerText = "",
     precision: PrecisionName = "",
     accumulate: Accumulated = 1,
+    load: Loaded = None,
     torch: FromTorch = False,
     json: JsonFile = None,
     strategies: Annotated[
@@ -69,7 +70,7 @@ def compile_(
             ranks=ranks, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()),
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, loudness=Loudness(verbose, quiet), all_rows=all_rows,
-            imported=import_options(loss, optimizer, size, torch, precision, accumulate),
+            imported=import_options(loss, optimizer, size, torch, precision, accumulate, load),
         ),
     )
     leave_out_loaded()  # the process ends

@@ -8,7 +8,7 @@ import typer
 
 from mspc.commands.completion import complete_script
 from mspc.commands.options import AllRows, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
-from mspc.commands.torch_options import Accumulated, FromTorch, LossName, OptimizerText, PrecisionName, Sizes
+from mspc.commands.torch_options import Accumulated, FromTorch, Loaded, LossName, OptimizerText, PrecisionName, Sizes
 
 
 def verify(
@@ -23,6 +23,7 @@ def verify(
     optimizer: OptimizerText = "",
     precision: PrecisionName = "",
     accumulate: Accumulated = 1,
+    load: Loaded = None,
     torch: FromTorch = False,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the data and weights that are compared.")] = 0,
     against: Annotated[
@@ -42,7 +43,7 @@ def verify(
 
     options = CompileOptions(
         ranks=ranks,
-        inputs=tuple(input_ or ()), imported=import_options(loss, optimizer, size, torch, precision, accumulate),
+        inputs=tuple(input_ or ()), imported=import_options(loss, optimizer, size, torch, precision, accumulate, load),
         json=json,
         script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(verbose, quiet),

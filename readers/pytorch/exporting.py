@@ -79,10 +79,10 @@ def export_folder(folder: Path, to: Path, sizes: Mapping[str, int], names: Seque
         kind = getattr(transformers, name, None)
         if kind is None:
             raise MspcError(f"{folder}: its config.json names no architecture that transformers has, but {name!r:.60}")
-        mode = _fake_mode(torch)
+        mode = fake_mode()
         # Values of weights are read out of the folder: none are drawn.
         undrawn = importlib.import_module("transformers.initialization").no_init_weights
-        with _in_type(torch, getattr(config, "dtype", None)), _without_values(torch, mode), undrawn():
+        with in_type(getattr(config, "dtype", None)), without_values(mode), undrawn():
             model = kind(config).train()
             model.tie_weights()
     inputs = _made_up(torch, mode, model, config, {**EXAMPLE, **sizes}, folder)
@@ -150,14 +150,16 @@ def _made_up(
     return found
 
 
-def _fake_mode(torch: Any) -> Any:
+def fake_mode() -> Any:
+    """In it tensors have types and no values."""
     fakes = importlib.import_module("torch._subclasses.fake_tensor")
     return fakes.FakeTensorMode(allow_non_fake_inputs=True)
 
 
 @contextlib.contextmanager
-def _without_values(torch: Any, mode: Any) -> Iterator[None]:
+def without_values(mode: Any) -> Iterator[None]:
     """Parameters that are made have shapes and types only, and buffers their values."""
+    torch = importlib.import_module("torch")
     module = torch.nn.Module
     original = module.register_parameter
 
@@ -175,8 +177,9 @@ def _without_values(torch: Any, mode: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_type(torch: Any, dtype: Any) -> Iterator[None]:
+def in_type(dtype: Any) -> Iterator[None]:
     """Parameters are made in this element type."""
+    torch = importlib.import_module("torch")
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype if isinstance(dtype, torch.dtype) else before)
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from tests.exported_programs import Exported, size, two_layers
 from tests.serving import SERVED
@@ -80,6 +80,29 @@ def test_a_step_of_training(here: Path) -> None:
     hidden = np.maximum(x @ weights["first.weight"].T + weights["first.bias"], 0)
     gradient = (2 * (result - labels) / result.size).T @ hidden
     np.testing.assert_allclose(after["second.weight"], weights["second.weight"] - 0.1 * gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_weights_of_a_checkpoint(here: Path) -> None:
+    """What a run has saved is loaded under the module's names, also where the program has no values."""
+    _, after = run(here, "--loss", "mse", "--optimizer", "sgd:lr=0.1")
+    made = two_layers(8)
+    made.members |= {name: b"" for name in made.members if name.startswith("data/weights/")}
+    made.save(here / "bare.pt2")
+    flags = ["--load", "after.safetensors", "--out", "again"]
+    for target in ("two.pt2", "bare.pt2"):
+        assert mspc("compile", target, "-n", "2", *flags, cwd=here).returncode == 0
+        found = load_file(here / "again" / "weights.safetensors")
+        for name in ("first.weight", "first.bias", "second.weight"):
+            assert np.array_equal(found[name], after[name])
+    error = refused("compile", "two.pt2", "--load", "none.safetensors", cwd=here)
+    assert "there is no checkpoint 'none.safetensors'" in error
+    save_file({"first.weight": after["first.weight"], "first.bias": after["first.bias"]}, here / "part.safetensors")
+    error = refused("compile", "two.pt2", "--load", "part.safetensors", cwd=here)
+    assert "part.safetensors has no tensor 'second.weight', which is a parameter of two.pt2" in error
+    save_file({**after, "first.bias": np.zeros(9, np.float32)}, here / "wrong.safetensors")
+    error = refused("compile", "two.pt2", "--load", "wrong.safetensors", cwd=here)
+    assert "'first.bias' is <Tensor[Float32], (9)>, and the program has Float32[8]" in error
+    assert "--load is for a network of PyTorch" in refused("compile", "net.py", "--load", "part.safetensors", cwd=here)
 
 
 def test_parts_of_a_batch(here: Path) -> None:
