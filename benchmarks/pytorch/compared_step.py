@@ -22,8 +22,9 @@ from mspc.readers.pytorch.reading import read_program
 from mspc.readers.pytorch.sizes import with_sizes
 
 MODEL, MODE = Path(sys.argv[1]), sys.argv[2]
-ZERO = {"float32": 2.0**-23, "float64": 2.0**-52}
-"""What counts as zero beside the largest gradient of the network: the rounding error of its element type."""
+EPSILON, ROUNDINGS = {"float32": 2.0**-23, "float64": 2.0**-52}, 16
+"""So many rounding errors beside the largest gradient of the network are zero: gradients whose terms cancel, as that of
+a bias ahead of a normalisation, are no more than what rounding left."""
 
 data = np.load(MODEL.with_suffix(".npz"))
 network = ImportedNetwork(with_sizes(read_program(MODEL), {}), LOSS)
@@ -54,7 +55,7 @@ found = {each.name: gradient.asnumpy() for each, gradient in zip(weights, gradie
 kept = {each.name: each.asnumpy() for each in buffers}
 if rank == 0:
     known = {name: data[GRADIENT + name] for name in found if GRADIENT + name in data.files}
-    epsilon = ZERO[data[LOSS].dtype.name]
+    epsilon = ROUNDINGS * EPSILON[data[LOSS].dtype.name]
     zero = epsilon * max(np.abs(each).max(initial=0.0) for each in known.values())
     compared = {name: apart(array, known.get(name, np.zeros_like(array)), zero) for name, array in found.items()}
     worst = max(compared, key=lambda name: compared[name])
