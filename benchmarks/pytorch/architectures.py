@@ -1,6 +1,7 @@
 """Networks of transformers and torchvision, and a U-Net, read in: loss and all gradients beside PyTorch's.
 
-    python -m benchmarks.pytorch.architectures [--only NAME]... [--keep FOLDER] [--write docs/pytorch-networks.md]
+    python -m benchmarks.pytorch.architectures [--only NAME]... [--library LIBRARY] [--keep FOLDER]
+        [--write docs/pytorch-networks.md]
 
 Each is exported in training mode with its loss, read as data, and differentiated on one device and on 8 simulated
 ranks by a searched plan; the numbers are compared with those that PyTorch computes. Needs torch, torchvision and
@@ -60,7 +61,8 @@ def networks() -> list[Network]:
     from benchmarks.pytorch import torchvision_networks, transformers_networks, unet
 
     found = [
-        Network(each.name, "transformers", each.model, lambda each=each: transformers_networks.built(each))
+        Network(each.name, "transformers", each.model, lambda each=each: transformers_networks.built(each),
+                each.dtype)
         for each in transformers_networks.ARCHITECTURES
     ]
     names = torchvision_networks.IMAGES | torchvision_networks.SEGMENTATION
@@ -69,6 +71,16 @@ def networks() -> list[Network]:
         for name in sorted(names)
     ]
     return [*found, Network("unet", "", "diffusion U-Net", lambda: unet.built("unet"))]
+
+
+def result_of(network: Network, folder: Path) -> Result:
+    """What came out, from the folder where it is there."""
+    kept = folder / f"{network.name}.json"
+    if kept.exists():
+        return Result(network, *json.loads(kept.read_text(encoding="utf-8")))
+    found = compared(network, folder)
+    kept.write_text(json.dumps(found[1:]), encoding="utf-8")
+    return found
 
 
 def compared(network: Network, folder: Path) -> Result:
@@ -131,7 +143,8 @@ def summary(results: list[Result]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", default=[], help="a network's name")
-    parser.add_argument("--keep", type=Path, help="a folder for the exported programs, which are taken from there")
+    parser.add_argument("--library", choices=("transformers", "torchvision", ""), help="whose networks")
+    parser.add_argument("--keep", type=Path, help="a folder for exported programs and results, taken from there again")
     parser.add_argument("--write", type=Path, help="a page, whose table is written anew")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as aside:
@@ -141,8 +154,10 @@ def main() -> None:
         for network in networks():
             if options.only and network.name not in options.only:
                 continue
+            if options.library is not None and network.library != options.library:
+                continue
             start = time.perf_counter()
-            results.append(compared(network, folder))
+            results.append(result_of(network, folder))
             last = results[-1]
             sign = "holds" if last.holds else "FAILS"
             numbers = [f"{s['gradient']:.1e}" for s in (last.one, last.ranks) if s]

@@ -22,8 +22,9 @@ from mspc.readers.pytorch.reading import read_program
 from mspc.readers.pytorch.sizes import with_sizes
 
 MODEL, MODE = Path(sys.argv[1]), sys.argv[2]
-ZERO = {"float32": 2.0**-23, "float64": 2.0**-52}
-"""What counts as zero beside the largest gradient of the network: the rounding error of its element type."""
+EPSILON, ROUNDINGS = {"float32": 2.0**-23, "float64": 2.0**-52}, 16
+"""So many rounding errors beside the largest gradient of the network are zero: gradients whose terms cancel, as that of
+a bias ahead of a normalisation, are no more than what rounding left."""
 
 data = np.load(MODEL.with_suffix(".npz"))
 network = ImportedNetwork(with_sizes(read_program(MODEL), {}), LOSS)
@@ -49,21 +50,17 @@ def apart(found: np.ndarray, expected: np.ndarray, zero: float = 0.0) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-largest = max(np.abs(data[name]).max(initial=0.0) for name in data.files if name.startswith(GRADIENT))
-zero = ZERO[data[LOSS].dtype.name] * largest
-compared, unused = {}, 0
-for weight, gradient in zip(weights, gradients, strict=True):
-    name, found = GRADIENT + weight.name, gradient.asnumpy()
-    unused += name not in data.files
-    compared[weight.name] = apart(found, data[name] if name in data.files else np.zeros_like(found), zero)
-buffers = {
-    each.name: apart(each.asnumpy(), data[BUFFER + each.name], ZERO[data[LOSS].dtype.name])
-    for each in network.get_parameters()
-    if not each.requires_grad and BUFFER + each.name in data.files
-}
-worst = max(compared, key=lambda name: compared[name])
+buffers = [each for each in network.get_parameters() if not each.requires_grad and BUFFER + each.name in data.files]
+found = {each.name: gradient.asnumpy() for each, gradient in zip(weights, gradients, strict=True)}
+kept = {each.name: each.asnumpy() for each in buffers}
 if rank == 0:
+    known = {name: data[GRADIENT + name] for name in found if GRADIENT + name in data.files}
+    epsilon = ROUNDINGS * EPSILON[data[LOSS].dtype.name]
+    zero = epsilon * max(np.abs(each).max(initial=0.0) for each in known.values())
+    compared = {name: apart(array, known.get(name, np.zeros_like(array)), zero) for name, array in found.items()}
+    worst = max(compared, key=lambda name: compared[name])
     print(json.dumps({
         "loss": apart(loss.asnumpy(), data[LOSS]), "gradient": compared[worst], "worst": worst,
-        "buffer": max(buffers.values(), default=0.0), "weights": len(weights), "unused": unused,
+        "buffer": max((apart(array, data[BUFFER + name], epsilon) for name, array in kept.items()), default=0.0),
+        "weights": len(weights), "unused": len(found) - len(known),
     }))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Protocol
 
 from mspc.api import ops
@@ -20,7 +21,9 @@ from mspc.ir.types import TensorType
 from mspc.readers.pytorch.control import CONTROL, inlined
 from mspc.readers.pytorch.kinds.creation import overwritten
 from mspc.readers.pytorch.kinds.kind import Function, Kind
+from mspc.readers.pytorch.kinds.shapes import expanded
 from mspc.readers.pytorch.kinds.table import kind_of
+from mspc.readers.pytorch.known_values import LIKE, NOT_READ, KnownTensor, is_known, known_result
 from mspc.readers.pytorch.program import (
     OWN,
     Argument,
@@ -32,7 +35,7 @@ from mspc.readers.pytorch.program import (
     ProgramOutput,
     SymbolicSize,
 )
-from mspc.readers.pytorch.written_values import NamedValue, Storage
+from mspc.readers.pytorch.written_values import NamedValue, Storage, written_names
 
 LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 """What stands before the path of a library's file, which differs from machine to machine."""
@@ -108,19 +111,62 @@ class _Walk:
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
         self.values: dict[str, NamedValue] = {}
+        self.known: dict[str, KnownTensor] = {}
+        self.delayed: dict[str, ExportedNode] = {}
+        """Nodes of known results, which are made when somebody reads them."""
+        self._constants: dict[str, Tensor] = {}
 
     def run(self, graph: ExportedGraph) -> None:
+        written = written_names(graph)
         for node in graph.nodes:
-            self.evaluator.at(frames_of(node), scope_of(node))
-            try:
-                self._run(node)
-            except MspcError as error:
-                raise _of_node(error, node) from None
+            found = None if written.intersection(node.results) else self._known_result(node)
+            if found is not None:
+                self.known[node.results[0]] = found
+                self.delayed[node.results[0]] = node
+            else:
+                self._made(node)
+
+    def _made(self, node: ExportedNode) -> None:
+        self.evaluator.at(frames_of(node), scope_of(node))
+        try:
+            self._run(node)
+        except MspcError as error:
+            raise _of_node(error, node) from None
+
+    def _known_result(self, node: ExportedNode) -> KnownTensor | None:
+        if len(node.results) != 1 or node.types[0] is None:
+            return None
+        like = node.target.removeprefix("aten.") in LIKE
+        given = {name: self._as_known(value) for name, value in node.arguments if name not in NOT_READ}
+        if like:
+            given = dict(list(given.items())[1:])
+        return known_result(node.target, given, node.types[0]) if all(map(is_known, given.values())) else None
+
+    def _as_known(self, value: Argument) -> Any:
+        """A known tensor in the place of its name."""
+        if isinstance(value, NodeResult):
+            return self.known.get(value.name, value)
+        return tuple(map(self._as_known, value)) if isinstance(value, tuple) else value
+
+    def named(self, name: str) -> NamedValue:
+        """What a name stands for, which may have to be made first."""
+        if name not in self.values:
+            known = self.known[name]
+            if known.is_matrix:
+                value = self.evaluator.call(expanded, [self._constant(name, known), known.shape])
+                self.values[name] = NamedValue(Storage(value), value)
+            else:
+                self._made(self.delayed[name])
+        return self.values[name]
+
+    def _constant(self, name: str, known: KnownTensor) -> Any:
+        """The numbers that are not repeated, as one constant for all who read them."""
+        return self.evaluator.held(self._constants.setdefault(name, Tensor(known.base)), name)
 
     def argument(self, value: Argument) -> Any:
         """An operand: the value of a name, a number, or a list of them."""
         if isinstance(value, NodeResult):
-            return self.values[value.name].read(self.evaluator.call)
+            return self.named(value.name).read(self.evaluator.call)
         if isinstance(value, tuple):
             return tuple([self.argument(each) for each in value])
         if isinstance(value, SymbolicSize):
@@ -133,7 +179,8 @@ class _Walk:
             return
         kind = kind_of(node.target)
         assert kind is not None, "the kinds were looked at before"
-        operands = kind.bound({name: self.argument(value) for name, value in node.arguments})
+        operands = kind.bound(self._operands(node, kind))
+        self.evaluator.at(frames_of(node), scope_of(node))  # again: operands may have been made
         found = self.evaluator.call(kind.target, operands)
         values = list(found) if isinstance(found, (tuple, list)) else [found]
         if kind.writes:
@@ -152,6 +199,21 @@ class _Walk:
                 self.values[name] = self.values[base.name]
             else:
                 self.values[name] = NamedValue(Storage(value), value)
+
+    def _operands(self, node: ExportedNode, kind: Kind) -> dict[str, Any]:
+        given = dict(node.arguments)
+        if kind.known is None:
+            return {name: value if name in kind.unread else self.argument(value) for name, value in given.items()}
+        found: dict[str, Any] = {}
+        for name, value in kind.known({name: self._as_known(value) for name, value in given.items()}).items():
+            original = given.get(name)
+            if not isinstance(value, KnownTensor):
+                found[name] = self.argument(value)
+            elif isinstance(original, NodeResult) and self.known.get(original.name) is not value:
+                found[name] = self._constant(f"{original.name}_{name}", value)
+            else:
+                found[name] = self.argument(original)
+        return found
 
     def _is_first(self, node: ExportedNode, kind: Kind) -> bool:
         """Whether the result is the argument that was overwritten."""
@@ -184,7 +246,7 @@ class _Walk:
         inner = _Walk(self.evaluator)
         for (name, _), operand in zip(graph.inputs, operands, strict=True):
             if isinstance(operand, NodeResult):
-                inner.values[name] = self.values[operand.name]
+                inner.values[name] = self.named(operand.name)
             else:
                 inner.values[name] = NamedValue(Storage(value := self.argument(operand)), value)
         inner.run(graph)
@@ -197,9 +259,14 @@ class _Walk:
 
 def frames_of(node: ExportedNode) -> Frames:
     """The lines of the module that lead to a node, the innermost first, without those of PyTorch."""
-    return tuple(
-        replace(frame, file=LIBRARIES.sub("", frame.file)) for frame in node.frames if not OWN.search(frame.file)
-    )
+    files = [(frame, shown_file(frame.file)) for frame in node.frames]
+    return tuple([replace(frame, file=file) for frame, file in files if file])
+
+
+@cache
+def shown_file(file: str) -> str:
+    """A library's file by its path among the libraries, another one by its own; "" for PyTorch's."""
+    return "" if OWN.search(file) else LIBRARIES.sub("", file)
 
 
 def scope_of(node: ExportedNode) -> str:

@@ -13,7 +13,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.readers.pytorch.control import CONTROL
 from mspc.readers.pytorch.kinds.kind import Function, Kind
 from mspc.readers.pytorch.kinds.table import kind_of
-from mspc.readers.pytorch.program import ExportedProgram, NodeResult
+from mspc.readers.pytorch.program import ExportedGraph, ExportedProgram, NodeResult
 
 Call = Callable[[Function, Sequence[Any]], Any]
 """Computes a function of values."""
@@ -75,19 +75,22 @@ class NamedValue:
 
 def written_inputs(program: ExportedProgram) -> set[str]:
     """The inputs of a program that it may overwrite, through a view or by its outputs."""
-    names = {each.name for each in program.inputs}
-    origin = {name: name for name in names}
-    found: set[str] = set()
-    for node in program.graph.nodes:
+    written = written_names(program.graph)
+    targets = {output.target for output in program.outputs if output.kind.endswith("mutation")}
+    return {e.name for e in program.inputs if e.name in written or e.name in targets or e.qualified in targets}
+
+
+def written_names(graph: ExportedGraph) -> set[str]:
+    """The names of values whose elements are overwritten, under that name or another one of a view."""
+    origin: dict[str, str] = {}
+    written: set[str] = set()
+    for node in graph.nodes:
         kind = None if node.target in CONTROL else kind_of(node.target)
         given = dict(node.arguments)
-        for name in kind.writes if kind is not None else ():
-            written = given.get(name)
-            if isinstance(written, NodeResult) and written.name in origin:
-                found.add(origin[written.name])
-        if kind is not None and kind.put is not None and node.results:
-            base = next((v for _, v in node.arguments if isinstance(v, NodeResult)), None)
-            if base is not None and base.name in origin:
-                origin[node.results[0]] = origin[base.name]
-    targets = {output.target for output in program.outputs if output.kind.endswith("mutation")}
-    return found | {each.name for each in program.inputs if each.name in targets or each.qualified in targets}
+        overwritten = [given.get(name) for name in kind.writes] if kind is not None else []
+        written |= {origin.get(each.name, each.name) for each in overwritten if isinstance(each, NodeResult)}
+        base = node.arguments[0][1] if node.arguments else None
+        shares = kind is not None and (kind.put is not None or overwritten[:1] == [base])
+        if shares and isinstance(base, NodeResult):
+            origin |= dict.fromkeys(node.results, origin.get(base.name, base.name))
+    return written | {name for name, first in origin.items() if first in written}

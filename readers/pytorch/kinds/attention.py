@@ -8,6 +8,7 @@ from typing import Any
 from mspc.api import ops
 from mspc.ir.types import BOOL
 from mspc.readers.pytorch.kinds.kind import row
+from mspc.readers.pytorch.known_values import KnownTensor, allows, is_causal
 
 
 def attention(
@@ -20,7 +21,7 @@ def attention(
     factor = 1 / math.sqrt(depth) if scale is None else scale
     shift, hidden = None, None
     if attn_mask is not None:
-        mask = ops.Reshape()(attn_mask, (1,) * (4 - len(attn_mask.shape)) + attn_mask.shape)
+        mask = _in_four_by_ones(attn_mask)
         if mask.dtype == BOOL:
             hidden = ops.LogicalNot()(mask)
         else:
@@ -38,15 +39,25 @@ def attention(
         if is_causal:
             hidden = triangle
         _, _, _, out = score(q, k, v, shift, kept, None, hidden, None)
-    return ops.Reshape()(out, (*batch, heads, query.shape[-2], value.shape[-1]))
+    shape = (*batch, heads, query.shape[-2], value.shape[-1])
+    return out if out.shape == shape else ops.Reshape()(out, shape)
 
 
 def _in_four(x: Any) -> Any:
     """All dimensions ahead of the heads made one."""
+    if len(x.shape) == 4:
+        return x
     count = 1
     for n in x.shape[:-3]:
         count = count * n
     return ops.Reshape()(x, (count, *x.shape[-3:]))
+
+
+def _in_four_by_ones(mask: Any) -> Any:
+    """With dimensions of size 1 in front."""
+    if len(mask.shape) == 4:
+        return mask
+    return ops.Reshape()(mask, (1,) * (4 - len(mask.shape)) + mask.shape)
 
 
 def _kept(query: Any, key: Any, dropout_p: Any) -> Any:
@@ -86,13 +97,29 @@ def with_statistics(
     return (found,) + (None,) * 8
 
 
+def with_known_mask(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an attention without a mask that hides nothing, or only what comes later."""
+    name = "attn_mask" if "attn_mask" in given else "attn_bias"
+    mask = given.get(name)
+    seen = allows(mask) if isinstance(mask, KnownTensor) and not given.get("is_causal") else None
+    if seen is None:
+        return given
+    if seen.all():
+        return given | {name: None}
+    queries, keys = mask.shape[-2:]
+    if queries == keys and is_causal(seen, queries, keys):
+        return given | {name: None, "is_causal": True}
+    return given | {name: KnownTensor(seen, seen.shape, BOOL)}
+
+
 ATTENTION = (
     row("scaled_dot_product_attention.default",
-        "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False", attention),
+        "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False", attention,
+        known=with_known_mask),
     row("_scaled_dot_product_flash_attention_for_cpu.default",
         "query, key, value, dropout_p=0.0, is_causal=False, attn_mask=None, scale=None",
         lambda query, key, value, dropout_p, is_causal, attn_mask, scale: with_statistics(
-            query, key, value, attn_mask, dropout_p, is_causal, scale)),
+            query, key, value, attn_mask, dropout_p, is_causal, scale), known=with_known_mask),
     row("_scaled_dot_product_flash_attention.default",
         "query, key, value, dropout_p=0.0, is_causal=False, -return_debug_mask=False, scale=None",
         lambda query, key, value, dropout_p, is_causal, scale: with_statistics(
@@ -100,11 +127,11 @@ ATTENTION = (
     row("_scaled_dot_product_efficient_attention.default",
         "query, key, value, attn_bias, -compute_log_sumexp, dropout_p=0.0, is_causal=False, scale=None",
         lambda query, key, value, attn_bias, dropout_p, is_causal, scale: with_statistics(
-            query, key, value, attn_bias, dropout_p, is_causal, scale)),
+            query, key, value, attn_bias, dropout_p, is_causal, scale), known=with_known_mask),
     row("_scaled_dot_product_cudnn_attention.default",
         "query, key, value, attn_bias, -compute_log_sumexp, dropout_p=0.0, is_causal=False, -return_debug_mask=False, "
         "scale=None",
         lambda query, key, value, attn_bias, dropout_p, is_causal, scale: with_statistics(
-            query, key, value, attn_bias, dropout_p, is_causal, scale)),
+            query, key, value, attn_bias, dropout_p, is_causal, scale), known=with_known_mask),
 )  # fmt: skip
 """Kinds of attention."""

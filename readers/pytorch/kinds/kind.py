@@ -12,6 +12,8 @@ from mspc.ir.late_dataclass import dataclass
 NEEDED = object()
 """The default of an argument that must be given."""
 Function = Callable[..., Any]
+Known = Callable[[dict[str, Any]], dict[str, Any]]
+"""Gives the arguments of a call, by their names, in other words."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Kind:
     front end reads; it takes the arguments in that order. put: for a kind whose result shares its first argument's
     elements, that argument with the result's elements replaced: it takes (argument, new result, the other arguments).
     writes: arguments that the kind overwrites; the target returns what it computes and then a new value for each, None
-    for one that keeps its own.
+    for one that keeps its own. known: says arguments otherwise of which some are `KnownTensor`, ahead of the call.
     """
 
     name: str
@@ -40,6 +42,12 @@ class Kind:
     target: Function
     put: Function | None = None
     writes: tuple[str, ...] = ()
+    known: Known | None = None
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The names of arguments that the target does not take."""
+        return frozenset(argument.name for argument in self.arguments if not argument.is_read)
 
     def bound(self, given: Mapping[str, Any]) -> list[Any]:
         """What the target takes. Raises MspcError for an argument that the row does not have, or that is missing."""
@@ -53,14 +61,17 @@ class Kind:
         return [given.get(argument.name, argument.default) for argument in self.arguments if argument.is_read]
 
 
-def row(names: str, arguments: str, target: Function, put: Function | None = None, writes: str = "") -> list[Kind]:
+def row(
+    names: str, arguments: str, target: Function, put: Function | None = None, writes: str = "",
+    known: Known | None = None,
+) -> list[Kind]:  # fmt: skip
     """A row of the table for one name or several, of `aten` where they begin with no other library.
 
     arguments: as "self, other, alpha=1, -dtype=None": with a "-" in front they are known, and not read.
     """
     read = tuple(_argument(text.strip()) for text in _parts(arguments))
     return [
-        Kind(name if name.count(".") > 1 else f"aten.{name}", read, target, put, tuple(writes.split()))
+        Kind(name if name.count(".") > 1 else f"aten.{name}", read, target, put, tuple(writes.split()), known)
         for name in names.split()
     ]
 
