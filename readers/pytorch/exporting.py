@@ -16,10 +16,13 @@ from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
+from mspc.readers.pytorch.other_weights import Joined
 
 ASKED = "a module, or (module, inputs), or (module, inputs, inputs by name)"
 FAMILIES: Mapping[str, str] = {"input_ids": "int64", "pixel_values": "float32"}
 """Inputs of models of Hugging Face that can be made up."""
+STACKED, JOINED = "MergeModulelist", "Concatenate"
+"""What transformers does with the tensors of which it makes a parameter."""
 BATCH, LENGTH = "batch", "length"
 EXAMPLE: Mapping[str, int] = {BATCH: 8, LENGTH: 128}
 """Sizes of an example's inputs, where nothing else is said."""
@@ -29,13 +32,13 @@ EXAMPLE: Mapping[str, int] = {BATCH: 8, LENGTH: 128}
 class Exported:
     """An archive that was written.
 
-    same: parameters that are another one under a second name, by which. stored: the names that a folder's files have
-    for parameters, where they are others.
+    same: parameters that are another one under a second name, by which. stored: what a folder's files have for
+    parameters, where that is not a tensor of their name.
     """
 
     path: Path
     same: Mapping[str, str]
-    stored: Mapping[str, str] = field(default_factory=dict[str, str])
+    stored: Mapping[str, Joined] = field(default_factory=dict[str, Joined])
 
 
 def export_made(made: Any, to: Path, where: str) -> Exported:
@@ -90,20 +93,35 @@ def export_folder(folder: Path, to: Path, sizes: Mapping[str, int], names: Seque
     return replace(exported, stored=_stored_names(model, names))
 
 
-def _stored_names(model: Any, names: Sequence[str]) -> dict[str, str]:
-    """The names in files by the parameters that transformers reads from there as they are, where they are others."""
+def _stored_names(model: Any, names: Sequence[str]) -> dict[str, Joined]:
+    """What transformers makes a parameter of: a tensor of another name, or several that it stacks and joins."""
     mapping = importlib.import_module("transformers.conversion_mapping")
     loading = importlib.import_module("transformers.core_model_loading")
     transforms = mapping.get_model_conversion_mapping(model)
     renamings = [each for each in transforms if isinstance(each, loading.WeightRenaming)]
     converters = [each for each in transforms if isinstance(each, loading.WeightConverter)]
     known = model.state_dict()
-    found: dict[str, str] = {}
+    found: dict[str, Joined] = {}
+    parts: dict[str, dict[str, list[str]]] = {}
     for name in names:
         own, pattern = loading.rename_source_key(name, renamings, converters, model.base_model_prefix, known)
         if pattern is None:
-            found[own] = name
+            found[own] = Joined(((name,),))
+        else:
+            parts.setdefault(own, {}).setdefault(pattern, []).append(name)
+    for own, by_pattern in parts.items():
+        converter = next(each for each in converters if set(by_pattern) <= set(each.source_patterns))
+        dims = {type(each).__name__: getattr(each, "dim", None) for each in converter.operations}
+        if not set(dims) <= {STACKED, JOINED} or len(converter.target_patterns) != 1:
+            continue  # it does more with them
+        lists = [sorted(by_pattern.get(pattern, ()), key=_natural) for pattern in converter.source_patterns]
+        found[own] = Joined(tuple(map(tuple, lists)), dims.get(STACKED), dims.get(JOINED))
     return found
+
+
+def _natural(name: str) -> list[Any]:
+    """Puts `experts.10` behind `experts.9`."""
+    return [int(part) if part.isdigit() else part for part in name.split(".")]
 
 
 def _exported(

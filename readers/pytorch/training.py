@@ -95,7 +95,9 @@ class WithLabels(Cell):
         super().__init__(auto_prefix=False)
         self.network = network
         self.loss = loss
-        object.__setattr__(self, "argument_names", (*network.argument_names, "labels"))
+        names = network.argument_names
+        own = next(name for name in ("labels", "targets", f"labels_{len(names)}") if name not in names)
+        object.__setattr__(self, "argument_names", (*names, own))
 
     def construct(self, *inputs: Any) -> Any:
         return self.loss(self.network(*inputs[:-1]), inputs[-1])

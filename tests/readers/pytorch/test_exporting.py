@@ -157,6 +157,22 @@ def test_a_folder_of_hugging_face(tmp_path: Path) -> None:
         read_folder(tmp_path / "1GB", {})
 
 
+def test_experts_of_hugging_face(tmp_path: Path) -> None:
+    """A parameter of all experts is two tensors of each in the folder, and parts of it are read where they lie."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config = transformers.MixtralConfig(
+        hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=32, max_position_embeddings=16, num_local_experts=11, num_experts_per_tok=2,
+    )  # fmt: skip
+    model = transformers.MixtralForCausalLM(config)
+    model.save_pretrained(tmp_path / "model")
+    weights = read_folder(tmp_path / "model", {"batch": 2, "length": 8}).weights
+    for name, tensor in model.named_parameters():
+        assert np.array_equal(weights.read(name), tensor.detach().numpy()), name
+        part = tuple(slice(n // 3, n // 2 + 1) for n in tensor.shape)
+        assert np.array_equal(weights.read(name, part), tensor.detach().numpy()[part]), name
+
+
 def test_the_sample_is_what_its_maker_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The archive beside it has the model's weights, kinds and lines."""
     folder = ROOT / "samples" / "pytorch"
