@@ -51,16 +51,22 @@ def apart(found: np.ndarray, expected: np.ndarray, zero: float = 0.0) -> float:
 
 
 buffers = [each for each in network.get_parameters() if not each.requires_grad and BUFFER + each.name in data.files]
-found = {each.name: gradient.asnumpy() for each, gradient in zip(weights, gradients, strict=True)}
-kept = {each.name: each.asnumpy() for each in buffers}
+known = [name for name in data.files if name.startswith(GRADIENT)] if rank == 0 else []
+epsilon = ROUNDINGS * EPSILON[data[LOSS].dtype.name]
+zero = epsilon * max((np.abs(data[name]).max(initial=0.0) for name in known), default=0.0)
+compared, changed = {}, {}
+for weight, gradient in zip(weights, gradients, strict=True):
+    array = gradient.asnumpy()  # on all ranks, which may hold a slice each
+    if rank == 0:
+        name = GRADIENT + weight.name
+        compared[weight.name] = apart(array, data[name] if name in known else np.zeros_like(array), zero)
+for each in buffers:
+    array = each.asnumpy()
+    if rank == 0:
+        changed[each.name] = apart(array, data[BUFFER + each.name], epsilon)
 if rank == 0:
-    known = {name: data[GRADIENT + name] for name in found if GRADIENT + name in data.files}
-    epsilon = ROUNDINGS * EPSILON[data[LOSS].dtype.name]
-    zero = epsilon * max(np.abs(each).max(initial=0.0) for each in known.values())
-    compared = {name: apart(array, known.get(name, np.zeros_like(array)), zero) for name, array in found.items()}
     worst = max(compared, key=lambda name: compared[name])
     print(json.dumps({
         "loss": apart(loss.asnumpy(), data[LOSS]), "gradient": compared[worst], "worst": worst,
-        "buffer": max((apart(array, data[BUFFER + name], epsilon) for name, array in kept.items()), default=0.0),
-        "weights": len(weights), "unused": len(found) - len(known),
+        "buffer": max(changed.values(), default=0.0), "weights": len(weights), "unused": len(weights) - len(known),
     }))

@@ -246,9 +246,17 @@ def allows(mask: KnownTensor) -> Any:
     return ~hidden
 
 
-def is_causal(seen: Any, queries: int, keys: int) -> bool:
-    """Whether every query looks at the keys up to its own place, and at no other."""
-    if seen.shape[-2:] != (queries, keys) or seen.size != queries * keys:
-        return False
+def band_of(seen: Any, queries: int, keys: int) -> tuple[int, int] | None:
+    """(how many keys before its own place a query looks at, how many behind it), where that is so for all queries of as
+    many keys; None where it is not."""
+    if queries != keys or seen.size != queries * keys:
+        return None
     rows = seen.reshape(queries, keys)
-    return all(bool(row[: n + 1].all()) and not row[n + 1 :].any() for n, row in enumerate(rows))
+    if not (rows[0].any() and rows[-1].any()):
+        return None
+    before, behind = keys - 1 - int(rows[-1].argmax()), keys - 1 - int(rows[0, ::-1].argmax())
+    for place, row in enumerate(rows):
+        first, last = max(0, place - before), min(keys, place + behind + 1)
+        if not row[first:last].all() or row[:first].any() or row[last:].any():
+            return None
+    return before, behind

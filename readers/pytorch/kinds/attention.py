@@ -8,19 +8,25 @@ from typing import Any
 from mspc.api import ops
 from mspc.ir.types import BOOL
 from mspc.readers.pytorch.kinds.kind import row
-from mspc.readers.pytorch.known_values import KnownTensor, allows, is_causal
+from mspc.readers.pytorch.known_values import KnownTensor, allows, band_of
 
 
 def attention(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any
 ) -> Any:
-    """softmax(query @ key^T * scale + mask) @ value. A Bool mask says what is looked at."""
+    """softmax(query @ key^T * scale + mask) @ value. A Bool mask says what is looked at; a pair of numbers, how many
+    keys before and behind a query's own place."""
     heads, depth = query.shape[-3], query.shape[-1]
     batch = query.shape[:-3]
     q, k, v = _in_four(query), _in_four(key), _in_four(value)
     factor = 1 / math.sqrt(depth) if scale is None else scale
     shift, hidden = None, None
-    if attn_mask is not None:
+    mode, before, behind = 2 if is_causal else 0, 2147483647, 2147483647
+    if isinstance(attn_mask, tuple):
+        mode, before, behind = 4, attn_mask[0], attn_mask[1]
+        if v.shape[-1] != depth:
+            hidden = _outside(q, before, behind)
+    elif attn_mask is not None:
         mask = _in_four_by_ones(attn_mask)
         if mask.dtype == BOOL:
             hidden = ops.LogicalNot()(mask)
@@ -32,12 +38,7 @@ def attention(
     if v.shape[-1] != depth:
         out = _apart(q, k, v, shift, hidden, kept, factor, is_causal, dropout_p)
     else:
-        score = ops.FlashAttentionScore(
-            heads, 1.0 - dropout_p, factor, 2147483647, 2147483647, 0, "BNSD", 2 if is_causal else 0
-        )
-        triangle = None
-        if is_causal:
-            hidden = triangle
+        score = ops.FlashAttentionScore(heads, 1.0 - dropout_p, factor, before, behind, 0, "BNSD", mode)
         _, _, _, out = score(q, k, v, shift, kept, None, hidden, None)
     shape = (*batch, heads, query.shape[-2], value.shape[-1])
     return out if out.shape == shape else ops.Reshape()(out, shape)
@@ -58,6 +59,13 @@ def _in_four_by_ones(mask: Any) -> Any:
     if len(mask.shape) == 4:
         return mask
     return ops.Reshape()(mask, (1,) * (4 - len(mask.shape)) + mask.shape)
+
+
+def _outside(query: Any, before: Any, behind: Any) -> Any:
+    """What a query does not look at: keys further from its place than so many."""
+    places = ops.arange(0, query.shape[2], 1)
+    apart = ops.ExpandDims()(places, 0) - ops.ExpandDims()(places, 1)
+    return ops.LogicalOr()(ops.Less()(apart, -before), ops.Greater()(apart, behind))
 
 
 def _kept(query: Any, key: Any, dropout_p: Any) -> Any:
@@ -106,9 +114,10 @@ def with_known_mask(given: dict[str, Any]) -> dict[str, Any]:
         return given
     if seen.all():
         return given | {name: None}
-    queries, keys = mask.shape[-2:]
-    if queries == keys and is_causal(seen, queries, keys):
-        return given | {name: None, "is_causal": True}
+    band = band_of(seen, *mask.shape[-2:])
+    if band is not None:
+        causal = band[1] == 0 and band[0] == mask.shape[-1] - 1
+        return given | ({name: None, "is_causal": True} if causal else {name: band})
     return given | {name: KnownTensor(seen, seen.shape, BOOL)}
 
 

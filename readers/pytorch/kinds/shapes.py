@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.api import mint, ops
+from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 
@@ -201,6 +202,31 @@ def with_margins(self: Any, pad: Any, mode: Any, value: Any) -> Any:
     return ops.pad(x, sides, "constant", 0 if value is None else value)
 
 
+def strided(self: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
+    """The elements in another shape, where the strides are those of elements that follow each other.
+
+    Raises:
+        ValueError: they are others.
+    """
+    step = 1
+    whole = not storage_offset
+    for d in range(len(size) - 1, -1, -1):
+        whole = whole and (size[d] == 1 or stride[d] == step)
+        step = step * size[d]
+    if not whole or step != self.size:
+        raise ApiValueError(f"as_strided: sizes {tuple(size)} with strides {tuple(stride)} are no other shape of all "
+                            f"elements of {self.shape}, which alone is read")
+    return reshaped(self, size)
+
+
+def windows(self: Any, dimension: Any, size: Any, step: Any) -> Any:
+    """Parts of `size` elements of a dimension, `step` apart, which lie along a new last dimension."""
+    place = dimension % len(self.shape)
+    starts = [n for n in range(0, self.shape[place] - size + 1, step)]
+    pieces = [ops.movedim(part(self, place, n, n + size, 1), place, -1) for n in starts]
+    return ops.Stack(place)(pieces)
+
+
 SHAPES = (
     row("view.default _unsafe_view.default view_copy.default", "self, size", reshaped, as_before),
     row("reshape.default", "self, shape", reshaped, as_before),
@@ -222,6 +248,7 @@ SHAPES = (
     row("flatten.using_ints", "self, start_dim=0, end_dim=-1", flattened, as_before),
     row("unflatten.int", "self, dim, sizes", unflattened, as_before),
     row("_reshape_alias.default", "self, size, -stride", reshaped, as_before),
+    row("as_strided.default", "self, size, stride, storage_offset=None", strided, as_before),
     row("ravel.default", "self", lambda self: reshaped(self, (-1,)), as_before),
     row("hstack.default", "tensors", lambda tensors: ops.hstack(tensors)),
     row("vstack.default", "tensors", lambda tensors: ops.vstack(tensors)),
@@ -259,8 +286,7 @@ SHAPES = (
     row("pad.default", "self, pad, mode='constant', value=None", with_margins),
     row("constant_pad_nd.default", "self, pad, value=0",
         lambda self, pad, value: with_margins(self, pad, "constant", value)),
-    row("unfold.default", "self, dimension, size, step",
-        lambda self, dimension, size, step: windows(self, dimension, size, step)),
+    row("unfold.default", "self, dimension, size, step", windows),
     row("pixel_shuffle.default", "self, upscale_factor", functional.pixel_shuffle),
     row("pixel_unshuffle.default", "self, downscale_factor", ops.pixel_unshuffle),
     row("channel_shuffle.default native_channel_shuffle.default", "self, groups", ops.channel_shuffle),
@@ -269,11 +295,3 @@ SHAPES = (
     row("meshgrid.default", "tensors", lambda tensors: ops.meshgrid(*tensors, indexing="ij")),
 )  # fmt: skip
 """Kinds of shapes and places."""
-
-
-def windows(self: Any, dimension: Any, size: Any, step: Any) -> Any:
-    """Parts of `size` elements of a dimension, `step` apart, which lie along a new last dimension."""
-    place = dimension % len(self.shape)
-    starts = [n for n in range(0, self.shape[place] - size + 1, step)]
-    pieces = [ops.movedim(part(self, place, n, n + size, 1), place, -1) for n in starts]
-    return ops.Stack(place)(pieces)

@@ -65,8 +65,9 @@ def place() -> tuple[np.ndarray, np.ndarray]:
     ("le", 0, 0, 2, 3),     # causal
     ("lt", 1, 0, 2, 3),     # the same
     ("le", SIZE, 0, 0, 3),  # hides nothing
-    ("le", 1, 0, 0, 4),     # one place of the future is seen
-    ("le", 0, 3, 0, 4),     # a window
+    ("le", 1, 0, 4, 3),     # one place of the future is seen, too
+    ("le", 0, 3, 4, 3),     # a window
+    ("ne", 0, 0, 0, 4),     # all but one
 ])  # fmt: skip
 def test_an_attention_is_told_what_its_mask_says(
     compared: str, behind: int, window: int, mode: int, operands: int, tmp_path: Path
@@ -74,11 +75,12 @@ def test_an_attention_is_told_what_its_mask_says(
     network, graph = traced(program(compared, behind, window), tmp_path)
     [attention] = [node for node in graph.nodes if node.op.name == "FlashAttentionScore"]
     assert (attention.op.sparse_mode, len(attention.inputs)) == (mode, operands)
-    assert not {"Range", "LessEqual", "Less", "BroadcastTo", "LogicalAnd"} & {node.op.name for node in graph.nodes}
+    names = {"Range", "LessEqual", "Less", "NotEqual", "BroadcastTo", "LogicalAnd"}
+    assert not names & {node.op.name for node in graph.nodes}
     constants = {p.shape for p in graph.parameters if p.kind == "constant"}
     assert constants == ({(1, 1, SIZE, SIZE)} if operands == 4 else set())
     rows, columns = place()
-    seen = columns <= rows + behind if compared == "le" else columns < rows + behind
+    seen = {"le": np.less_equal, "lt": np.less, "ne": np.not_equal}[compared](columns, rows + behind)
     seen &= columns > rows - window if window else True
     x = np.random.default_rng(1).normal(size=(2, 1, SIZE, 4)).astype(np.float32)
     np.testing.assert_allclose(network(Tensor(x)).asnumpy(), expected(x, seen), rtol=1e-5, atol=1e-6)
