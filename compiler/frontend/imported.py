@@ -59,10 +59,10 @@ class _FrontEnd:
         self._precision = precision
         self._frame = caller
 
-    def at(self, frames: Frames, scope: str) -> None:
+    def at(self, frames: Frames, scope: str, precision: Precision | None) -> None:
         made = Frame(_SOURCE, {}, {}, None, self._caller, (*frames, *self._outer))
         made.scope = f"{self._scope}/{scope}" if scope else self._scope
-        made.precision = self._precision
+        made.precision = self._precision if precision is None else precision
         self._frame = made
         self._tracer.at(made, _CALL)
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from mspc.api import ops
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
+from mspc.api.nn.precision import Precision
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Frames
 from mspc.ir.types import TensorType
@@ -24,6 +25,7 @@ from mspc.readers.pytorch.kinds.kind import Function, Kind
 from mspc.readers.pytorch.kinds.shapes import expanded
 from mspc.readers.pytorch.kinds.table import kind_of
 from mspc.readers.pytorch.known_values import LIKE, NOT_READ, KnownTensor, is_known, known_result
+from mspc.readers.pytorch.precision import precision_in
 from mspc.readers.pytorch.program import (
     OWN,
     Argument,
@@ -44,8 +46,8 @@ LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 class Evaluator(Protocol):
     """What the front end does for a program that is walked."""
 
-    def at(self, frames: Frames, scope: str) -> None:
-        """What is called next comes from these lines, in this module."""
+    def at(self, frames: Frames, scope: str, precision: Precision | None) -> None:
+        """What is called next comes from these lines, in this module, and computes so; None: as the cell says."""
         ...
 
     def call(self, function: Function, operands: Sequence[Any]) -> Any:
@@ -108,8 +110,9 @@ def _update(walk: _Walk, program: ExportedProgram, held: Mapping[str, Tensor]) -
 class _Walk:
     """The values so far by their names."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, precision: Precision | None = None) -> None:
         self.evaluator = evaluator
+        self.precision = precision
         self.values: dict[str, NamedValue] = {}
         self.known: dict[str, KnownTensor] = {}
         self.delayed: dict[str, ExportedNode] = {}
@@ -127,7 +130,7 @@ class _Walk:
                 self._made(node)
 
     def _made(self, node: ExportedNode) -> None:
-        self.evaluator.at(frames_of(node), scope_of(node))
+        self.evaluator.at(frames_of(node), scope_of(node), self.precision)
         try:
             self._run(node)
         except MspcError as error:
@@ -180,7 +183,7 @@ class _Walk:
         kind = kind_of(node.target)
         assert kind is not None, "the kinds were looked at before"
         operands = kind.bound(self._operands(node, kind))
-        self.evaluator.at(frames_of(node), scope_of(node))  # again: operands may have been made
+        self.evaluator.at(frames_of(node), scope_of(node), self.precision)  # again: operands may have been made
         found = self.evaluator.call(kind.target, operands)
         values = list(found) if isinstance(found, (tuple, list)) else [found]
         if kind.writes:
@@ -243,7 +246,7 @@ class _Walk:
 
     def _inline(self, node: ExportedNode) -> None:
         graph, operands, differentiated = inlined(node)
-        inner = _Walk(self.evaluator)
+        inner = _Walk(self.evaluator, precision_in(node, self.precision))
         for (name, _), operand in zip(graph.inputs, operands, strict=True):
             if isinstance(operand, NodeResult):
                 inner.values[name] = self.named(operand.name)

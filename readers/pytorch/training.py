@@ -10,20 +10,15 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.mint import optim
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.precision import Precision
 from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import BFLOAT16, INT64, DType, TensorType
 from mspc.readers.pytorch.network import ImportedNetwork
+from mspc.readers.pytorch.precision import narrowed
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, NodeResult, ProgramOutput
 
-NARROW = frozenset((
-    "MatMul", "BatchMatMul", "Dense", "Conv1D", "Conv2D", "Conv3D", "Conv2DTranspose", "Conv3DTranspose",
-    "FlashAttentionScore",
-))  # fmt: skip
-"""Operators that take most of a step's time, and add up in Float32 whatever they multiply."""
 LOSS = "loss"
 """What a module calls the loss among its results."""
 OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adamw": optim.AdamW, "adam": optim.Adam, "sgd": optim.SGD}
@@ -146,7 +141,7 @@ def _precision(name: str) -> DType | None:
 def _narrowed(network: ImportedNetwork, half: DType | None) -> ImportedNetwork:
     """The network with products in half precision."""
     if half is not None:
-        network.add_flags(precision=Precision(half, NARROW, widens=True))
+        network.add_flags(precision=narrowed(half, widens=True))
     return network
 
 
