@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from mspc.api.setting_kind import say_once
 from mspc.api.state import Session
 from mspc.commands.torch_options import EXPORTED
 from mspc.engine.capture import CapturedCall, NamedTarget, capture_made, made_by
@@ -159,6 +160,9 @@ def _sharded_batch(types: Sequence[TensorType], ranks: int) -> str | tuple[Any, 
     """How inputs are sharded: those that have the batch of the first one over all ranks, or none."""
     batch = next((type.shape[0] for type in types if type.shape), 0)
     if not batch or batch % ranks:
+        if batch:
+            rows = f"{ranks} ranks do not divide the {batch} rows of the first input"
+            say_once("batch", f"{rows}, so every rank gets all of them unless a plan says otherwise")
         return "full_batch"
     return tuple(
         (ranks if type.shape[0] == batch else 1, *(1,) * (type.rank - 1)) if type.shape else () for type in types

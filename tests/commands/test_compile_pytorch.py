@@ -161,6 +161,13 @@ def test_other_commands(here: Path) -> None:
     assert "takes no --loss" in refused("view", "made", "--loss", "mse", cwd=here)
 
 
+def test_ranks_that_do_not_divide_the_batch(here: Path) -> None:
+    done = mspc("compile", "two.pt2", "-n", "3", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert "3 ranks do not divide the 8 rows of the first input" in done.stderr
+    assert mspc("compile", "two.pt2", "-n", "4", cwd=here).stderr == ""
+
+
 def test_an_archive_by_another_name(here: Path) -> None:
     (here / "two.pt2").rename(here / "model.ep")
     assert mspc("compile", "model.ep", "-n", "2", cwd=here).returncode == 0
