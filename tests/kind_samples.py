@@ -11,7 +11,7 @@ from mspc.ir.types import FLOAT64, INT64
 
 
 class Drawn(NamedTuple):
-    """A tensor of random numbers from `low` to `high`."""
+    """A tensor of random numbers from `low` to `high`; "positive" is a matrix of positive eigenvalues."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -19,6 +19,8 @@ class Drawn(NamedTuple):
     high: float = 1.0
 
     def array(self, rng: np.random.Generator) -> np.ndarray:
+        if self.dtype == "positive":
+            return (np.eye(self.shape[0]) + 0.2).astype("float32")
         if self.dtype == "bool":
             return rng.random(self.shape) < 0.5
         if self.dtype == "int64":
@@ -49,6 +51,7 @@ def bools(*shape: int) -> Drawn:
 X, Y, ROW = floats(3, 4), floats(3, 4), floats(4)
 POSITIVE, WHOLE, MORE = floats(3, 4, low=0.5, high=2.0), integers(3, 4, low=-5, high=6), integers(3, 4, low=1, high=5)
 IMAGE, TRUTH = floats(2, 4, 6, 6), bools(3, 4)
+FIXED = Drawn("positive", (3, 3))
 COMPLEX = Drawn("complex64", (2, 4))
 
 
@@ -256,6 +259,28 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("mse_loss.default l1_loss.default smooth_l1_loss.default huber_loss.default kl_div.default", X, POSITIVE, 2),
     ("mse_loss.default", X, Y), ("soft_margin_loss.default binary_cross_entropy_with_logits.default", X, POSITIVE),
     ("binary_cross_entropy.default", floats(3, 4, low=0.1, high=0.9), floats(3, 4, low=0.1, high=0.9)),
+    ("linalg_inv.default inverse.default linalg_det.default", floats(2, 3, 3)),
+    ("linalg_cholesky.default", FIXED), ("linalg_solve.default", floats(2, 3, 3), floats(2, 3, 2)),
+    ("linalg_matrix_norm.str_ord", X), ("linalg_matrix_norm.default", X, 1),
+    ("linalg_cross.default", floats(2, 3), floats(2, 3)), ("kron.default", X, floats(2, 2)), ("trace.default", X),
+    ("tensordot.default", floats(2, 3, 4), floats(4, 5, 3), (1, 2), (2, 0)), ("vdot.default", ROW, ROW),
+    ("bilinear.default", floats(2, 5, 3), floats(2, 5, 4), floats(6, 3, 4), floats(6)),
+    ("pairwise_distance.default", X, Y),
+    ("logit.default", floats(3, 4, low=0.1, high=0.9)),
+    ("conv_transpose1d.default", floats(2, 4, 5), floats(4, 3, 2), floats(3), (2,), (1,)),
+    ("affine_grid_generator.default", floats(2, 2, 3), (2, 1, 3, 4), False),
+    ("affine_grid_generator.default", floats(2, 2, 3), (2, 1, 3, 4), True),
+    ("lstm.input", floats(5, 2, 3), (floats(2, 2, 4), floats(2, 2, 4)), (
+        floats(16, 3), floats(16, 4), floats(16), floats(16), floats(16, 4), floats(16, 4), floats(16), floats(16)),
+     True, 2, 0.0, True, False, False),
+    ("gru.input", floats(2, 5, 3), floats(2, 2, 4), (
+        floats(12, 3), floats(12, 4), floats(12, 3), floats(12, 4)), False, 1, 0.0, False, True, True),
+    ("rnn_tanh.input rnn_relu.input", floats(5, 2, 3), floats(1, 2, 4), (
+        floats(4, 3), floats(4, 4), floats(4), floats(4)), True, 1, 0.0, False, False, False),
+    ("lstm_cell.default", floats(2, 3), (floats(2, 4), floats(2, 4)), floats(16, 3), floats(16, 4), floats(16),
+     floats(16)),
+    ("gru_cell.default", floats(2, 3), floats(2, 4), floats(12, 3), floats(12, 4)),
+    ("rnn_tanh_cell.default rnn_relu_cell.default", floats(2, 3), floats(2, 4), floats(4, 3), floats(4, 4)),
     ("view_as_real.default real.default imag.default conj.default _conj.default", COMPLEX),
     ("view_as_complex.default", floats(3, 2)), ("complex.default", X, Y), ("polar.default", POSITIVE, X),
     ("fft_fft.default fft_rfft.default fft_fftn.default fft_fft2.default fft_rfft2.default", X),

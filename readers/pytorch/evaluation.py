@@ -155,7 +155,7 @@ class _Walk:
         """What a name stands for, which may have to be made first."""
         if name not in self.values:
             known = self.known[name]
-            if known.is_matrix:
+            if known.varies:
                 value = self.evaluator.call(expanded, [self._constant(name, known), known.shape])
                 self.values[name] = NamedValue(Storage(value), value)
             else:

@@ -31,9 +31,9 @@ class KnownTensor:
     dtype: DType
 
     @property
-    def is_matrix(self) -> bool:
-        """Whether its numbers depend on two places or more."""
-        return sum(n > 1 for n in self.base.shape) > 1
+    def varies(self) -> bool:
+        """Whether it is not one number everywhere."""
+        return self.base.size > 1
 
 
 def known_result(target: str, operands: Mapping[str, Any], type: ExportedType) -> KnownTensor | None:

@@ -21,10 +21,11 @@ def attention(
     q, k, v = _in_four(query), _in_four(key), _in_four(value)
     factor = 1 / math.sqrt(depth) if scale is None else scale
     shift, hidden = None, None
+    written_out = dropout_p > 0 or v.shape[-1] != depth
     mode, before, behind = 2 if is_causal else 0, 2147483647, 2147483647
     if isinstance(attn_mask, tuple):
         mode, before, behind = 4, attn_mask[0], attn_mask[1]
-        if v.shape[-1] != depth:
+        if written_out:
             hidden = _outside(q, before, behind)
     elif attn_mask is not None:
         mask = _in_four_by_ones(attn_mask)
@@ -32,14 +33,11 @@ def attention(
             hidden = ops.LogicalNot()(mask)
         else:
             shift = ops.cast(mask, query.dtype)
-    kept = None
-    if dropout_p > 0:
-        kept = _kept(q, k, dropout_p)
-    if v.shape[-1] != depth:
-        out = _apart(q, k, v, shift, hidden, kept, factor, is_causal, dropout_p)
+    if written_out:
+        out = _written_out(q, k, v, shift, hidden, factor, is_causal, dropout_p)
     else:
-        score = ops.FlashAttentionScore(heads, 1.0 - dropout_p, factor, before, behind, 0, "BNSD", mode)
-        _, _, _, out = score(q, k, v, shift, kept, None, hidden, None)
+        score = ops.FlashAttentionScore(heads, 1.0, factor, before, behind, 0, "BNSD", mode)
+        _, _, _, out = score(q, k, v, shift, None, None, hidden, None)
     shape = (*batch, heads, query.shape[-2], value.shape[-1])
     return out if out.shape == shape else ops.Reshape()(out, shape)
 
@@ -68,17 +66,11 @@ def _outside(query: Any, before: Any, behind: Any) -> Any:
     return ops.LogicalOr()(ops.Less()(apart, -before), ops.Greater()(apart, behind))
 
 
-def _kept(query: Any, key: Any, dropout_p: Any) -> Any:
-    """Which weights remain."""
-    shape = (*query.shape[:3], key.shape[2])
-    _, mask = ops.Dropout(1.0 - dropout_p)(ops.ones(shape, query.dtype))
-    return ops.cast(mask, BOOL)
-
-
-def _apart(
-    query: Any, key: Any, value: Any, shift: Any, hidden: Any, kept: Any, factor: Any, is_causal: Any, dropout_p: Any
+def _written_out(
+    query: Any, key: Any, value: Any, shift: Any, hidden: Any, factor: Any, is_causal: Any, dropout_p: Any
 ) -> Any:
-    """The same in operators of its own, where values are not as long as keys."""
+    """The same in operators of its own: where weights are dropped, which the compiler makes one operator of again, and
+    where values are not as long as keys."""
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key = ops.repeat_interleave(key, groups, 1)
@@ -92,8 +84,8 @@ def _apart(
     if hidden is not None:
         scores = ops.masked_fill(scores, hidden, ops.cast(-math.inf, scores.dtype))
     weights = ops.Softmax(-1)(scores)
-    if kept is not None:
-        weights = weights * ops.cast(kept, weights.dtype) / (1.0 - dropout_p)
+    if dropout_p > 0:
+        weights = ops.dropout(weights, dropout_p, True)
     return ops.BatchMatMul()(weights, value)
 
 

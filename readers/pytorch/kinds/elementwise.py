@@ -186,6 +186,7 @@ ELEMENTWISE = (
     row("logaddexp.default", "self, other", ops.logaddexp),
     row("xlogy.Tensor", "self, other", ops.xlogy),
     row("isclose.default", "self, other, rtol=1e-05, atol=1e-08, equal_nan=False", ops.isclose),
+    row("logit.default", "self, eps=None", lambda self, eps: ops.logit(self, eps)),
     row("threshold_backward.default", "grad_output, self, threshold", relu_gradient),
 )  # fmt: skip
 """Kinds of numbers, one element at a time."""

@@ -51,6 +51,20 @@ def transposed_convolution(
         of_number(dilation))
 
 
+def places_of_grid(theta: Any, size: Any, align_corners: Any) -> Any:
+    """Where the pixels of images of a size are read, [n, h, w, 2], for matrices [n, 2, 3]."""
+    n, _, height, width = size
+    lines = []
+    for count in (width, height):
+        edge = 1.0 if align_corners else (count - 1) / count
+        lines.append(ops.cast(ops.linspace(-edge, edge, count), theta.dtype))
+    x = ops.BroadcastTo((height, width))(ops.ExpandDims()(lines[0], 0))
+    y = ops.BroadcastTo((height, width))(ops.ExpandDims()(lines[1], 1))
+    points = ops.Reshape()(ops.Stack(-1)((x, y, ops.ones_like(x))), (1, height * width, 3))
+    found = ops.matmul(ops.BroadcastTo((n, height * width, 3))(points), ops.Transpose()(theta, (0, 2, 1)))
+    return ops.Reshape()(found, (n, height, width, 2))
+
+
 def any_convolution(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
     groups: Any
@@ -154,6 +168,12 @@ IMAGES = (
     row("conv_transpose2d.input",
         "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
         transposed_convolution),
+    row("conv_transpose1d.default",
+        "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
+        lambda input, weight, bias, stride, padding, more, groups, dilation: ops.Squeeze(-2)(transposed_convolution(
+            ops.ExpandDims()(input, -2), ops.ExpandDims()(weight, -2), bias, (1, _one(stride)), (0, _one(padding)),
+            (0, _one(more)), groups, (1, _one(dilation))))),
+    row("affine_grid_generator.default", "theta, size, align_corners", places_of_grid),
     row("convolution.default",
         "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups", any_convolution),
     row("max_pool2d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False", greatest),

@@ -117,9 +117,23 @@ def weight_norm(v: Any, g: Any, dim: Any) -> Any:
     return v * (g / ops.Sqrt()(ops.ReduceSum(True)(ops.Square()(v), others)))
 
 
-def instance_norm(input: Any, weight: Any, bias: Any, use_input_stats: Any, eps: Any) -> Any:
-    """Every channel of every image normalised by itself."""
-    return functional.group_norm(input, input.shape[1], weight, bias, eps)
+def instance_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: Any, momentum: Any,
+    eps: Any,
+) -> Any:  # fmt: skip
+    """(every channel of every image normalised by itself, new running statistics, the means of those of the images); by
+    the running ones where the input's are not used."""
+    if not use_input_stats:
+        return batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+    out = functional.group_norm(input, input.shape[1], weight, bias, eps)
+    if running_mean is None:
+        return out, None, None
+    rows = ops.stop_gradient(ops.Reshape()(input, (*input.shape[:2], -1)))
+    mean = ops.ReduceMean(True)(rows, -1)
+    count = rows.shape[-1]
+    variance = ops.ReduceSum()(ops.Square()(rows - mean), -1) / max(1, count - 1)
+    new_mean = running_mean * (1 - momentum) + ops.ReduceMean()(ops.Squeeze(-1)(mean), 0) * momentum
+    return out, new_mean, running_var * (1 - momentum) + ops.ReduceMean()(variance, 0) * momentum
 
 
 NORMS = (
@@ -150,7 +164,7 @@ NORMS = (
     row("cosine_similarity.default", "x1, x2, dim=1, eps=1e-08", cosine_similarity),
     row("_weight_norm.default", "v, g, dim=0", weight_norm),
     row("instance_norm.default",
-        "input, weight, bias, -running_mean, -running_var, use_input_stats, -momentum, eps, -cudnn_enabled",
-        instance_norm),
+        "input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, -cudnn_enabled",
+        instance_norm, writes="running_mean running_var"),
 )  # fmt: skip
 """Kinds of normalisations."""

@@ -16,15 +16,17 @@ from mspc.readers.pytorch.kinds.images import IMAGES
 from mspc.readers.pytorch.kinds.indexing import INDEXING
 from mspc.readers.pytorch.kinds.kind import Kind
 from mspc.readers.pytorch.kinds.losses import LOSSES
+from mspc.readers.pytorch.kinds.matrices import MATRICES
 from mspc.readers.pytorch.kinds.norms import NORMS
 from mspc.readers.pytorch.kinds.products import PRODUCTS
 from mspc.readers.pytorch.kinds.random import RANDOM
+from mspc.readers.pytorch.kinds.recurrent import RECURRENT
 from mspc.readers.pytorch.kinds.reductions import REDUCTIONS
 from mspc.readers.pytorch.kinds.shapes import SHAPES
 
 THEMES: tuple[Iterable[list[Kind]], ...] = (
     ELEMENTWISE, SHAPES, CREATION, REDUCTIONS, PRODUCTS, NORMS, ATTENTION, INDEXING, IMAGES, LOSSES, RANDOM,
-    EXPERTS, COMPLEX, BOOKKEEPING,
+    EXPERTS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
 )  # fmt: skip
 
 OVERWRITTEN = "self"

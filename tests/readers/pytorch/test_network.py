@@ -181,6 +181,23 @@ def test_dropout_draws_anew_in_every_place_and_call(tmp_path: Path) -> None:
     assert len({each.tobytes() for each in drawn}) == 4
 
 
+def test_weights_of_an_attention_are_dropped(tmp_path: Path) -> None:
+    """With the unit matrix as values the result is the weights: dropped ones are 0, the others twice as large."""
+    made, size = Exported(), 16
+    names = [made.user(name, F, (2, 3, size, size)) for name in ("query", "value")]
+    for p in (0.0, 0.5):
+        arguments = {"query": names[0], "key": names[0], "value": names[1], "attn_mask": None, "dropout_p": p,
+                     "is_causal": True}  # fmt: skip
+        result = {f"result{p}": (F, (2, 3, size, size))}
+        made.node("aten.scaled_dot_product_attention.default", arguments, result)
+        made.output(f"result{p}", f"{p}")
+    value = np.broadcast_to(np.eye(size, dtype=np.float32), (2, 3, size, size))
+    whole, dropped = (x.asnumpy() for x in loaded(made, tmp_path)(Tensor(values(2, 3, size, size)), Tensor(value)))
+    stays = dropped != 0
+    np.testing.assert_allclose(dropped[stays], 2 * whole[stays], rtol=1e-5)
+    assert 0.4 < stays[whole != 0].mean() < 0.6
+
+
 def test_a_graph_without_gradients_is_inlined(tmp_path: Path) -> None:
     """`with torch.no_grad()` is exported as a graph of its own."""
     program = read_program(two_layers().save(tmp_path / "model.pt2"))
