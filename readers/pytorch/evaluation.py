@@ -37,7 +37,7 @@ from mspc.readers.pytorch.program import (
     ProgramOutput,
     SymbolicSize,
 )
-from mspc.readers.pytorch.written_values import NamedValue, Storage, written_names
+from mspc.readers.pytorch.written_values import COPIED_IN_ORDER, SPLITS, NamedValue, Storage, written_names
 
 LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 """What stands before the path of a library's file, which differs from machine to machine."""
@@ -192,16 +192,22 @@ class _Walk:
             return
         if len(values) < len(node.results):
             raise MspcError(f"it gives {len(values)} values here, and {len(node.results)} were exported")
-        typed = [self._typed(value, type) for value, type in zip(values, node.types, strict=False)]
-        base = node.arguments[0][1] if node.arguments else None
-        for number, name in enumerate(node.results):
-            value = typed[number]
-            if kind.put is not None and isinstance(base, NodeResult):
-                self.values[name] = self.values[base.name].view(kind, operands[1:], value)
-            elif kind.writes and number == 0 and self._is_first(node, kind) and isinstance(base, NodeResult):
-                self.values[name] = self.values[base.name]
-            else:
-                self.values[name] = NamedValue(Storage(value), value)
+        typed = [self._typed(value, type) for value, type in zip(values[: len(node.results)], node.types, strict=True)]
+        self.values.update(zip(node.results, self._shared(node, kind, operands, typed), strict=True))
+
+    def _shared(self, node: ExportedNode, kind: Kind, operands: list[Any], values: list[Any]) -> list[NamedValue]:
+        """The results, as views of the first argument where they share its elements."""
+        first = node.arguments[0][1] if node.arguments else None
+        base = self.values.get(first.name) if isinstance(first, NodeResult) else None
+        if base is not None and kind.name in SPLITS:
+            dim = operands[-1]
+            return base.parts(kind.name, dim, values, [1 if SPLITS[kind.name] else v.shape[dim] for v in values])
+        found = [NamedValue(Storage(value), value) for value in values]
+        if base is not None and kind.put is not None and (base.is_in_order or kind.name not in COPIED_IN_ORDER):
+            found[0] = base.view(kind, operands[1:], values[0])
+        elif base is not None and self._is_first(node, kind):
+            found[0] = base
+        return found
 
     def _operands(self, node: ExportedNode, kind: Kind) -> dict[str, Any]:
         given = dict(node.arguments)

@@ -6,13 +6,13 @@ tensor, and every other view of it is taken anew when it is read again, as the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.readers.pytorch.control import CONTROL
 from mspc.readers.pytorch.kinds.kind import Function, Kind
-from mspc.readers.pytorch.kinds.table import kind_of
+from mspc.readers.pytorch.kinds.table import kind_of, kinds
 from mspc.readers.pytorch.program import ExportedGraph, ExportedProgram, NodeResult
 
 Call = Callable[[Function, Sequence[Any]], Any]
@@ -25,6 +25,26 @@ class ViewStep:
 
     kind: Kind
     operands: tuple[Any, ...]
+
+
+PARTS = frozenset({"aten.slice.Tensor", "aten.narrow.default", "aten.select.int"})
+"""Views of a part of a dimension, their second argument; of the first one what they leave follows each other."""
+TURNED = frozenset({
+    "aten.transpose.int", "aten.swapdims.default", "aten.swapaxes.default", "aten.t.default", "aten.numpy_T.default",
+    "aten.mT.default", "aten.adjoint.default", "aten.permute.default", "aten.movedim.int", "aten.movedim.intlist",
+    "aten.moveaxis.int", "aten.moveaxis.intlist",
+})  # fmt: skip
+"""Views of the elements in another order."""
+COPIED_IN_ORDER = frozenset({
+    "aten.contiguous.default", "aten.reshape.default", "aten.reshape_as.default", "aten.flatten.using_ints",
+    "aten.ravel.default",
+})  # fmt: skip
+"""Kinds that give a view where elements follow each other in memory, and a copy elsewhere."""
+SPLITS: Mapping[str, bool] = {
+    "aten.split.Tensor": False, "aten.split.sizes": False, "aten.split_with_sizes.default": False,
+    "aten.chunk.default": False, "aten.tensor_split.sections": False, "aten.unbind.int": True,
+}  # fmt: skip
+"""Kinds whose results are views of parts of a dimension, their last argument; True: each without that dimension."""
 
 
 class Storage:
@@ -66,6 +86,25 @@ class NamedValue:
         self.storage.version += 1
         self._value, self._version = value, self.storage.version
 
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the elements follow each other in memory as those of the whole do."""
+        return not any(
+            step.kind.name in TURNED or (step.kind.name in PARTS and step.operands[0] != 0) for step in self.steps
+        )
+
+    def parts(self, kind: str, dim: int, values: Sequence[Any], sizes: Sequence[int]) -> list[NamedValue]:
+        """What a kind of `SPLITS` makes of this one's elements; sizes: of the parts along the dimension."""
+        found: list[NamedValue] = []
+        begin = 0
+        for number, (value, size) in enumerate(zip(values, sizes, strict=True)):
+            if SPLITS[kind]:
+                found.append(self.view(kinds()["aten.select.int"], (dim, number), value))
+            else:
+                found.append(self.view(kinds()["aten.slice.Tensor"], (dim, begin, begin + size, 1), value))
+            begin += size
+        return found
+
     def view(self, kind: Kind, operands: Sequence[Any], value: Any) -> NamedValue:
         """What a kind makes of this one's elements."""
         made = NamedValue(self.storage, value, (*self.steps, ViewStep(kind, tuple(operands))))
@@ -90,7 +129,9 @@ def written_names(graph: ExportedGraph) -> set[str]:
         overwritten = [given.get(name) for name in kind.writes] if kind is not None else []
         written |= {origin.get(each.name, each.name) for each in overwritten if isinstance(each, NodeResult)}
         base = node.arguments[0][1] if node.arguments else None
-        shares = kind is not None and (kind.put is not None or overwritten[:1] == [base])
+        shares = kind is not None and (
+            kind.put is not None or kind.name in SPLITS or (bool(overwritten) and overwritten[0] == base)
+        )
         if shares and isinstance(base, NodeResult):
             origin |= dict.fromkeys(node.results, origin.get(base.name, base.name))
     return written | {name for name, first in origin.items() if first in written}

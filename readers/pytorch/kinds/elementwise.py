@@ -157,7 +157,7 @@ ELEMENTWISE = (
     row("log_sigmoid.default", "self", functional.logsigmoid),
     row("gelu.default", "self, approximate='none'", lambda self, approximate: ops.gelu(self, approximate)),
     row("leaky_relu.default", "self, negative_slope=0.01", ops.leaky_relu),
-    row("elu.default", "self, alpha=1, -scale=1, -input_scale=1", ops.elu),
+    row("elu.default", "self, alpha=1, !scale=1, !input_scale=1", ops.elu),
     row("celu.default", "self, alpha=1.0", ops.celu),
     row("selu.default", "self", ops.selu),
     row("mish.default", "self", ops.mish),

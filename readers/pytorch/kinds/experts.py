@@ -18,6 +18,6 @@ def grouped_product(rows: Any, matrices: Any, ends: Any) -> Any:
 
 EXPERTS = (
     row("transformers.grouped_mm_fallback.default", "input, weight, offs", grouped_product),
-    row("_grouped_mm.default", "self, mat2, offs=None, -bias=None, -out_dtype=None", grouped_product),
+    row("_grouped_mm.default", "self, mat2, offs=None, !bias=None, -out_dtype=None", grouped_product),
 )
 """Kinds of groups."""

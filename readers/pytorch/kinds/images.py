@@ -6,6 +6,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.resampling import cubic_weights, filtered_weights
@@ -120,8 +121,10 @@ def averaged_along(self: Any, output_size: Any) -> Any:
 def resized(input: Any, size: Any, mode: Any, corners: Any, factors: Any) -> Any:
     """Images in another size."""
     if size is None:
-        shape = input.shape[2:]
-        size = tuple([int(n * f) for n, f in zip(shape, factors, strict=True)])
+        wanted = [n * f for n, f in zip(input.shape[2:], factors, strict=True)]
+        size = tuple([int(n) for n in wanted])
+        if mode != "nearest" and tuple(wanted) != size:
+            raise ApiValueError(f"interpolate: the factors {tuple(factors)} make no whole sizes of {input.shape[2:]}")
     return ops.interpolate(input, tuple(size), None, mode, corners)
 
 

@@ -79,7 +79,7 @@ def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, inclu
 
 
 INDEXING = (
-    row("embedding.default", "weight, indices, padding_idx=-1, -scale_grad_by_freq=False, -sparse=False", embedding),
+    row("embedding.default", "weight, indices, padding_idx=-1, !scale_grad_by_freq=False, -sparse=False", embedding),
     row("index.Tensor", "self, indices", at_places),
     row("index_put.default _unsafe_index_put.default", "self, indices, values, accumulate=False", put),
     row("index_select.default", "self, dim, index", mint.index_select),

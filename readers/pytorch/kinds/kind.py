@@ -19,11 +19,12 @@ Known = Callable[[dict[str, Any]], dict[str, Any]]
 @dataclass(frozen=True)
 class KindArgument:
     """One argument of a kind. is_read: whether the function takes it; how a tensor lies in memory, or on which device,
-    is not read."""
+    is not read. is_fixed: one that is not read, and has no other value than its default."""
 
     name: str
     default: Any
     is_read: bool
+    is_fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class Kind:
         missing = [a.name for a in self.arguments if a.default is NEEDED and a.name not in given]
         if missing:
             raise MspcError(f"{self.name}: the argument {', '.join(map(repr, missing))} is missing")
+        for argument in self.arguments:
+            if argument.is_fixed and given.get(argument.name, argument.default) != argument.default:
+                raise MspcError(f"{self.name}: {argument.name} is read as {argument.default} alone, and is "
+                                f"{given[argument.name]}")  # fmt: skip
         return [given.get(argument.name, argument.default) for argument in self.arguments if argument.is_read]
 
 
@@ -67,7 +72,8 @@ def row(
 ) -> list[Kind]:  # fmt: skip
     """A row of the table for one name or several, of `aten` where they begin with no other library.
 
-    arguments: as "self, other, alpha=1, -dtype=None": with a "-" in front they are known, and not read.
+    arguments: as "self, other, alpha=1, -device=None, !sparse=False": with a "-" in front they are known, and not read,
+    with a "!" they are refused where they are not their default.
     """
     read = tuple(_argument(text.strip()) for text in _parts(arguments))
     return [
@@ -89,6 +95,6 @@ def _parts(arguments: str) -> list[str]:
 
 def _argument(text: str) -> KindArgument:
     name, _, default = text.partition("=")
-    is_read = not name.startswith("-")
+    is_read = name[0] not in "-!"
     value = ast.literal_eval(default) if default else NEEDED if is_read else None
-    return KindArgument(name.removeprefix("-"), value, is_read)
+    return KindArgument(name.lstrip("-!"), value, is_read, name.startswith("!"))

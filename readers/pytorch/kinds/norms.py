@@ -6,6 +6,7 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.mint.nn import functional
+from mspc.ir.types import FLOAT32
 from mspc.readers.pytorch.kinds.kind import row
 
 
@@ -138,10 +139,12 @@ def instance_norm(
 
 NORMS = (
     row("softmax.int", "self, dim, dtype=None", softmax),
-    row("_softmax.default", "self, dim, -half_to_float", softmax),
+    row("_softmax.default", "self, dim, half_to_float",
+        lambda self, dim, half_to_float: softmax(self, dim, FLOAT32 if half_to_float else None)),
     row("_safe_softmax.default", "self, dim, dtype=None", softmax),
     row("log_softmax.int", "self, dim, dtype=None", log_softmax),
-    row("_log_softmax.default", "self, dim, -half_to_float", log_softmax),
+    row("_log_softmax.default", "self, dim, half_to_float",
+        lambda self, dim, half_to_float: log_softmax(self, dim, FLOAT32 if half_to_float else None)),
     row("layer_norm.default", "input, normalized_shape, weight=None, bias=None, eps=1e-05, -cudnn_enable=True",
         layer_norm),
     row("native_layer_norm.default", "input, normalized_shape, weight, bias, eps", layer_norm_with_statistics),

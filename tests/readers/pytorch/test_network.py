@@ -161,6 +161,16 @@ def test_other_arguments_than_the_row_has_are_told(arguments: dict[str, object],
         loaded(made, tmp_path)(Tensor(values(2)))
 
 
+def test_what_is_read_in_one_way_alone_is_told_elsewhere(tmp_path: Path) -> None:
+    made = Exported()
+    w, x = made.stored("w", values(4, 2)), made.user("x", "int64", (3,))
+    arguments = {"weight": w, "indices": x, "padding_idx": -1, "scale_grad_by_freq": True}
+    made.node("aten.embedding.default", arguments, {"rows": (F, (3, 2))})
+    made.output("rows")
+    with pytest.raises(MspcError, match="scale_grad_by_freq is read as False alone, and is True"):
+        loaded(made, tmp_path)(Tensor(np.arange(3)))
+
+
 def test_a_call_with_other_tensors_is_told(tmp_path: Path) -> None:
     network, x = loaded(two_layers(), tmp_path), Tensor(values(6, 4))
     with pytest.raises(TypeError, match="takes 1 tensors, x, not 2"):

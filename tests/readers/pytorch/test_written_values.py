@@ -91,6 +91,51 @@ def test_every_view_is_written_through(
     np.testing.assert_array_equal(computed(made, tmp_path, given), expected)
 
 
+@pytest.mark.parametrize(("kind", "arguments", "shapes"), [
+    ("aten.split.Tensor", {"split_size": 2, "dim": 1}, [(3, 2), (3, 2), (3, 1)]),
+    ("aten.split_with_sizes.default", {"split_sizes": [4, 1], "dim": 1}, [(3, 4), (3, 1)]),
+    ("aten.chunk.default", {"chunks": 2, "dim": 1}, [(3, 3), (3, 2)]),
+    ("aten.unbind.int", {"dim": 1}, [(3,)] * 5),
+])  # fmt: skip
+def test_parts_are_written_through(
+    kind: str, arguments: dict[str, Any], shapes: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    made = Exported()
+    x = made.user("x", F, (3, 5))
+    made.node("aten.clone.default", {"self": x}, {"own": (F, (3, 5))})
+    made.node(kind, {"self": "own", **arguments}, {f"p{i}": (F, shape) for i, shape in enumerate(shapes)})
+    made.node("aten.mul_.Tensor", {"self": "p1", "other": 3}, {"written": (F, shapes[1])})
+    made.output("own")
+    given = numbers(3, 5)
+    expected = given.copy()
+    widths = [shape[1] if len(shape) > 1 else 1 for shape in shapes]
+    expected[:, widths[0] : widths[0] + widths[1]] *= 3
+    np.testing.assert_array_equal(computed(made, tmp_path, given), expected)
+
+
+@pytest.mark.parametrize(("turned", "kind", "arguments", "shape"), [
+    (False, "aten.contiguous.default", {}, (2, 3)), (True, "aten.contiguous.default", {}, (3, 2)),
+    (False, "aten.reshape.default", {"shape": [6]}, (6,)), (True, "aten.reshape.default", {"shape": [6]}, (6,)),
+    (True, "aten.flatten.using_ints", {}, (6,)),
+])  # fmt: skip
+def test_what_lies_in_another_order_is_copied(
+    turned: bool, kind: str, arguments: dict[str, Any], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """As PyTorch does: `reshape` and `contiguous` are views of what follows each other in memory alone."""
+    made = Exported()
+    x = made.user("x", F, (2, 3))
+    made.node("aten.clone.default", {"self": x}, {"own": (F, (2, 3))})
+    seen = made.node("aten.t.default", {"self": "own"}, {"other": (F, (3, 2))}) if turned else "own"
+    made.node(kind, {"self": seen, **arguments}, {"result": (F, shape)})
+    made.node("aten.mul_.Tensor", {"self": "result", "other": 3}, {"written": (F, shape)})
+    made.output("own", "own")
+    made.output("written", "written")
+    given = numbers(2, 3)
+    own, written = computed(made, tmp_path, given)
+    np.testing.assert_array_equal(own, given if turned else 3 * given)
+    np.testing.assert_array_equal(written.ravel(), 3 * (given.T if turned else given).ravel())
+
+
 def test_a_buffer_keeps_what_is_written_from_call_to_call(tmp_path: Path) -> None:
     made = Exported()
     count = made.stored("norm.num_batches_tracked", np.array(3, np.int64), "buffer", False)
