@@ -18,7 +18,8 @@ Ranks = Annotated[
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.", autocompletion=complete_script
+        metavar="TARGET", help="A script, a network in it: 'net.py:Net(32, 16)', or model.pt2.",
+        autocompletion=complete_script,
     ),
 ]
 ScriptArguments = Annotated[
