@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mspc.api.setting_kind import say_once
 from mspc.api.state import Session
+from mspc.commands.imported import NOTHING_SAID, ImportOptions, capture_imported, is_imported, target_name
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.summary import print_summary
@@ -43,7 +44,8 @@ class CompileOptions:
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
     are sharded. schedule: where the timeline of stages goes, if anywhere; machine: whose times it has, by name or file.
-    loudness: what is printed beside what was requested. all_rows: of the tables, not a summary.
+    loudness: what is printed beside what was requested. all_rows: of the tables, not a summary. imported: what is said
+    of a network that comes from another framework.
     """
 
     ranks: int | None = None
@@ -61,6 +63,7 @@ class CompileOptions:
     machine: str = ""
     loudness: Loudness = NORMAL
     all_rows: bool = False
+    imported: ImportOptions = NOTHING_SAID
 
 
 def compile_target(target: str, options: CompileOptions) -> None:
@@ -95,7 +98,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
         kinds_only = options.kinds_only and not programs.differ and len(wanted) > max(1, options.few)
         report = _write(output, programs, settings, values, wanted, level, kinds_only, progress)
         stored = [v for v in values if options.weights or v.description is None]
-        tensors = [StoredTensor(value.name, value.type, value.make) for value in stored]
+        tensors = [StoredTensor(value.name, value.type, value.make, value.part) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
         if level > 0:
             progress.show("looking for one graph of all sizes")
@@ -262,6 +265,13 @@ def _session(options: CompileOptions, outside: Session, rank: int) -> ObservedSe
 
 
 def _launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> CapturedCall:
+    if is_imported(target) or options.imported.torch:
+        return capture_imported(target, options.imported, options.inputs, session)
+    if options.imported != NOTHING_SAID:
+        raise MspcError(
+            f"{options.imported.given} is for a network of PyTorch, and {target_name(target)} is none",
+            notes=["mspc compile model.pt2, or 'model.py:make' with --torch"],
+        )
     if isinstance(target, NamedTarget):
         if not options.inputs:
             raise MspcError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-SCRIPTS = (".py",)
+SCRIPTS = (".py", ".pt2")
 GRAPHS = (".ir",)
 
 

@@ -18,7 +18,8 @@ Ranks = Annotated[
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET", help="A script, or a network in a file: 'net.py:Net(32, 16)'.", autocompletion=complete_script
+        metavar="TARGET", help="A script, a network in it: 'net.py:Net(32, 16)', or model.pt2.",
+        autocompletion=complete_script,
     ),
 ]
 ScriptArguments = Annotated[
@@ -52,8 +53,7 @@ def suggest_option(error: Any) -> None:
         return
     meant = [parameter.opts[0] for parameter in error.ctx.command.params if parameter.name in _RANKS]
     if meant:
-        others = [name for name in error.possibilities or () if name not in meant and "rank" not in name]
-        error.possibilities = [*meant, *others]
+        error.possibilities = meant
 
 
 class DeviceOption(StrEnum):

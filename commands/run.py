@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mspc.commands.torch_options import EXPORTED
 from mspc.engine.profile_options import ProfileOptions
 from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
 from mspc.engine.ranks.mpirun import run_under_mpirun
@@ -48,6 +49,9 @@ def run_script(
         if not os.path.isfile(path):
             wanted = "script" if path.suffix == ".py" else "script or folder of a compile"
             raise MspcError(f"there is no {wanted} {str(path)!r}")
+        if path.suffix == EXPORTED:
+            notes = [f"mspc compile {path} --ranks 8 --out DIR, and then mspc run DIR"]
+            raise MspcError(f"{path} is a network of PyTorch, which is compiled before it is run", notes=notes)
         _check(ranks, simulate, profile)
     if mpi_size() > 1:
         _run_rank(path, ranks is not None, only_rank, script_arguments, wishes, profile)

@@ -14,6 +14,7 @@ import numpy as np
 from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
 from mspc.commands.compile import CompileOptions, FoundCall, find_call
+from mspc.commands.imported import is_imported
 from mspc.commands.report.table import check_json
 from mspc.commands.report.verification import report, report_against
 from mspc.commands.verify_folder import verify_folder
@@ -32,6 +33,7 @@ from mspc.passes.base import OnPass
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.verify.compared_operators import number_operators
 from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, difference_of, name_by_script, name_gradients
+from mspc.verify.difference import ComparedValue
 from mspc.verify.float64_graph import Doubled, Request, requests
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.pytorch.against import against_torch
@@ -58,7 +60,7 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     check_json(options.json)
     if with_torch and mpi:
         raise MspcError("--against torch judges one device, and --mpi runs ranks", notes=["give one of the two"])
-    if os.path.isdir(target):
+    if os.path.isdir(target) and not is_imported(Path(target)):
         verify_folder(Path(target), options, seed, with_torch, mpi)
         return
     found = find_call(target, options)
@@ -75,7 +77,15 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     program = _program(found.captured, many, seed)
     if with_torch:
         alone = program if program.parts is None else replace(program, one=program.parts)
-        report_against(against_torch(alone), options.json, options.loudness, seed, all_rows=options.all_rows)
+        rows: list[ComparedValue] = []
+        if options.imported.torch:
+            from mspc.commands.verify_module import check_comparable, module_rows  # late: it brings PyTorch along
+
+            check_comparable(alone, options)
+            rows = module_rows(found, alone, options)
+        judged = against_torch(alone)
+        judged.rows += rows
+        report_against(judged, options.json, options.loudness, seed, all_rows=options.all_rows)
         return
     report(verified(program, seed, mpi), config, options.json, options.loudness, seed, all_rows=options.all_rows)
 

@@ -9,7 +9,7 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -211,8 +211,17 @@ def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) ->
         MspcError: the file, the name or the arguments are wrong.
     """
     types = tuple(parse_input(text) for text in inputs)
-    recorder = _Recorder()
-    _prepare(session, recorder)
+    _prepare(session, _Recorder())
+    network = made_by(target)
+    return CapturedCall(network, types, _context_of(network), target.path, global_types=True)
+
+
+def made_by(target: NamedTarget) -> Any:
+    """What the class or function that `target` names gives, in the session that is current.
+
+    Raises:
+        MspcError: the file, the name or the arguments are wrong.
+    """
     name, namespace = name_of(target.path), dict[str, Any]()
     try:
         with _undone():
@@ -227,14 +236,32 @@ def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) ->
     except TypeError as error:
         raise MspcError(f"cannot build {target.name}: {error}") from None
     try:
-        network = namespace[target.name](*target.args, **keywords)
+        return namespace[target.name](*target.args, **keywords)
     except _Stop:
         raise MspcError(f"{target.name} calls a network while it is built") from None
     except MspcError:
         raise
     except Exception as error:
         raise ScriptError(error) from None
-    return CapturedCall(network, types, _context_of(network), target.path, global_types=True)
+
+
+def capture_made(
+    make: Callable[[], tuple[Any, Sequence[TensorType]]], path: Path, session: state.Session,
+    data: Callable[[Sequence[TensorType]], str | tuple[Any, ...]],
+) -> CapturedCall:  # fmt: skip
+    """A network that no script launches, called with global inputs of the given types, in semi-automatic mode.
+
+    Args:
+        make: makes it and says what it is called with, in the session. path: of the file that it comes from. data: says
+            how inputs are sharded, as `dataset_strategy` does.
+
+    Raises:
+        MspcError: `make` does.
+    """
+    _prepare(session, _Recorder())
+    network, types = make()
+    context = replace(_context_of(network), dataset_strategy=data(types))
+    return CapturedCall(network, tuple(types), context, path, global_types=True)
 
 
 def _context_of(network: Any) -> FrozenContext:

@@ -11,7 +11,6 @@ from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, replaceable_operands, step_types
@@ -100,10 +99,22 @@ class MemoryPlan:
 def side_stream(node: Node) -> str:
     """The side stream on which the node runs, "" for the main one. A message of another stage is waited for where it is
     read, and sent beside the work."""
-    if isinstance(node.op, SendToStage | ReceiveFromStage):
-        return MESSAGES if isinstance(node.op, SendToStage) else ""
+    if is_received(node):
+        return ""
+    if is_sent(node):
+        return MESSAGES
     name = node.attrs.get("stream")
     return str(name) if name in (COMMUNICATION, REDUCTION) else ""
+
+
+def is_sent(node: Node) -> bool:
+    """Whether it sends a message to another stage; asked by name, as few programs have such operators."""
+    return node.op.name == "SendToStage"
+
+
+def is_received(node: Node) -> bool:
+    """Whether it receives a message of another stage."""
+    return node.op.name == "ReceiveFromStage"
 
 
 def row_pitches(node: Node) -> Sequence[int]:

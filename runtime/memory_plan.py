@@ -29,17 +29,18 @@ from mspc.analysis.shadow_weights import marked_shadow_weights
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.structural import MakeTuple, taken_elements
 from mspc.ops.op import Op
+from mspc.runtime.accesses import find_waits, late_readers
 from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_alive, most_of_classes
-from mspc.runtime.late_readers import late_readers
 from mspc.runtime.memory import (
     COMMUNICATION,
     Allocation,
     MemoryPlan,
     equal_results,
+    is_received,
+    is_sent,
     read_elsewhere,
     row_pitches,
     side_stream,
@@ -48,7 +49,6 @@ from mspc.runtime.memory import (
     works_on,
 )
 from mspc.runtime.memory_classes import CLASSES, TEMPORARY, Part, StepClasses, constant_bytes, optimizer_states
-from mspc.runtime.stream_waits import find_waits
 
 if TYPE_CHECKING:
     from mspc.runtime.carried_results import CarriedResults
@@ -137,7 +137,7 @@ class _Planner:
         for cell in self.cells:
             if cell.block is not None:
                 self._extend(cell.block, cell.accesses)
-        landing = (node for node in self.nodes if self.early and isinstance(node.op, ReceiveFromStage))
+        landing = (node for node in self.nodes if self.early and is_received(node))
         for block in (cell.block for n in (*self.shadow_weights.copies, *landing) for cell in self._cells(n)):
             assert block is not None
             block.start = 0
@@ -208,7 +208,7 @@ class _Planner:
             return tuple(parts[node.inputs[0]][i] for i in taken)
         if isinstance(op, MakeTuple | MakeStack):
             return tuple(part for value in node.inputs for part in parts[value])
-        if node.op.is_view or isinstance(node.op, SendToStage):
+        if node.op.is_view or is_sent(node):
             return parts[node.inputs[0]]
         operands = updated_operands(node)
         return tuple(parts[node.inputs[i]][0] for i in operands) if operands else None

@@ -33,7 +33,7 @@ def loaded(file: Path) -> ModuleType:
 pages = loaded(ROOT / "docs" / "site" / "pages.py")
 EXAMPLE = re.compile(r"<!-- (file|run)(?:: (\S+))? -->\n```\w*\n(.*?)```", re.DOTALL)
 """A file that an example needs, or commands with what they print; `...` stands for anything."""
-WITH_EXAMPLES = ("tutorial.md", "how-a-compile-runs.md", "pipelines.md")
+WITH_EXAMPLES = ("tutorial.md", "how-a-compile-runs.md", "pipelines.md", "pytorch.md")
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -58,6 +58,7 @@ def test_examples_print_what_they_say(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(VERIFY, raising=False)
+    Path("samples").symlink_to(root / "samples")
     ran = 0
     for kind, file, text in EXAMPLE.findall((root / "docs" / name).read_text(encoding="utf-8")):
         if kind == "file":

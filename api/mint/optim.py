@@ -71,19 +71,36 @@ class Adam(_Optimizer):
         self.exp_avg, self.exp_avg_sq = self.states("exp_avg"), self.states("exp_avg_sq")
         asked = any(own["amsgrad"] for own in self.options)
         self.max_exp_avg_sq = self.states("max_exp_avg_sq") if asked else self.exp_avg_sq
+        # Of every group: the place of one of its parameters, its eps, and what its decay is in the operator.
+        self.members = tuple([self.group_of.index(number) for number in range(len(self.param_groups))])
+        self.margins = tuple([group["eps"] for group in self.param_groups])
+        self.pulled = tuple([self.weight_decays[at] if self.decouples else 0.0 for at in self.members])
+        self.moved = ops.AdamWeightDecay()
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.signed(gradients)
         if not self.decouples:
             gradients = self.decay_weight(gradients)
-        rates = self.rates()
+        of_parameters = self.rates()
+        rates = [of_parameters[at] for at in self.members]
         self.count_step()
         first, second = self.corrections()
+        scales = [rate * (root / part) for rate, root, part in zip(rates, second, first, strict=True)]
+        margins = [root * eps for root, eps in zip(second, self.margins, strict=True)]
+        pulls = [
+            part / root * pull if pull != 0.0 else 0.0
+            for root, part, pull in zip(second, first, self.pulled, strict=True)
+        ]
         return tuple([
-            self.update(parameter, m, v, most, first[group], second[group], rate, decay, own, gradient)
-            for parameter, m, v, most, rate, decay, group, own, gradient in zip(
-                self.parameters, self.exp_avg, self.exp_avg_sq, self.max_exp_avg_sq, rates, self.weight_decays,
-                self.group_of, self.options, gradients, strict=True,
+            self.largest(parameter, m, v, most, first[group], second[group], rates[group], decay, own, gradient)
+            if own["amsgrad"]
+            else self.moved(
+                parameter, m, v, scales[group], own["betas"][0], own["betas"][1], margins[group], pulls[group],
+                gradient.astype(parameter.dtype),
+            )
+            for parameter, m, v, most, decay, group, own, gradient in zip(
+                self.parameters, self.exp_avg, self.exp_avg_sq, self.max_exp_avg_sq, self.weight_decays, self.group_of,
+                self.options, gradients, strict=True,
             )
         ])  # fmt: skip
 
@@ -95,19 +112,26 @@ class Adam(_Optimizer):
             second.append(ops.sqrt(1.0 - self.assign(power2, power2 * beta2)))
         return first, second
 
-    def update(
+    def largest(
         self, parameter: Any, m: Any, v: Any, most: Any, first: Any, second: Any, rate: Any, decay: Any, own: Any,
         gradient: Any,
     ) -> Any:  # fmt: skip
+        """The step with the largest v so far.
+
+        Without that it is the operator AdamWeightDecay, one for a parameter, with both corrections in its rate, one of
+        them taken out of eps, and both out of the decay.
+        """
         beta1, beta2 = own["betas"]
         mean = self.assign(m, m * beta1 + gradient * (1 - beta1))
         square = self.assign(v, v * beta2 + ops.square(gradient) * (1 - beta2))
-        if own["amsgrad"]:
-            square = self.assign(most, ops.maximum(most, square))
+        square = self.assign(most, ops.maximum(most, square))
         step = mean * (rate / first) / (ops.sqrt(square) / second + own["eps"])
         if self.decouples and decay != 0.0:
             step = step + parameter * (rate * decay)
-        return self.assign(parameter, parameter - step)
+        moved = parameter - step
+        if moved.dtype != parameter.dtype:  # of half-precision weights it is Float32, as the rate is
+            moved = ops.cast(moved, parameter.dtype)
+        return self.assign(parameter, moved)
 
 
 class AdamW(Adam):

@@ -15,28 +15,29 @@ from mspc.api.nn.cell_arguments import flag, number, parameter, positive
 from mspc.ir.types import FLOAT32
 
 
-def _project(x: Any, weight: Any, bias: Any) -> Any:
+def project(x: Any, weight: Any, bias: Any) -> Any:
+    """x @ weight.T + bias; bias may be None."""
     out = ops.MatMul(transpose_b=True)(x, weight)
     return out if bias is None else ops.BiasAdd()(out, bias)
 
 
-def _simple(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
+def simple_step(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
     """The next state, a tuple of one."""
-    total = given + _project(state[0], weight, bias)
+    total = given + project(state[0], weight, bias)
     return (ops.relu(total) if nonlinearity == "relu" else ops.tanh(total),)
 
 
-def _lstm(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
+def lstm_step(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
     """(output, memory) after one step; gates are in the order input, forget, memory, output."""
-    enter, forget, fresh, leave = ops.Split(1, 4)(given + _project(state[0], weight, bias))
+    enter, forget, fresh, leave = ops.Split(1, 4)(given + project(state[0], weight, bias))
     memory = ops.sigmoid(forget) * state[1] + ops.sigmoid(enter) * ops.tanh(fresh)
     return ops.sigmoid(leave) * ops.tanh(memory), memory
 
 
-def _gru(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
+def gru_step(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
     """The next state, a tuple of one; gates are in the order reset, update, new."""
     reset, update, fresh = ops.Split(1, 3)(given)
-    own_reset, own_update, own_fresh = ops.Split(1, 3)(_project(state[0], weight, bias))
+    own_reset, own_update, own_fresh = ops.Split(1, 3)(project(state[0], weight, bias))
     fresh = ops.tanh(fresh + ops.sigmoid(reset + own_reset) * own_fresh)
     return (fresh + ops.sigmoid(update + own_update) * (state[0] - fresh),)
 
@@ -62,7 +63,7 @@ class _OneStep(Cell):
 
     def given(self, x: Any) -> Any:
         """What the input says to all gates."""
-        return _project(x, self.weight_ih, self.bias_ih)
+        return project(x, self.weight_ih, self.bias_ih)
 
 
 class RNNCellBase(_OneStep):
@@ -85,7 +86,7 @@ class RNNCell(_OneStep):
         self.nonlinearity = _known("RNNCell", nonlinearity)
 
     def construct(self, x: Any, hx: Any) -> Any:
-        return _simple(self.given(x), (hx,), self.weight_hh, self.bias_hh, self.nonlinearity)[0]
+        return simple_step(self.given(x), (hx,), self.weight_hh, self.bias_hh, self.nonlinearity)[0]
 
 
 class LSTMCell(_OneStep):
@@ -94,7 +95,7 @@ class LSTMCell(_OneStep):
     gates = 4
 
     def construct(self, x: Any, hx: Any) -> Any:
-        return _lstm(self.given(x), hx, self.weight_hh, self.bias_hh, "")
+        return lstm_step(self.given(x), hx, self.weight_hh, self.bias_hh, "")
 
 
 class GRUCell(_OneStep):
@@ -103,7 +104,7 @@ class GRUCell(_OneStep):
     gates = 3
 
     def construct(self, x: Any, hx: Any) -> Any:
-        return _gru(self.given(x), (hx,), self.weight_hh, self.bias_hh, "")[0]
+        return gru_step(self.given(x), (hx,), self.weight_hh, self.bias_hh, "")[0]
 
 
 class _Recurrent(Cell):
@@ -118,7 +119,7 @@ class _Recurrent(Cell):
     gates: ClassVar[int] = 1
     states: ClassVar[int] = 1
     nonlinearity = "tanh"
-    step: Any = staticmethod(_simple)
+    step: Any = staticmethod(simple_step)
 
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, has_bias: bool = True, batch_first: bool = False,
@@ -178,7 +179,7 @@ class _Recurrent(Cell):
         length, batch, columns = x.shape
         bias_ih = self.b_ih_list[place] if self.has_bias else None
         bias_hh = self.b_hh_list[place] if self.has_bias else None
-        given = _project(ops.reshape(x, (length * batch, columns)), self.w_ih_list[place], bias_ih)
+        given = project(ops.reshape(x, (length * batch, columns)), self.w_ih_list[place], bias_ih)
         given = ops.reshape(given, (length, batch, self.gates * self.hidden_size))
         outputs = []
         for i in range(length):
@@ -212,14 +213,14 @@ class LSTM(_Recurrent):
 
     gates = 4
     states = 2
-    step = staticmethod(_lstm)
+    step = staticmethod(lstm_step)
 
 
 class GRU(_Recurrent):
     """Cho et al. 2014, the reset gate behind the product with the state; see `_Recurrent`."""
 
     gates = 3
-    step = staticmethod(_gru)
+    step = staticmethod(gru_step)
 
 
 def _known(name: str, nonlinearity: Any) -> str:

@@ -15,6 +15,7 @@ from mspc.analysis.cost.machine import Machine
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.model import CompileFacts
 from mspc.commands.facts.reading import folder_facts, read_facts
+from mspc.commands.imported import is_imported
 from mspc.commands.report.verbosity import Loudness
 from mspc.engine.capture import parse_target
 from mspc.ir.diagnostics import MspcError
@@ -25,8 +26,10 @@ SCRIPTS_OWN = CompileOptions()
 
 
 def is_script(target: str) -> bool:
-    """Whether a target is a script, or a network in one ("net.py:Net(32)"). What lies there under the full name goes
-    first: a folder is one whatever it is called. Raises MspcError as `parse_target`."""
+    """Whether a target is compiled: a script, a network in one ("net.py:Net(32)"), or one of PyTorch. What lies there
+    under the full name goes first: a folder is one whatever it is called. Raises MspcError as `parse_target`."""
+    if is_imported(Path(target)):
+        return True
     if os.path.isdir(target):
         return False
     parsed = Path(target) if os.path.exists(target) else parse_target(target)
@@ -66,7 +69,7 @@ def check_used(targets: tuple[str, ...], options: CompileOptions) -> None:
         name
         for name, value in (
             ("--ranks", options.ranks), ("--input", options.inputs), ("--strategies", options.strategies),
-            ("arguments of a script", options.script_arguments),
+            ("arguments of a script", options.script_arguments), (options.imported.given, options.imported.given),
         )
         if value
     ]  # fmt: skip

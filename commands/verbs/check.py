@@ -9,9 +9,18 @@ import typer
 
 from mspc.commands.completion import complete_graph
 from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks
+from mspc.commands.torch_options import FromTorch, LossName, OptimizerText, Sizes
 
 BaselineFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
+]
+MostCollectives = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[OPERATOR=]N", show_default=False, help="Collectives of a rank in one step at most."),
+]
+Forbidden = Annotated[
+    list[str] | None,
+    typer.Option(metavar="'OPERATOR [in CELL]'", show_default=False, help="A collective that may not be there."),
 ]
 Tolerance = Annotated[str | None, typer.Option(metavar="SHARE", help="By how much they may be larger: '5%'.")]
 WrittenBaseline = Annotated[
@@ -33,20 +42,14 @@ def check(
     max_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory that a rank's step may take: '60GB'.")
     ] = None,
-    max_collectives: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[OPERATOR=]N", show_default=False, help="Collectives of a rank in one step at most."),
-    ] = None,
+    max_collectives: MostCollectives = None,
     max_step: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time that a step may be predicted to take: '3ms'.")
     ] = None,
     max_idle: Annotated[
         str | None, typer.Option(metavar="SHARE", help="Part of a step in which a stage may be idle: '20%'.")
     ] = None,
-    forbid: Annotated[
-        list[str] | None,
-        typer.Option(metavar="'OPERATOR [in CELL]'", show_default=False, help="A collective that may not be there."),
-    ] = None,
+    forbid: Forbidden = None,
     budget: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A TOML file with a table [mspc.budget]; options go before it.")
     ] = None,
@@ -58,6 +61,10 @@ def check(
     write_baseline: WrittenBaseline = None,
     ranks: Ranks = None,
     input_: Inputs = None,
+    size: Sizes = None,
+    loss: LossName = "",
+    optimizer: OptimizerText = "",
+    torch: FromTorch = False,
     json: JsonFile = None,
     all_rows: AllRows = False,
     quiet: Quiet = False,
@@ -67,6 +74,7 @@ def check(
     from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
     from mspc.commands.check import CheckOutput, Limits, check_target
     from mspc.commands.compile import CompileOptions
+    from mspc.commands.imported import import_options
     from mspc.commands.sizes import share_of
 
     counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
@@ -74,7 +82,8 @@ def check(
         "max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "max-step": max_step,
         "max-idle": max_idle, "forbid": forbid,
     }  # fmt: skip
-    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
+    imported = import_options(loss, optimizer, size, torch)
+    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()), imported=imported)
     share = None if tolerance is None else share_of(tolerance, "--tolerance")
     limits = Limits(budget_of(given, "--"), budget, name, baseline, share)
     raise typer.Exit(check_target(target, compiling, limits, CheckOutput(json, write_baseline, all_rows, quiet)))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, ScriptArguments, Target, Verbose
+from mspc.commands.torch_options import Accumulated, FromTorch, Loaded, LossName, OptimizerText, PrecisionName, Sizes
 from mspc.engine.garbage import leave_out_loaded
 
 SchedulePicture = Annotated[
@@ -40,6 +41,13 @@ def compile_(
         typer.Option(min=0, metavar="R", help="Write this rank only; may be repeated.", show_default=False),
     ] = None,
     input_: Inputs = None,
+    size: Sizes = None,
+    loss: LossName = "",
+    optimizer: OptimizerText = "",
+    precision: PrecisionName = "",
+    accumulate: Accumulated = 1,
+    load: Loaded = None,
+    torch: FromTorch = False,
     json: JsonFile = None,
     strategies: Annotated[
         Path | None,
@@ -56,25 +64,17 @@ def compile_(
 ) -> None:
     """Compile the first graph that a script launches, for all ranks; run nothing, need no MPI, no device."""
     from mspc.commands.compile import CompileOptions, compile_target
+    from mspc.commands.imported import import_options
     from mspc.commands.report.verbosity import Loudness
 
     leave_out_loaded()
     compile_target(
         target,
         CompileOptions(
-            ranks=ranks,
-            level=level or (2 if save_graphs else 0),
-            out=out,
-            only_ranks=tuple(rank or ()),
-            inputs=tuple(input_ or ()),
-            json=json,
-            script_arguments=tuple(script_arguments or ()),
-            weights=weights,
-            strategies=strategies,
-            schedule=schedule,
-            machine=machine,
-            loudness=Loudness(verbose, quiet),
-            all_rows=all_rows,
+            ranks=ranks, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()),
+            inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
+            strategies=strategies, schedule=schedule, machine=machine, loudness=Loudness(verbose, quiet),
+            all_rows=all_rows, imported=import_options(loss, optimizer, size, torch, precision, accumulate, load),
         ),
     )
     leave_out_loaded()  # the process ends

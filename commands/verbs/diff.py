@@ -10,6 +10,7 @@ import typer
 from mspc.commands.completion import complete_graph
 from mspc.commands.options import Inputs, JsonFile, Quiet, Ranks
 from mspc.commands.search_options import MachineName
+from mspc.commands.torch_options import FromTorch, LossName, OptimizerText, Sizes
 
 _COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
 First = Annotated[
@@ -23,13 +24,16 @@ EveryRow = Annotated[bool, typer.Option("--all", "-v", help="Print every row, no
 
 
 def diff(
-    first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, json: JsonFile = None,
+    first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, size: Sizes = None,
+    loss: LossName = "", optimizer: OptimizerText = "", torch: FromTorch = False, json: JsonFile = None,
     html: Page = None, machine: MachineName = "", every_row: EveryRow = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.diff import diff_targets
+    from mspc.commands.imported import import_options
 
-    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()))
+    imported = import_options(loss, optimizer, size, torch)
+    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()), imported=imported)
     raise typer.Exit(diff_targets(first, second, compiling, json, html, machine, every_row, quiet))

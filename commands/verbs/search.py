@@ -9,6 +9,7 @@ import typer
 
 from mspc.commands import search_options as searching
 from mspc.commands.options import Inputs, JsonFile, Quiet, ScriptArguments, Target
+from mspc.commands.torch_options import Accumulated, FromTorch, LossName, OptimizerText, PrecisionName, Sizes
 
 
 def search(
@@ -29,11 +30,18 @@ def search(
         Path | None, typer.Option(metavar="FILE", help="Write the plan that was found (TOML), to edit and to compile.")
     ] = None,
     input_: Inputs = None,
+    size: Sizes = None,
+    loss: LossName = "",
+    optimizer: OptimizerText = "",
+    precision: PrecisionName = "",
+    accumulate: Accumulated = 1,
+    torch: FromTorch = False,
     json: JsonFile = None,
     quiet: Quiet = False,
 ) -> None:
     """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
     from mspc.commands.compile import CompileOptions
+    from mspc.commands.imported import import_options
     from mspc.commands.report.verbosity import Loudness
     from mspc.commands.search import SearchOptions, memory_of, meshes_of, ranks_of, search_target
     from mspc.commands.search_stages import micro_batches_of, stages_of
@@ -41,6 +49,7 @@ def search(
     common = CompileOptions(
         inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(False, quiet),
+        imported=import_options(loss, optimizer, size, torch, precision, accumulate),
     )  # fmt: skip
     options = SearchOptions(
         common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,

@@ -8,6 +8,7 @@ import typer
 
 from mspc.commands.completion import complete_script
 from mspc.commands.options import AllRows, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
+from mspc.commands.torch_options import Accumulated, FromTorch, Loaded, LossName, OptimizerText, PrecisionName, Sizes
 
 
 def verify(
@@ -17,6 +18,13 @@ def verify(
     script_arguments: ScriptArguments = None,
     ranks: Ranks = None,
     input_: Inputs = None,
+    size: Sizes = None,
+    loss: LossName = "",
+    optimizer: OptimizerText = "",
+    precision: PrecisionName = "",
+    accumulate: Accumulated = 1,
+    load: Loaded = None,
+    torch: FromTorch = False,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the data and weights that are compared.")] = 0,
     against: Annotated[
         Judge | None, typer.Option(help="Hold one device against PyTorch instead, operator by operator.")
@@ -29,12 +37,13 @@ def verify(
 ) -> None:
     """Run some steps on one device and on N simulated ranks and compare every output, gradient and parameter."""
     from mspc.commands.compile import CompileOptions
+    from mspc.commands.imported import import_options
     from mspc.commands.report.verbosity import Loudness
     from mspc.commands.verify import verify_target
 
     options = CompileOptions(
         ranks=ranks,
-        inputs=tuple(input_ or ()),
+        inputs=tuple(input_ or ()), imported=import_options(loss, optimizer, size, torch, precision, accumulate, load),
         json=json,
         script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(verbose, quiet),

@@ -10,6 +10,7 @@ import typer
 from mspc.commands.completion import complete_script
 from mspc.commands.options import Inputs, Quiet, Ranks, ScriptArguments
 from mspc.commands.search_options import MachineName
+from mspc.commands.torch_options import FromTorch, LossName, OptimizerText, Sizes
 
 
 def view(
@@ -31,6 +32,10 @@ def view(
     machine: MachineName = "",
     ranks: Ranks = None,
     input_: Inputs = None,
+    size: Sizes = None,
+    loss: LossName = "",
+    optimizer: OptimizerText = "",
+    torch: FromTorch = False,
     strategies: Annotated[
         Path | None, typer.Option(metavar="FILE", help="As for compile: how a script's operators are sharded.")
     ] = None,
@@ -39,11 +44,12 @@ def view(
     """Write one HTML file that shows what every rank does and why: scopes, layouts, collectives with reasons, the
     step's times and memory. It needs no server and no network."""
     from mspc.commands.compile import CompileOptions
+    from mspc.commands.imported import import_options
     from mspc.commands.report.verbosity import Loudness
     from mspc.commands.view.command import ViewOptions, view_target
 
     common = CompileOptions(
         ranks=ranks, inputs=tuple(input_ or ()), script_arguments=tuple(script_arguments or ()), strategies=strategies,
-        loudness=Loudness(False, quiet),
+        loudness=Loudness(False, quiet), imported=import_options(loss, optimizer, size, torch),
     )  # fmt: skip
     view_target(target, ViewOptions(common, machine, profile, out, open_))

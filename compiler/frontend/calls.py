@@ -208,7 +208,12 @@ def call_cell(
     for hook, is_named in cell.hooks("before"):
         inputs, kwargs = _hooked(tracer, frame, node, cell, hook, inputs, kwargs, is_named)
     with planned(tracer, cell.parameter_plan), _named(tracer, frame, node, cell, function, inputs, kwargs):
-        result = _inline_function(tracer, frame, node, function, [cell, *inputs], kwargs, True, cell)
+        if getattr(cell, "is_imported", False):
+            from mspc.compiler.frontend.imported import call_imported  # late: few networks come from other files
+
+            result = call_imported(tracer, frame, node, cell, inputs, kwargs)
+        else:
+            result = _inline_function(tracer, frame, node, function, [cell, *inputs], kwargs, True, cell)
     for hook, is_named in cell.hooks("behind"):
         named = [dict(kwargs)] if is_named else []
         other = call(tracer, frame, node, hook, [cell, tuple(inputs), *named, result], {})

@@ -25,15 +25,15 @@ from mspc.ir.notebook import cell_name
 FunctionTree = ast.FunctionDef | ast.Lambda
 
 _API = os.path.join(PACKAGE, "api", "")
-_TRACED_OWN = tuple(
-    os.path.join(_API, *place)
-    for place in (
+_TRACED_OWN = (
+    *(os.path.join(_API, *place) for place in (
         ("index", ""), ("nn", ""), ("boost", ""), ("experimental", ""), ("mint", ""), ("ops", "function", ""),
         ("ops", "tensor_method"), ("ops", "hyper_map"), ("ops", "sparse_tensor"),
         ("ops", "composite"), ("ops", "extended_functions"), ("numpy", ""), ("parallel", "reshard"),
         ("parallel", "transformer", ""), ("communication", "comm_func"), ("common", "recompute"),
         ("common", "derivatives"),
-    )
+    )),
+    *(os.path.join(PACKAGE, "readers", "pytorch", *place) for place in (("kinds", ""), ("training",))),
 )  # fmt: skip
 """Where functions that become part of a graph are."""
 _SHOWN_OWN = tuple(os.path.join(_API, *place) for place in (("nn", ""), ("parallel", ""), ("ops", "hyper_map")))

@@ -251,6 +251,9 @@ def _tensor_type(arg: Any) -> TensorType | None:
 def _argument_names(sources: Sources, target: Any, count: int) -> list[str]:
     """Names of the inputs: construct's arguments; `inputs0`, `inputs1`, ... for `*inputs`."""
     target = _inner(target)
+    given = getattr(target, "argument_names", None)
+    if given is not None:
+        return [*given, *(f"input{i}" for i in range(len(given), count))][:count]
     function = target.construct if isinstance(target, Cell) else target
     function = function.fn if isinstance(function, JitFunction) else function
     is_method = isinstance(function, types.MethodType)

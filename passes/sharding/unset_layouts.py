@@ -111,6 +111,7 @@ class UnsetLayouts:
             else:
                 self.take(node, self.cheapest(node, self.batch[node]))
         for node in waiting:
+            self.search.structure([value for value in node.inputs if isinstance(value, Node)])  # elements of tuples
             self.search.choose(node, NEIGHBOURS)
 
     def settle(self, region: Sequence[Node]) -> None:

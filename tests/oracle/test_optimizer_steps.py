@@ -234,6 +234,24 @@ def test_adafactor_finds_its_own_rate(compression: bool) -> None:
             near(found[step - 1][i], w[i], f"step {step}", 1e-6)
 
 
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
+def test_weights_in_bfloat16(kind: str) -> None:
+    """Weights, gradients and states are in bfloat16, as PyTorch has them; each step rounds them once or twice."""
+    settings: dict[str, Any] = {"weight_decay": 0.05} | ({"momentum": 0.9} if kind == "SGD" else {})
+    halves = [Parameter(Tensor(array).astype(ms.bfloat16), name) for array, name in zip(start(), "ab", strict=True)]
+    optimizer = getattr(mint.optim, kind)(halves, 0.1, **settings)
+    theirs = [torch.nn.Parameter(torch.tensor(array).bfloat16()) for array in start()]
+    judge = getattr(T, kind)(theirs, 0.1, **settings)
+    for gradients in GRADS:
+        optimizer(tuple(Tensor(gradient).astype(ms.bfloat16) for gradient in gradients))
+        for parameter, gradient in zip(theirs, gradients, strict=True):
+            parameter.grad = torch.tensor(gradient).bfloat16()
+        judge.step()
+    for mine, other in zip(halves, theirs, strict=True):
+        assert mine.dtype == ms.bfloat16
+        near(mine.astype(ms.float32).asnumpy(), other.detach().float().numpy(), "ten steps", 0.05)
+
+
 def test_adafactor_rounds_the_squares_that_it_compresses() -> None:
     def run(compression: bool) -> Any:
         parameters = weights()

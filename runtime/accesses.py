@@ -1,12 +1,14 @@
-"""Finds where the streams of a step wait for each other; memory_plan.py says what streams there are."""
+"""When memory of a step is read and written: where streams wait for each other, and what is read too late.
+
+memory_plan.py says what streams there are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from mspc.ir.graph import Node, Value
-from mspc.ops.collective.stage_messages import ReceiveFromStage
-from mspc.runtime.memory import MESSAGES, side_stream
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.runtime.memory import MESSAGES, is_received, side_stream
 from mspc.runtime.memory_classes import Part, Parts
 
 
@@ -42,7 +44,7 @@ def find_waits(
             for name in running:
                 latest[name] = max(latest.get(name, -1), *(read.get((name, part), -1) for part in written))
         sending = running.get(MESSAGES, ())
-        if isinstance(node.op, ReceiveFromStage) and len(sending) > early:  # between GPUs the last one may go on
+        if is_received(node) and len(sending) > early:  # between GPUs the last one may go on
             latest[MESSAGES] = max(latest.get(MESSAGES, -1), sending[-1 - early])
         waits: list[Node] = []
         for name, last in latest.items():
@@ -59,3 +61,36 @@ def find_waits(
             read.update({(side, part): index for value in node.inputs for part in parts[value]})
             made.update(dict.fromkeys(parts[node], index))
     return found, over
+
+
+def late_readers(graph: Graph, shown: Parts) -> dict[Node, None]:
+    """Nodes whose result shows a parameter and is read after, or by, a later update of that parameter. shown: the
+    memory of every value, where nothing is copied."""
+    updates: dict[Part, list[int]] = {}
+    for index, node in enumerate(graph.nodes):
+        for part in _written(node, shown):
+            if isinstance(part, Parameter):
+                updates.setdefault(part, []).append(index)
+    if not updates:
+        return {}
+    reach: dict[Value, int] = {value: len(graph.nodes) for value in graph.results}
+    found: list[Node] = []
+    for index in range(len(graph.nodes) - 1, -1, -1):
+        node = graph.nodes[index]
+        until = reach.get(node, index)
+        for part in shown[node]:
+            if isinstance(part, Parameter) and any(index < k <= until for k in updates.get(part, ())):
+                found.append(node)
+                break
+        # What is copied is read here; what only shows is read as long as its own readers last.
+        shows = node.op.is_view and not (found and found[-1] is node)
+        mutates = set(node.op.mutates)
+        for operand, value in enumerate(node.inputs):
+            if operand not in mutates and isinstance(value, Node):
+                reach[value] = max(reach.get(value, 0), until if shows else index)
+    return dict.fromkeys(reversed(found))
+
+
+def _written(node: Node, shown: Mapping[Value, tuple[Part, ...]]) -> list[Part]:
+    """The memory that a node overwrites."""
+    return [shown[node.inputs[operand]][0] for operand in node.op.mutates]

@@ -1,0 +1,42 @@
+"""Networks that other libraries have exported, as cells of a script."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mspc.api.errors import ApiTypeError
+
+if TYPE_CHECKING:
+    from mspc.api.nn.cell import Cell
+
+
+def load_torch(file_name: str | os.PathLike[str], returns: str | None = None, sizes: Any = None) -> Cell:
+    """The network that `torch.export.save` has written, as a cell; PyTorch is not needed.
+
+    Its parameters have the module's names and are read when a run needs them. It is called, wrapped and trained as any
+    cell; arguments may be given by the names of `forward`.
+
+    Args:
+        file_name: the exported program, `model.pt2`.
+        returns: which result of `forward` the cell gives, by its name or path there (`loss`, `0`); None for all.
+        sizes: numbers of sizes that were left open, by dimension or symbol: `{"x.0": 64}`. Others are the example's.
+
+    Raises:
+        MspcError: the file cannot be read, or has operators that are not known, which are all named.
+        TypeError: file_name is no path, or sizes are no dictionary of integers.
+    """
+    if not isinstance(file_name, (str, os.PathLike)):
+        raise ApiTypeError(f"load_torch takes the path of an exported program, not {type(file_name).__name__}")
+    if sizes is not None and not (
+        isinstance(sizes, Mapping) and all(isinstance(n, int) and not isinstance(n, bool) for n in sizes.values())
+    ):
+        raise ApiTypeError(f"load_torch: sizes must be a dictionary of integers, not {sizes!r:.60}")
+    reading = importlib.import_module("mspc.readers.pytorch.reading")
+    filled = importlib.import_module("mspc.readers.pytorch.sizes")
+    network = importlib.import_module("mspc.readers.pytorch.network")
+    program = filled.with_sizes(reading.read_program(Path(file_name)), dict(sizes or {}))
+    return network.ImportedNetwork(program, returns)

@@ -1,0 +1,169 @@
+"""Commands are given networks of PyTorch: exported programs, which are read as data, and what PyTorch exports here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from mspc.api.setting_kind import say_once
+from mspc.api.state import Session
+from mspc.commands.torch_options import EXPORTED
+from mspc.engine.capture import CapturedCall, NamedTarget, capture_made, made_by
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from mspc.readers.pytorch.program import ExportedProgram
+
+CONFIG = "config.json"
+"""What every folder of Hugging Face has."""
+MAGIC = b"PK\x03\x04"
+"""How every archive begins."""
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What a command line says of such a network.
+
+    loss, optimizer, precision, accumulate: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch:
+    the target is a function that gives a module. load: a checkpoint whose tensors take the place of the weights.
+    """
+
+    loss: str = ""
+    optimizer: str = ""
+    sizes: tuple[tuple[str, int], ...] = ()
+    torch: bool = False
+    precision: str = ""
+    accumulate: int = 1
+    load: Path | None = None
+
+    @property
+    def given(self) -> str:
+        """The first option that is given."""
+        options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
+        options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1, "--load": self.load}
+        return next((name for name, value in options.items() if value), "")
+
+
+NOTHING_SAID = ImportOptions()
+
+
+def import_options(
+    loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1,
+    load: Path | None = None,
+) -> ImportOptions:  # fmt: skip
+    """The options of a command line. Raises MspcError: a size is none."""
+    found: dict[str, int] = {}
+    for text in sizes or ():
+        name, _, number = text.partition("=")
+        if not name.strip() or not number.strip().isascii() or not number.strip().isdigit():
+            raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
+        if found.setdefault(name.strip(), int(number)) != int(number):
+            raise MspcError(f"--size gives {name.strip()} two numbers")
+    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load)
+
+
+def is_imported(target: NamedTarget | Path) -> bool:
+    """Whether a target is an exported program, a file called so or an archive, or a folder of Hugging Face."""
+    if isinstance(target, NamedTarget):
+        return False
+    try:
+        if target.suffix == EXPORTED or (target / CONFIG).is_file():
+            return True
+        with open(target, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False
+
+
+def target_name(target: NamedTarget | Path) -> str:
+    """A target as messages call it."""
+    return str(target) if isinstance(target, Path) else f"{target.path}:{target.name}"
+
+
+def capture_imported(
+    target: NamedTarget | Path, options: ImportOptions, inputs: Sequence[str], session: Session
+) -> CapturedCall:
+    """The call of a network of PyTorch, with global inputs as it was exported with; the batch is sharded over all
+    ranks where they divide it.
+
+    Raises:
+        MspcError: the program cannot be read, or compiled as the options say.
+    """
+    if inputs:
+        raise MspcError(
+            f"--input is for a network in a script; {target_name(target)} knows its inputs",
+            notes=["--size gives numbers to sizes that are open"],
+        )
+    if options.torch and isinstance(target, Path):
+        raise MspcError(
+            f"--torch is for a function that gives a module, as in 'model.py:make', not for {target_name(target)}"
+        )
+    path = target if isinstance(target, Path) else target.path
+
+    def make() -> tuple[Any, Sequence[TensorType]]:
+        from mspc.readers.pytorch.training import Training, compiled_as  # late: few networks are imported
+
+        training = Training(options.loss, options.optimizer, options.precision, options.accumulate)
+        made = compiled_as(_program(target, options), training)
+        return made.network, made.inputs
+
+    def data(types: Sequence[TensorType]) -> str | tuple[Any, ...]:
+        # Of a batch in parts every rank has a share of each part, which no share of the batch holds.
+        return _sharded_batch(types, session.size) if options.accumulate == 1 else "full_batch"
+
+    return capture_made(make, path, session, data)
+
+
+def _program(target: NamedTarget | Path, options: ImportOptions) -> ExportedProgram:
+    """The program of a target, with numbers for all of its sizes. Raises MspcError."""
+    from mspc.readers.pytorch.reading import read_program  # late, as above
+    from mspc.readers.pytorch.sizes import with_sizes
+
+    if isinstance(target, NamedTarget):
+        with TemporaryDirectory(prefix="mspc-") as folder:
+            program = _of_function(target, Path(folder) / f"{target.name}{EXPORTED}")
+    elif target.is_dir():
+        from mspc.readers.pytorch.folder import read_folder
+
+        return _loaded(read_folder(target, dict(options.sizes)), options.load)
+    else:
+        program = read_program(target)
+    return _loaded(with_sizes(program, dict(options.sizes)), options.load)
+
+
+def _loaded(program: ExportedProgram, path: Path | None) -> ExportedProgram:
+    """The program with the weights of a checkpoint, if one is named. Raises MspcError."""
+    if path is None:
+        return program
+    from mspc.checkpoint.opening import open_checkpoint  # late, as above
+    from mspc.readers.pytorch.other_weights import with_weights
+
+    return with_weights(program, open_checkpoint(path))
+
+
+def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:
+    """The program of the module that a function of a script gives. The archive is read on when its folder is gone."""
+    from mspc.readers.pytorch.exporting import export_made
+    from mspc.readers.pytorch.reading import read_program
+
+    exported = export_made(made_by(target), to, target_name(target))
+    program = read_program(exported.path)
+    return replace(program, name=target_name(target), same={**exported.same, **program.same})
+
+
+def _sharded_batch(types: Sequence[TensorType], ranks: int) -> str | tuple[Any, ...]:
+    """How inputs are sharded: those that have the batch of the first one over all ranks, or none."""
+    batch = next((type.shape[0] for type in types if type.shape), 0)
+    if not batch or batch % ranks:
+        if batch:
+            rows = f"{ranks} ranks do not divide the {batch} rows of the first input"
+            say_once("batch", f"{rows}, so every rank gets all of them unless a plan says otherwise")
+        return "full_batch"
+    return tuple(
+        (ranks if type.shape[0] == batch else 1, *(1,) * (type.rank - 1)) if type.shape else () for type in types
+    )

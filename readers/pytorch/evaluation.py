@@ -1,0 +1,323 @@
+"""Walks the nodes of an exported program and has the front end call the table's function of each.
+
+The front end's part is the `Evaluator`: it makes nodes of the graph. This part knows names, views and what is
+overwritten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, Protocol
+
+from mspc.api import ops
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.tensor import Tensor
+from mspc.api.nn.precision import Precision
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.location import Frames
+from mspc.ir.types import TensorType
+from mspc.readers.pytorch.control import CONDITION, CONTROL, branches, inlined
+from mspc.readers.pytorch.kinds.creation import overwritten
+from mspc.readers.pytorch.kinds.kind import Function, Kind
+from mspc.readers.pytorch.kinds.shapes import expanded
+from mspc.readers.pytorch.kinds.table import kind_of
+from mspc.readers.pytorch.known_values import LIKE, NOT_READ, KnownTensor, is_known, known_result
+from mspc.readers.pytorch.precision import precision_in
+from mspc.readers.pytorch.program import (
+    OWN,
+    Argument,
+    ExportedGraph,
+    ExportedNode,
+    ExportedProgram,
+    ExportedType,
+    NodeResult,
+    ProgramOutput,
+    SymbolicSize,
+)
+from mspc.readers.pytorch.written_values import COPIED_IN_ORDER, SPLITS, NamedValue, Storage, written_names
+
+LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+"""What stands before the path of a library's file, which differs from machine to machine."""
+
+
+class Evaluator(Protocol):
+    """What the front end does for a program that is walked."""
+
+    def at(self, frames: Frames, scope: str, precision: Precision | None) -> None:
+        """What is called next comes from these lines, in this module, and computes so; None: as the cell says."""
+        ...
+
+    def call(self, function: Function, operands: Sequence[Any]) -> Any:
+        """The value of a call. Raises MspcError."""
+        ...
+
+    def held(self, tensor: Tensor, name: str) -> Any:
+        """A tensor of the program as a value; `name` is what a constant is called."""
+        ...
+
+    def type_of(self, value: Any) -> TensorType | None:
+        """The type of a tensor; None for all else."""
+        ...
+
+
+def evaluated(
+    evaluator: Evaluator, program: ExportedProgram, held: Mapping[str, Tensor], given: Sequence[Any],
+    results: Sequence[ProgramOutput],
+) -> Any:  # fmt: skip
+    """What a program gives.
+
+    held: its parameters, buffers and constants by the names of their values. given: the tensors that it is called with.
+    results: the outputs that are returned. Parameters that it overwrites are updated.
+
+    Raises:
+        MspcError: a node cannot be computed; the message names the kind and the module, the place is the line of the
+            module's source.
+    """
+    walk = _Walk(evaluator)
+    tensors = iter(given)
+    for each in program.inputs:
+        if each.kind == "value":
+            walk.values[each.name] = NamedValue(storage := Storage(each.value), storage.value)
+        else:
+            value = next(tensors) if each.kind == "user" else evaluator.held(held[each.name], each.qualified)
+            walk.values[each.name] = NamedValue(Storage(value), value)
+    walk.run(program.graph)
+    _update(walk, program, held)
+    found = tuple(walk.argument(output.value) for output in results)
+    return found[0] if len(found) == 1 else found
+
+
+def _update(walk: _Walk, program: ExportedProgram, held: Mapping[str, Tensor]) -> None:
+    """Give parameters and buffers that the program has overwritten their new values."""
+    new: dict[str, Any] = {}
+    for each in program.inputs:
+        if each.name in held and walk.values[each.name].storage.version:
+            new[each.name] = walk.values[each.name].read(walk.evaluator.call)
+    names = {each.qualified: each.name for each in program.inputs}
+    for output in program.outputs:
+        name = output.target if output.target in held else names.get(output.target, "")
+        if output.kind in ("buffer_mutation", "parameter_mutation") and name in held:
+            new[name] = walk.argument(output.value)
+    for name, value in new.items():
+        parameter = held[name]
+        if isinstance(parameter, Parameter):
+            walk.evaluator.call(ops.assign, [parameter, value])
+
+
+class _Walk:
+    """The values so far by their names."""
+
+    def __init__(self, evaluator: Evaluator, precision: Precision | None = None) -> None:
+        self.evaluator = evaluator
+        self.precision = precision
+        self.values: dict[str, NamedValue] = {}
+        self.known: dict[str, KnownTensor] = {}
+        self.delayed: dict[str, ExportedNode] = {}
+        """Nodes of known results, which are made when somebody reads them."""
+        self._constants: dict[str, Tensor] = {}
+
+    def run(self, graph: ExportedGraph) -> None:
+        written = written_names(graph)
+        for node in graph.nodes:
+            found = None if written.intersection(node.results) else self._known_result(node)
+            if found is not None:
+                self.known[node.results[0]] = found
+                self.delayed[node.results[0]] = node
+            else:
+                self._made(node)
+
+    def _made(self, node: ExportedNode) -> None:
+        self.evaluator.at(frames_of(node), scope_of(node), self.precision)
+        try:
+            self._run(node)
+        except MspcError as error:
+            raise _of_node(error, node) from None
+
+    def _known_result(self, node: ExportedNode) -> KnownTensor | None:
+        if len(node.results) != 1 or node.types[0] is None:
+            return None
+        like = node.target.removeprefix("aten.") in LIKE
+        given = {name: self._as_known(value) for name, value in node.arguments if name not in NOT_READ}
+        if like:
+            given = dict(list(given.items())[1:])
+        return known_result(node.target, given, node.types[0]) if all(map(is_known, given.values())) else None
+
+    def _as_known(self, value: Argument) -> Any:
+        """A known tensor in the place of its name."""
+        if isinstance(value, NodeResult):
+            return self.known.get(value.name, value)
+        return tuple(map(self._as_known, value)) if isinstance(value, tuple) else value
+
+    def named(self, name: str) -> NamedValue:
+        """What a name stands for, which may have to be made first."""
+        if name not in self.values:
+            known = self.known[name]
+            if known.varies:
+                value = self.evaluator.call(expanded, [self._constant(name, known), known.shape])
+                self.values[name] = NamedValue(Storage(value), value)
+            else:
+                self._made(self.delayed[name])
+        return self.values[name]
+
+    def _constant(self, name: str, known: KnownTensor) -> Any:
+        """The numbers that are not repeated, as one constant for all who read them."""
+        return self.evaluator.held(self._constants.setdefault(name, Tensor(known.base)), name)
+
+    def argument(self, value: Argument) -> Any:
+        """An operand: the value of a name, a number, or a list of them."""
+        if isinstance(value, NodeResult):
+            return self.named(value.name).read(self.evaluator.call)
+        if isinstance(value, tuple):
+            return tuple([self.argument(each) for each in value])
+        if isinstance(value, SymbolicSize):
+            raise MspcError(f"the size {value} has no value")
+        return value
+
+    def _run(self, node: ExportedNode) -> None:
+        if node.target in CONTROL:
+            (self._choose if node.target == CONDITION else self._inline)(node)
+            return
+        kind = kind_of(node.target)
+        assert kind is not None, "the kinds were looked at before"
+        operands = kind.bound(self._operands(node, kind))
+        self.evaluator.at(frames_of(node), scope_of(node), self.precision)  # again: operands may have been made
+        found = self.evaluator.call(kind.target, operands)
+        values = list(found) if isinstance(found, (tuple, list)) else [found]
+        if kind.writes:
+            self._write(node, kind, values)
+        if not node.results:
+            return
+        if len(values) < len(node.results):
+            raise MspcError(f"it gives {len(values)} values here, and {len(node.results)} were exported")
+        typed = [self._typed(value, type) for value, type in zip(values[: len(node.results)], node.types, strict=True)]
+        self.values.update(zip(node.results, self._shared(node, kind, operands, typed), strict=True))
+
+    def _shared(self, node: ExportedNode, kind: Kind, operands: list[Any], values: list[Any]) -> list[NamedValue]:
+        """The results, as views of the first argument where they share its elements."""
+        first = node.arguments[0][1] if node.arguments else None
+        base = self.values.get(first.name) if isinstance(first, NodeResult) else None
+        if base is not None and kind.name in SPLITS:
+            dim = operands[-1]
+            return base.parts(kind.name, dim, values, [1 if SPLITS[kind.name] else v.shape[dim] for v in values])
+        found = [NamedValue(Storage(value), value) for value in values]
+        if base is not None and kind.put is not None and (base.is_in_order or kind.name not in COPIED_IN_ORDER):
+            found[0] = base.view(kind, operands[1:], values[0])
+        elif base is not None and self._is_first(node, kind):
+            found[0] = base
+        return found
+
+    def _operands(self, node: ExportedNode, kind: Kind) -> dict[str, Any]:
+        given = dict(node.arguments)
+        if kind.known is None:
+            return {name: value if name in kind.unread else self.argument(value) for name, value in given.items()}
+        found: dict[str, Any] = {}
+        for name, value in kind.known({name: self._as_known(value) for name, value in given.items()}).items():
+            original = given.get(name)
+            if not isinstance(value, KnownTensor):
+                found[name] = self.argument(value)
+            elif isinstance(original, NodeResult) and self.known.get(original.name) is not value:
+                found[name] = self._constant(f"{original.name}_{name}", value)
+            else:
+                found[name] = self.argument(original)
+        return found
+
+    def _is_first(self, node: ExportedNode, kind: Kind) -> bool:
+        """Whether the result is the argument that was overwritten."""
+        return bool(kind.writes) and kind.writes[0] == kind.arguments[0].name
+
+    def _write(self, node: ExportedNode, kind: Kind, values: list[Any]) -> None:
+        given = dict(node.arguments)
+        new = values[-len(kind.writes) :]
+        for name, value in zip(kind.writes, new, strict=True):
+            target = given.get(name)
+            if value is None or not isinstance(target, NodeResult):
+                continue
+            named = self.values[target.name]
+            type = self.evaluator.type_of(named.read(self.evaluator.call))
+            if type is not None and self.evaluator.type_of(value) != type:
+                value = self.evaluator.call(overwritten, [named.read(self.evaluator.call), value])
+            named.write(self.evaluator.call, value)
+
+    def _typed(self, value: Any, type: ExportedType | None) -> Any:
+        """A result in the element type that the exporter says. Raises MspcError where it has another shape."""
+        found = self.evaluator.type_of(value)
+        if type is None or found is None:
+            return value
+        if found.shape != type.shape:
+            raise MspcError(f"its result has shape {found.shape} here, and {type.shape} was exported")
+        return value if found.dtype == type.dtype else self.evaluator.call(ops.cast, [value, type.dtype])
+
+    def _inline(self, node: ExportedNode) -> None:
+        graph, operands, differentiated = inlined(node)
+        values = self._inside(graph, operands, precision_in(node, self.precision))
+        for name, value in zip(node.results, values, strict=True):
+            if not differentiated and self.evaluator.type_of(value) is not None:
+                value = self.evaluator.call(ops.stop_gradient, [value])
+            self.values[name] = NamedValue(Storage(value), value)
+
+    def _choose(self, node: ExportedNode) -> None:
+        """Run the graph whose condition is known to hold; where only the run knows it, both, and take the elements of
+        one: neither changes anything else."""
+        condition, graphs, operands = branches(node)
+        answer = self.argument(condition)
+        if self.evaluator.type_of(answer) is None:
+            values = self._inside(graphs[0] if answer else graphs[1], operands, self.precision)
+        else:
+            both = [self._inside(graph, operands, self.precision) for graph in graphs]
+            self.evaluator.at(frames_of(node), scope_of(node), self.precision)
+            values = [self.evaluator.call(ops.where, [answer, *pair]) for pair in zip(*both, strict=True)]
+        for name, value in zip(node.results, values, strict=True):
+            self.values[name] = NamedValue(Storage(value), value)
+
+    def _inside(
+        self, graph: ExportedGraph, operands: Sequence[Argument], precision: Precision | None
+    ) -> list[Any]:
+        """What a graph gives for these operands."""
+        inner = _Walk(self.evaluator, precision)
+        for (name, _), operand in zip(graph.inputs, operands, strict=True):
+            if isinstance(operand, NodeResult):
+                inner.values[name] = self.named(operand.name)
+            else:
+                inner.values[name] = NamedValue(Storage(value := self.argument(operand)), value)
+        inner.run(graph)
+        return [inner.argument(output) for output in graph.outputs]
+
+
+def frames_of(node: ExportedNode) -> Frames:
+    """The lines of the module that lead to a node, the innermost first, without those of PyTorch."""
+    files = [(frame, shown_file(frame.file)) for frame in node.frames]
+    return tuple([replace(frame, file=file) for frame, file in files if file])
+
+
+@cache
+def shown_file(file: str) -> str:
+    """A library's file by its path among the libraries, another one by its own; "" for PyTorch's."""
+    return "" if OWN.search(file) else LIBRARIES.sub("", file)
+
+
+def scope_of(node: ExportedNode) -> str:
+    """The module's path with the classes on it: `model-LlamaModel/layers.0-LlamaDecoderLayer`."""
+    if not node.scope:
+        return ""
+    names: list[str] = []
+    for part in node.scope.split("."):
+        if part.isdigit() and names:
+            names[-1] += f".{part}"
+        else:
+            names.append(part)
+    classes = node.modules[1:]
+    if len(classes) != len(names):
+        return "/".join(names)
+    return "/".join(f"{name}-{kind}" for name, kind in zip(names, classes, strict=True))
+
+
+def _of_node(error: MspcError, node: ExportedNode) -> MspcError:
+    """A mistake with the kind and the module that it is about."""
+    if error.message.startswith(node.target):
+        return error
+    where = f" of {node.scope}" if node.scope else ""
+    message = f"{node.target}{where}: {error.message}"
+    return MspcError(message, notes=error.notes, frames=frames_of(node), kind=error.kind)

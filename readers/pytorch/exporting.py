@@ -1,0 +1,232 @@
+"""Modules are exported here by PyTorch itself, where it is installed, to be read as data like any exported program.
+
+This is the only file of the readers that imports PyTorch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.readers.pytorch.other_weights import Joined
+
+ASKED = "a module, or (module, inputs), or (module, inputs, inputs by name)"
+FAMILIES: Mapping[str, str] = {"input_ids": "int64", "pixel_values": "float32"}
+"""Inputs of models of Hugging Face that can be made up."""
+STACKED, JOINED = "MergeModulelist", "Concatenate"
+"""What transformers does with the tensors of which it makes a parameter."""
+BATCH, LENGTH = "batch", "length"
+EXAMPLE: Mapping[str, int] = {BATCH: 8, LENGTH: 128}
+"""Sizes of an example's inputs, where nothing else is said."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An archive that was written.
+
+    same: parameters that are another one under a second name, by which. stored: what a folder's files have for
+    parameters, where that is not a tensor of their name.
+    """
+
+    path: Path
+    same: Mapping[str, str]
+    stored: Mapping[str, Joined] = field(default_factory=dict[str, Joined])
+
+
+def export_made(made: Any, to: Path, where: str) -> Exported:
+    """Export what a user's function gave.
+
+    Args:
+        made: a module of PyTorch with inputs of an example. to: the archive that is written. where: the function.
+
+    Raises:
+        MspcError: PyTorch is not installed, `made` is something else, or PyTorch cannot export it.
+    """
+    torch = _library("torch", "--torch exports a module by PyTorch")
+    parts = cast(Sequence[Any], made if isinstance(made, tuple) else (made,))
+    module, inputs, named = (*parts, *((), {})[len(parts) - 1 :])[:3] if parts else (None, (), {})
+    fits = len(parts) <= 3 and isinstance(module, torch.nn.Module) and isinstance(named, dict)
+    if not fits or not isinstance(inputs, tuple | list | torch.Tensor):
+        raise MspcError(f"{where} gives {_described(made)}, not {ASKED}")
+    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    if not inputs and not named:
+        raise MspcError(f"{where} gives a module without the inputs of an example", notes=[f"give {ASKED}"])
+    return _exported(torch, module, inputs, named, to, where)
+
+
+def export_folder(folder: Path, to: Path, sizes: Mapping[str, int], names: Sequence[str]) -> Exported:
+    """Export the model that a folder of Hugging Face describes, without values for its weights.
+
+    sizes: of the example, `batch` and `length`. names: of the tensors in the folder's files.
+
+    Raises:
+        MspcError: transformers is not installed, does not know the model, or PyTorch cannot export it.
+    """
+    purpose = f"{folder} is a folder of Hugging Face"
+    torch, transformers = _library("torch", purpose), _library("transformers", purpose)
+    unknown = [name for name in sizes if name not in EXAMPLE]
+    if unknown:
+        raise MspcError(f"{folder} has no size {unknown[0]!r:.60}", notes=[f"it has {', '.join(EXAMPLE)}"])
+    with _told(f"transformers cannot make the model in {folder}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        name = next(iter(getattr(config, "architectures", None) or ()), "")
+        kind = getattr(transformers, name, None)
+        if kind is None:
+            raise MspcError(f"{folder}: its config.json names no architecture that transformers has, but {name!r:.60}")
+        mode = fake_mode()
+        # Values of weights are read out of the folder: none are drawn.
+        undrawn = importlib.import_module("transformers.initialization").no_init_weights
+        with in_type(getattr(config, "dtype", None)), without_values(mode), undrawn():
+            model = kind(config).train()
+            model.tie_weights()
+    inputs = _made_up(torch, mode, model, config, {**EXAMPLE, **sizes}, folder)
+    exported = _exported(torch, model, (), inputs, to, str(folder))
+    return replace(exported, stored=_stored_names(model, names))
+
+
+def _stored_names(model: Any, names: Sequence[str]) -> dict[str, Joined]:
+    """What transformers makes a parameter of: a tensor of another name, or several that it stacks and joins."""
+    mapping = importlib.import_module("transformers.conversion_mapping")
+    loading = importlib.import_module("transformers.core_model_loading")
+    transforms = mapping.get_model_conversion_mapping(model)
+    renamings = [each for each in transforms if isinstance(each, loading.WeightRenaming)]
+    converters = [each for each in transforms if isinstance(each, loading.WeightConverter)]
+    known = model.state_dict()
+    found: dict[str, Joined] = {}
+    parts: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        own, pattern = loading.rename_source_key(name, renamings, converters, model.base_model_prefix, known)
+        if pattern is None:
+            found[own] = Joined(((name,),))
+        else:
+            parts.setdefault(own, {}).setdefault(pattern, []).append(name)
+    for own, by_pattern in parts.items():
+        converter = next(each for each in converters if set(by_pattern) <= set(each.source_patterns))
+        dims = {type(each).__name__: getattr(each, "dim", None) for each in converter.operations}
+        if not set(dims) <= {STACKED, JOINED} or len(converter.target_patterns) != 1:
+            continue  # it does more with them
+        lists = [sorted(by_pattern.get(pattern, ()), key=_natural) for pattern in converter.source_patterns]
+        found[own] = Joined(tuple(map(tuple, lists)), dims.get(STACKED), dims.get(JOINED))
+    return found
+
+
+def _natural(name: str) -> list[Any]:
+    """Puts `experts.10` behind `experts.9`."""
+    return [int(part) if part.isdigit() else part for part in name.split(".")]
+
+
+def _exported(
+    torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], to: Path, where: str
+) -> Exported:
+    with _told(f"PyTorch cannot export {where}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(module, inputs, named, strict=False)
+        torch.export.save(program, to)
+    first: dict[int, str] = {}
+    same: dict[str, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) != name:
+            same[name] = first[id(parameter)]
+    return Exported(to, same)
+
+
+def _made_up(
+    torch: Any, mode: Any, model: Any, config: Any, sizes: Mapping[str, int], folder: Path
+) -> dict[str, Any]:
+    """The inputs of an example, with labels where the model computes a loss of them."""
+    main = getattr(model, "main_input_name", "")
+    if main not in FAMILIES:
+        raise MspcError(
+            f"{folder}: the model's first input is {main!r:.60}; mspc makes up {' and '.join(FAMILIES)}",
+            notes=["write a function that gives module and inputs: mspc compile model.py:make --torch"],
+        )
+    batch, length = sizes[BATCH], sizes[LENGTH]
+    found: dict[str, Any] = {}
+    takes = inspect.signature(model.forward).parameters
+    with mode:
+        if main == "input_ids":
+            found[main] = torch.zeros((batch, length), dtype=torch.int64)
+        else:
+            side = getattr(config, "image_size", 224)
+            height, width = side if isinstance(side, list | tuple) else (side, side)
+            dtype = next(model.parameters()).dtype
+            found[main] = torch.zeros((batch, getattr(config, "num_channels", 3), height, width), dtype=dtype)
+        if "labels" in takes:
+            is_whole = main == "pixel_values" or "ForSequenceClassification" in type(model).__name__
+            found["labels"] = torch.zeros((batch,) if is_whole else (batch, length), dtype=torch.int64)
+    if "use_cache" in takes:
+        found["use_cache"] = False
+    return found
+
+
+def fake_mode() -> Any:
+    """In it tensors have types and no values."""
+    fakes = importlib.import_module("torch._subclasses.fake_tensor")
+    return fakes.FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextlib.contextmanager
+def without_values(mode: Any) -> Iterator[None]:
+    """Parameters that are made have shapes and types only, and buffers their values."""
+    torch = importlib.import_module("torch")
+    module = torch.nn.Module
+    original = module.register_parameter
+
+    def register(self: Any, name: str, parameter: Any) -> None:
+        if parameter is not None and not hasattr(parameter, "fake_mode"):
+            fake = mode.from_tensor(parameter.detach(), static_shapes=True)
+            parameter = torch.nn.Parameter(fake, requires_grad=parameter.requires_grad)
+        original(self, name, parameter)
+
+    module.register_parameter = register
+    try:
+        yield
+    finally:
+        module.register_parameter = original
+
+
+@contextlib.contextmanager
+def in_type(dtype: Any) -> Iterator[None]:
+    """Parameters are made in this element type."""
+    torch = importlib.import_module("torch")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype if isinstance(dtype, torch.dtype) else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """An error of PyTorch's becomes a message of its first lines."""
+    try:
+        yield
+    except MspcError:
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise MspcError(f"{what}: {type(error).__name__}: {lines[0] if lines else ''}", notes=lines[1:6]) from None
+
+
+def _library(name: str, purpose: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MspcError(f"{purpose}, and {name} cannot be imported: {error}", notes=[f"pip install {name}"]) from None
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, tuple):
+        kinds = ", ".join(type(each).__name__ for each in cast(tuple[Any, ...], value))
+        return f"({kinds})"
+    return "None" if value is None else f"a {type(value).__name__}"

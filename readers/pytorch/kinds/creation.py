@@ -1,0 +1,90 @@
+"""Kinds that make tensors of numbers that are known, or copy others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.ir.types import FLOAT32, INT64
+from mspc.readers.pytorch.kinds.kind import row
+
+_PLACE = "-layout=None, -device=None, -pin_memory=None"
+_NEW = f"dtype=None, {_PLACE}"
+_FORMAT = f"{_NEW}, -memory_format=None"
+
+
+def counted(start: Any, end: Any, step: Any, dtype: Any) -> Any:
+    """Numbers from start to end, `step` apart."""
+    whole = isinstance(start, int) and isinstance(end, int) and isinstance(step, int)
+    kind = (INT64 if whole else FLOAT32) if dtype is None else dtype
+    return ops.cast(ops.arange(start, end, step), kind)
+
+
+def all_of(size: Any, number: Any, dtype: Any) -> Any:
+    """One number everywhere; the default element type of a whole one is that of integers."""
+    kind = (INT64 if isinstance(number, int) else FLOAT32) if dtype is None else dtype
+    return ops.Fill()(kind, tuple(size), number)
+
+
+def floats(size: Any, number: Any, dtype: Any) -> Any:
+    """One number everywhere, in floating point unless another type is given."""
+    return ops.Fill()(FLOAT32 if dtype is None else dtype, tuple(size), number)
+
+
+def like(self: Any, number: Any, dtype: Any) -> Any:
+    """One number everywhere in the shape of another tensor."""
+    return ops.Fill()(self.dtype if dtype is None else dtype, self.shape, number)
+
+
+def new(self: Any, size: Any, number: Any, dtype: Any) -> Any:
+    """One number everywhere in the element type of another tensor."""
+    return ops.Fill()(self.dtype if dtype is None else dtype, tuple(size), number)
+
+
+def overwritten(self: Any, src: Any) -> Any:
+    """The elements of another tensor, broadcast to this one's shape, in its element type."""
+    other = ops.cast(src, self.dtype)
+    return other if other.shape == self.shape else ops.BroadcastTo(self.shape)(other)
+
+
+def filled(self: Any, value: Any) -> Any:
+    """One number everywhere in the place of a tensor."""
+    if isinstance(value, (int, float, bool)):
+        return like(self, value, None)
+    return overwritten(self, value)
+
+
+CREATION = (
+    row("arange.default", f"end, dtype=None, {_PLACE}", lambda end, dtype: counted(0, end, 1, dtype)),
+    row("arange.start", f"start, end, dtype=None, {_PLACE}", lambda start, end, dtype: counted(start, end, 1, dtype)),
+    row("arange.start_step", f"start, end, step=1, dtype=None, {_PLACE}", counted),
+    row("linspace.default", f"start, end, steps, dtype=None, {_PLACE}",
+        lambda start, end, steps, dtype: ops.cast(
+            ops.linspace(start, end, steps), FLOAT32 if dtype is None else dtype)),
+    row("zeros.default", f"size, {_NEW}", lambda size, dtype: floats(size, 0, dtype)),
+    row("ones.default", f"size, {_NEW}", lambda size, dtype: floats(size, 1, dtype)),
+    row("empty.memory_format", f"size, {_FORMAT}", lambda size, dtype: floats(size, 0, dtype)),
+    row("full.default", f"size, fill_value, {_NEW}", all_of),
+    row("zeros_like.default empty_like.default", f"self, {_FORMAT}", lambda self, dtype: like(self, 0, dtype)),
+    row("ones_like.default", f"self, {_FORMAT}", lambda self, dtype: like(self, 1, dtype)),
+    row("full_like.default", f"self, fill_value, {_FORMAT}", like),
+    row("new_zeros.default new_empty.default", f"self, size, {_NEW}",
+        lambda self, size, dtype: new(self, size, 0, dtype)),
+    row("new_ones.default", f"self, size, {_NEW}", lambda self, size, dtype: new(self, size, 1, dtype)),
+    row("new_full.default", f"self, size, fill_value, {_NEW}", new),
+    row("scalar_tensor.default", f"s, {_NEW}", lambda s, dtype: floats((), s, dtype)),
+    row("empty_strided.default", f"size, -stride, {_NEW}", lambda size, dtype: floats(size, 0, dtype)),
+    row("new_empty_strided.default", f"self, size, -stride, {_NEW}",
+        lambda self, size, dtype: new(self, size, 0, dtype)),
+    row("empty_permuted.default", f"size, -physical_layout, {_NEW}", lambda size, dtype: floats(size, 0, dtype)),
+    row("triu_indices.default", f"row, col, offset=0, -dtype=None, {_PLACE}",
+        lambda rows, columns, offset: ops.triu_indices(rows, columns, offset)),
+    row("tril_indices.default", f"row, col, offset=0, -dtype=None, {_PLACE}",
+        lambda rows, columns, offset: ops.tril_indices(rows, columns, offset)),
+    row("eye.default", f"n, dtype=None, {_PLACE}", lambda n, dtype: ops.eye(n, n, FLOAT32 if dtype is None else dtype)),
+    row("eye.m", f"n, m, dtype=None, {_PLACE}", lambda n, m, dtype: ops.eye(n, m, FLOAT32 if dtype is None else dtype)),
+    row("copy.default", "self, src, -non_blocking=False", overwritten),
+    row("fill.Scalar fill.Tensor", "self, value", filled),
+    row("zero.default", "self", lambda self: like(self, 0, None)),
+)  # fmt: skip
+"""Kinds of new tensors."""

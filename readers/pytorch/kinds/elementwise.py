@@ -1,0 +1,192 @@
+"""Kinds that compute every element by itself: arithmetic, comparisons, functions of one number, activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import mint, ops
+from mspc.api.mint.nn import functional
+from mspc.ir.types import BOOL
+from mspc.readers.pytorch.kinds.kind import row
+
+
+def divide(self: Any, other: Any, rounding_mode: Any = None) -> Any:
+    """self / other, of integers floating point, or rounded down or towards zero."""
+    if rounding_mode == "floor":
+        return ops.FloorDiv()(self, other)
+    return ops.div(self, other, rounding_mode=rounding_mode)
+
+
+def power(self: Any, exponent: Any) -> Any:
+    """self to the power of a tensor or a number; squares and roots by operators of their own."""
+    if isinstance(exponent, (int, float)) and self.dtype.is_float:
+        if exponent == 2:
+            return ops.Square()(self)
+        if exponent == 0.5:
+            return ops.Sqrt()(self)
+        if exponent == -0.5:
+            return ops.Rsqrt()(self)
+    return ops.Pow()(self, exponent)
+
+
+def bits(operator: Any, logical: Any, self: Any, other: Any) -> Any:
+    """An operator of bits; of Bool that of truths."""
+    if self.dtype == BOOL:
+        return logical(self, other)
+    return operator(self, other)
+
+
+def among(elements: Any, test_elements: Any, invert: Any) -> Any:
+    """Whether each element is one of others."""
+    others = ops.Reshape()(test_elements, (-1,))
+    met = ops.ReduceAny()(ops.Equal()(ops.ExpandDims()(elements, -1), others), -1)
+    return ops.LogicalNot()(met) if invert else met
+
+
+def inverted(self: Any) -> Any:
+    """Every bit, or truth, the other way."""
+    return ops.LogicalNot()(self) if self.dtype == BOOL else ops.Invert()(self)
+
+
+def clamped(self: Any, min: Any = None, max: Any = None) -> Any:
+    """self within limits, where there are any."""
+    return ops.clamp(self, min, max)
+
+
+def chosen(condition: Any, self: Any, other: Any) -> Any:
+    """self where the condition holds, other elsewhere; all are broadcast."""
+    return ops.where(condition, self, other)
+
+
+def filled(self: Any, mask: Any, value: Any) -> Any:
+    """value where the mask holds."""
+    return ops.masked_fill(self, mask, ops.cast(value, self.dtype))
+
+
+def numbers(self: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
+    """Numbers in the place of what is none."""
+    return ops.nan_to_num(self, 0.0 if nan is None else nan, posinf, neginf)
+
+
+def relu_gradient(grad_output: Any, self: Any, threshold: Any) -> Any:
+    """The gradient where `self` is above the threshold."""
+    return ops.where(ops.Greater()(self, threshold), grad_output, ops.zeros_like(grad_output))
+
+
+ELEMENTWISE = (
+    row("add.Tensor add.Scalar", "self, other, alpha=1", lambda self, other, alpha: mint.add(self, other, alpha=alpha)),
+    row("sub.Tensor sub.Scalar subtract.Tensor", "self, other, alpha=1",
+        lambda self, other, alpha: mint.sub(self, other, alpha=alpha)),
+    row("rsub.Scalar rsub.Tensor", "self, other, alpha=1", lambda self, other, alpha: other - self * alpha),
+    row("mul.Tensor mul.Scalar multiply.Tensor", "self, other", lambda self, other: ops.Mul()(self, other)),
+    row("div.Tensor div.Scalar divide.Tensor", "self, other", divide),
+    row("div.Tensor_mode div.Scalar_mode", "self, other, rounding_mode", divide),
+    row("true_divide.Tensor true_divide.Scalar", "self, other", divide),
+    row("floor_divide.default floor_divide.Scalar", "self, other", lambda self, other: ops.FloorDiv()(self, other)),
+    row("remainder.Tensor remainder.Scalar", "self, other", lambda self, other: ops.FloorMod()(self, other)),
+    row("fmod.Tensor fmod.Scalar", "self, other", ops.fmod),
+    row("pow.Tensor_Scalar pow.Tensor_Tensor", "self, exponent", power),
+    row("pow.Scalar", "self, exponent", lambda self, exponent: ops.Pow()(self, exponent)),
+    row("float_power.Tensor_Scalar", "self, exponent", ops.float_power),
+    row("addcmul.default", "self, tensor1, tensor2, value=1", ops.addcmul),
+    row("addcdiv.default", "self, tensor1, tensor2, value=1", ops.addcdiv),
+    row("lerp.Scalar lerp.Tensor", "self, end, weight", lambda self, end, weight: self + (end - self) * weight),
+    row("maximum.default max.other", "self, other", lambda self, other: ops.Maximum()(self, other)),
+    row("minimum.default min.other", "self, other", lambda self, other: ops.Minimum()(self, other)),
+    row("atan2.default", "self, other", lambda self, other: ops.Atan2()(self, other)),
+    row("eq.Tensor eq.Scalar", "self, other", lambda self, other: ops.Equal()(self, other)),
+    row("ne.Tensor ne.Scalar", "self, other", lambda self, other: ops.NotEqual()(self, other)),
+    row("lt.Tensor lt.Scalar", "self, other", lambda self, other: ops.Less()(self, other)),
+    row("le.Tensor le.Scalar", "self, other", lambda self, other: ops.LessEqual()(self, other)),
+    row("gt.Tensor gt.Scalar", "self, other", lambda self, other: ops.Greater()(self, other)),
+    row("ge.Tensor ge.Scalar", "self, other", lambda self, other: ops.GreaterEqual()(self, other)),
+    row("__and__.Tensor bitwise_and.Tensor bitwise_and.Scalar __and__.Scalar", "self, other",
+        lambda self, other: bits(ops.BitwiseAnd(), ops.LogicalAnd(), self, other)),
+    row("__or__.Tensor bitwise_or.Tensor bitwise_or.Scalar __or__.Scalar", "self, other",
+        lambda self, other: bits(ops.BitwiseOr(), ops.LogicalOr(), self, other)),
+    row("__xor__.Tensor bitwise_xor.Tensor bitwise_xor.Scalar", "self, other",
+        lambda self, other: bits(ops.BitwiseXor(), ops.NotEqual(), self, other)),
+    row("bitwise_not.default", "self", inverted),
+    row("logical_not.default", "self", lambda self: ops.logical_not(ops.cast(self, BOOL))),
+    row("logical_and.default", "self, other", lambda self, other: ops.LogicalAnd()(ops.cast(self, BOOL),
+                                                                                   ops.cast(other, BOOL))),
+    row("logical_or.default", "self, other", lambda self, other: ops.LogicalOr()(ops.cast(self, BOOL),
+                                                                                 ops.cast(other, BOOL))),
+    row("isin.Tensor_Tensor", "elements, test_elements, -assume_unique=False, invert=False", among),
+    row("where.self where.ScalarOther where.ScalarSelf where.Scalar", "condition, self, other", chosen),
+    row("masked_fill.Scalar masked_fill.Tensor", "self, mask, value", filled),
+    row("clamp.default clamp.Tensor clip.default", "self, min=None, max=None", clamped),
+    row("clamp_min.default clamp_min.Tensor", "self, min", clamped),
+    row("clamp_max.default clamp_max.Tensor", "self, max", lambda self, max: clamped(self, None, max)),
+    row("nan_to_num.default", "self, nan=None, posinf=None, neginf=None", numbers),
+    row("neg.default negative.default", "self", lambda self: ops.Neg()(self)),
+    row("abs.default absolute.default", "self", lambda self: ops.Abs()(self)),
+    row("sign.default sgn.default", "self", lambda self: ops.Sign()(self)),
+    row("sqrt.default", "self", lambda self: ops.Sqrt()(self)),
+    row("rsqrt.default", "self", lambda self: ops.Rsqrt()(self)),
+    row("square.default", "self", lambda self: ops.Square()(self)),
+    row("reciprocal.default", "self", lambda self: ops.Reciprocal()(self)),
+    row("exp.default", "self", lambda self: ops.Exp()(self)),
+    row("exp2.default", "self", ops.exp2),
+    row("expm1.default", "self", lambda self: ops.Expm1()(self)),
+    row("log.default", "self", lambda self: ops.Log()(self)),
+    row("log2.default", "self", ops.log2),
+    row("log10.default", "self", ops.log10),
+    row("log1p.default", "self", lambda self: ops.Log1p()(self)),
+    row("sin.default", "self", lambda self: ops.Sin()(self)),
+    row("cos.default", "self", lambda self: ops.Cos()(self)),
+    row("tan.default", "self", lambda self: ops.Tan()(self)),
+    row("asin.default", "self", lambda self: ops.Asin()(self)),
+    row("acos.default", "self", lambda self: ops.ACos()(self)),
+    row("atan.default", "self", lambda self: ops.Atan()(self)),
+    row("sinh.default", "self", lambda self: ops.Sinh()(self)),
+    row("cosh.default", "self", lambda self: ops.Cosh()(self)),
+    row("tanh.default", "self", lambda self: ops.Tanh()(self)),
+    row("erf.default", "self", lambda self: ops.Erf()(self)),
+    row("floor.default", "self", ops.floor),
+    row("ceil.default", "self", ops.ceil),
+    row("round.default", "self", ops.round),
+    row("trunc.default", "self", ops.trunc),
+    row("isnan.default", "self", lambda self: ops.IsNan()(self)),
+    row("isinf.default", "self", lambda self: ops.IsInf()(self)),
+    row("isfinite.default", "self", lambda self: ops.IsFinite()(self)),
+    row("relu.default", "self", lambda self: ops.ReLU()(self)),
+    row("relu6.default", "self", lambda self: ops.ReLU6()(self)),
+    row("silu.default", "self", lambda self: ops.SiLU()(self)),
+    row("sigmoid.default special_expit.default", "self", lambda self: ops.Sigmoid()(self)),
+    row("log_sigmoid.default", "self", functional.logsigmoid),
+    row("gelu.default", "self, approximate='none'", lambda self, approximate: ops.gelu(self, approximate)),
+    row("leaky_relu.default", "self, negative_slope=0.01", ops.leaky_relu),
+    row("elu.default", "self, alpha=1, !scale=1, !input_scale=1", ops.elu),
+    row("celu.default", "self, alpha=1.0", ops.celu),
+    row("selu.default", "self", ops.selu),
+    row("mish.default", "self", ops.mish),
+    row("softplus.default", "self, beta=1, threshold=20", ops.softplus),
+    row("hardtanh.default", "self, min_val=-1, max_val=1",
+        lambda self, min_val, max_val: clamped(self, min_val, max_val)),
+    row("hardswish.default", "self", ops.hardswish),
+    row("hardsigmoid.default", "self", ops.hardsigmoid),
+    row("prelu.default", "self, weight", ops.prelu),
+    row("glu.default", "self, dim=-1", ops.glu),
+    row("threshold.default", "self, threshold, value", ops.threshold),
+    row("hardshrink.default", "self, lambd=0.5", ops.hardshrink),
+    row("softshrink.default", "self, lambd=0.5", ops.softshrink),
+    row("logical_xor.default", "self, other",
+        lambda self, other: ops.NotEqual()(ops.cast(self, BOOL), ops.cast(other, BOOL))),
+    row("acosh.default", "self", lambda self: ops.Acosh()(self)),
+    row("asinh.default", "self", lambda self: ops.Asinh()(self)),
+    row("atanh.default", "self", lambda self: ops.Atanh()(self)),
+    row("erfc.default", "self", lambda self: ops.Erfc()(self)),
+    row("erfinv.default", "self", lambda self: ops.Erfinv()(self)),
+    row("lgamma.default", "self", lambda self: ops.Lgamma()(self)),
+    row("digamma.default", "self", lambda self: ops.Digamma()(self)),
+    row("sinc.default", "self", ops.sinc),
+    row("frac.default", "self", ops.frac),
+    row("hypot.default", "self, other", ops.hypot),
+    row("logaddexp.default", "self, other", ops.logaddexp),
+    row("xlogy.Tensor", "self, other", ops.xlogy),
+    row("isclose.default", "self, other, rtol=1e-05, atol=1e-08, equal_nan=False", ops.isclose),
+    row("logit.default", "self, eps=None", lambda self, eps: ops.logit(self, eps)),
+    row("threshold_backward.default", "grad_output, self, threshold", relu_gradient),
+)  # fmt: skip
+"""Kinds of numbers, one element at a time."""

@@ -1,0 +1,239 @@
+"""Kinds of images: convolutions, pooling and resizing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiValueError
+from mspc.api.mint.nn import functional
+from mspc.readers.pytorch.kinds.kind import row
+from mspc.readers.pytorch.resampling import cubic_weights, filtered_weights
+
+
+def of_number(value: Any) -> Any:
+    """A list of sizes, as a tuple; one alone as it is."""
+    return tuple(value) if isinstance(value, (tuple, list)) else value
+
+
+def convolution(
+    dims: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> Any:
+    """A convolution over one, two or three dimensions, of a batch or of one image."""
+    function = functional.conv1d if dims == 1 else functional.conv2d if dims == 2 else functional.conv3d
+    alone = len(input.shape) == dims + 1
+    x = ops.ExpandDims()(input, 0) if alone else input
+    if dims == 1:
+        steps, sides, apart = _one(stride), _one(padding), _one(dilation)
+    else:
+        steps, sides, apart = _several(stride, dims), _several(padding, dims), _several(dilation, dims)
+    out = function(x, weight, bias, steps, sides, apart, groups)
+    return ops.Squeeze(0)(out) if alone else out
+
+
+def _one(value: Any) -> Any:
+    return value[0] if isinstance(value, (tuple, list)) else value
+
+
+def _several(value: Any, dims: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    sizes = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return sizes * dims if len(sizes) == 1 else sizes
+
+
+def transposed_convolution(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
+) -> Any:
+    """The gradient of a convolution as a function."""
+    return functional.conv_transpose2d(
+        input, weight, bias, of_number(stride), of_number(padding), of_number(output_padding), groups,
+        of_number(dilation))
+
+
+def places_of_grid(theta: Any, size: Any, align_corners: Any) -> Any:
+    """Where the pixels of images of a size are read, [n, h, w, 2], for matrices [n, 2, 3]."""
+    n, _, height, width = size
+    lines = []
+    for count in (width, height):
+        edge = 1.0 if align_corners else (count - 1) / count
+        lines.append(ops.cast(ops.linspace(-edge, edge, count), theta.dtype))
+    x = ops.BroadcastTo((height, width))(ops.ExpandDims()(lines[0], 0))
+    y = ops.BroadcastTo((height, width))(ops.ExpandDims()(lines[1], 1))
+    points = ops.Reshape()(ops.Stack(-1)((x, y, ops.ones_like(x))), (1, height * width, 3))
+    found = ops.matmul(ops.BroadcastTo((n, height * width, 3))(points), ops.Transpose()(theta, (0, 2, 1)))
+    return ops.Reshape()(found, (n, height, width, 2))
+
+
+def any_convolution(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
+    groups: Any
+) -> Any:
+    """A convolution, or the gradient of one, as the core of ATen has it."""
+    if transposed:
+        return transposed_convolution(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return convolution(len(weight.shape) - 2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def greatest(input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any) -> Any:
+    """The greatest element of every window."""
+    return functional.max_pool2d(
+        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
+        ceil_mode)
+
+
+def greatest_with_places(
+    input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+) -> Any:
+    """(the greatest element of every window, its place in the image)."""
+    return functional.max_pool2d(
+        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
+        ceil_mode, True)
+
+
+def averaged(
+    input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: Any, count_include_pad: Any, divisor: Any
+) -> Any:
+    """The mean of every window."""
+    return functional.avg_pool2d(
+        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), ceil_mode,
+        count_include_pad, divisor)
+
+
+def averaged_adaptively(self: Any, output_size: Any) -> Any:
+    """Means of so many windows that cover the image."""
+    sizes = tuple(output_size)
+    if sizes == (1, 1):
+        return ops.ReduceMean(True)(self, (-2, -1))
+    if sizes == self.shape[-2:]:
+        return self
+    return functional.adaptive_avg_pool2d(self, sizes)
+
+
+def averaged_along(self: Any, output_size: Any) -> Any:
+    """Means of so many windows that cover the last dimension."""
+    if _one(output_size) == 1:
+        return ops.ReduceMean(True)(self, -1)
+    return functional.adaptive_avg_pool1d(self, _one(output_size))
+
+
+def resized(input: Any, size: Any, mode: Any, corners: Any, factors: Any) -> Any:
+    """Images in another size."""
+    if size is None:
+        wanted = [n * f for n, f in zip(input.shape[2:], factors, strict=True)]
+        size = tuple([int(n) for n in wanted])
+        if mode != "nearest" and tuple(wanted) != size:
+            raise ApiValueError(f"interpolate: the factors {tuple(factors)} make no whole sizes of {input.shape[2:]}")
+    return ops.interpolate(input, tuple(size), None, mode, corners)
+
+
+def size_of(input: Any, size: Any, factors: Any) -> Any:
+    """Height and width of an image in another size, and the factors that were given."""
+    height, width = input.shape[-2:]
+    by = (None, None) if factors is None else tuple(factors)
+    if size is None:
+        return int(height * by[0]), int(width * by[1]), by
+    return size[0], size[1], by
+
+
+def resized_cubically(input: Any, size: Any, corners: Any, factors: Any) -> Any:
+    """Images in another size, each pixel of four by four neighbours."""
+    height, width, by = size_of(input, size, factors)
+    kind = input.dtype.numpy
+    rows = cubic_weights(input.shape[-2], height, corners, by[0], kind)
+    columns = cubic_weights(input.shape[-1], width, corners, by[1], kind)
+    return ops.matmul(ops.matmul(Tensor(rows), input), ops.Transpose()(Tensor(columns), (1, 0)))
+
+
+def filtered(input: Any, size: Any, kind: Any, corners: Any, factors: Any) -> Any:
+    """Images in another size, through a filter against aliases."""
+    height, width, by = size_of(input, size, factors)
+    dtype = input.dtype.numpy
+    rows = filtered_weights(input.shape[-2], height, kind, dtype, corners, by[0])
+    columns = filtered_weights(input.shape[-1], width, kind, dtype, corners, by[1])
+    return ops.matmul(ops.matmul(Tensor(rows), input), ops.Transpose()(Tensor(columns), (1, 0)))
+
+
+IMAGES = (
+    row("conv1d.default", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
+        lambda *given: convolution(1, *given)),
+    row("conv1d.padding", "input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1",
+        lambda *given: convolution(1, *given)),
+    row("conv2d.default", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
+        lambda *given: convolution(2, *given)),
+    row("conv2d.padding", "input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1",
+        lambda *given: convolution(2, *given)),
+    row("conv3d.default", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
+        lambda *given: convolution(3, *given)),
+    row("conv3d.padding", "input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1",
+        lambda *given: convolution(3, *given)),
+    row("conv_transpose2d.input",
+        "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
+        transposed_convolution),
+    row("conv_transpose1d.default",
+        "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
+        lambda input, weight, bias, stride, padding, more, groups, dilation: ops.Squeeze(-2)(transposed_convolution(
+            ops.ExpandDims()(input, -2), ops.ExpandDims()(weight, -2), bias, (1, _one(stride)), (0, _one(padding)),
+            (0, _one(more)), groups, (1, _one(dilation))))),
+    row("affine_grid_generator.default", "theta, size, align_corners", places_of_grid),
+    row("convolution.default",
+        "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups", any_convolution),
+    row("max_pool2d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False", greatest),
+    row("max_pool2d_with_indices.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
+        greatest_with_places),
+    row("max_pool1d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
+        lambda self, size, stride, padding, dilation, ceil: ops.Squeeze(-2)(greatest(
+            ops.ExpandDims()(self, -2), (1, _one(size)), (1, _one(stride)) if stride else None, (0, _one(padding)),
+            (1, _one(dilation)), ceil))),
+    row("max_pool3d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
+        lambda self, size, stride, padding, dilation, ceil: ops.max_pool3d(
+            self, of_number(size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
+            ceil)),
+    row("avg_pool1d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True",
+        lambda self, size, stride, padding, ceil, counts: functional.avg_pool1d(
+            self, _one(size), _one(stride) if stride else None, _one(padding), ceil, counts)),
+    row("avg_pool3d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, "
+        "divisor_override=None",
+        lambda self, size, stride, padding, ceil, counts, divisor: functional.avg_pool3d(
+            self, of_number(size), of_number(stride) if stride else None, of_number(padding), ceil, counts, divisor)),
+    row("adaptive_avg_pool3d.default _adaptive_avg_pool3d.default", "self, output_size",
+        lambda self, output_size: functional.adaptive_avg_pool3d(self, tuple(output_size))),
+    row("avg_pool2d.default", "self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, "
+        "divisor_override=None", averaged),
+    row("adaptive_avg_pool2d.default _adaptive_avg_pool2d.default", "self, output_size", averaged_adaptively),
+    row("adaptive_avg_pool1d.default", "self, output_size", averaged_along),
+    row("adaptive_max_pool2d.default", "self, output_size",
+        lambda self, output_size: functional.adaptive_max_pool2d(self, tuple(output_size), True)),
+    row("upsample_nearest2d.vec", "input, output_size, scale_factors",
+        lambda input, output_size, scale_factors: resized(input, output_size, "nearest", None, scale_factors)),
+    row("upsample_nearest2d.default", "self, output_size, -scales_h=None, -scales_w=None",
+        lambda self, output_size: resized(self, output_size, "nearest", None, None)),
+    row("upsample_bilinear2d.vec", "input, output_size, align_corners, scale_factors",
+        lambda input, output_size, corners, factors: resized(input, output_size, "bilinear", corners, factors)),
+    row("upsample_bilinear2d.default", "self, output_size, align_corners, -scales_h=None, -scales_w=None",
+        lambda self, output_size, corners: resized(self, output_size, "bilinear", corners, None)),
+    row("upsample_bicubic2d.vec", "input, output_size, align_corners, scale_factors",
+        lambda input, output_size, corners, factors: resized_cubically(input, output_size, corners, factors)),
+    row("_upsample_bilinear2d_aa.vec", "input, output_size, align_corners, scale_factors",
+        lambda input, output_size, corners, factors: filtered(input, output_size, "bilinear", corners, factors)),
+    row("_upsample_bicubic2d_aa.vec", "input, output_size, align_corners, scale_factors",
+        lambda input, output_size, corners, factors: filtered(input, output_size, "bicubic", corners, factors)),
+    row("upsample_bicubic2d.default", "self, output_size, align_corners, -scales_h=None, -scales_w=None",
+        lambda self, output_size, corners: resized_cubically(self, output_size, corners, None)),
+    row("upsample_nearest1d.vec upsample_nearest3d.vec", "input, output_size, scale_factors",
+        lambda input, output_size, scale_factors: resized(input, output_size, "nearest", None, scale_factors)),
+    row("upsample_linear1d.vec", "input, output_size, align_corners, scale_factors",
+        lambda input, output_size, corners, factors: resized(input, output_size, "linear", corners, factors)),
+    row("col2im.default", "self, output_size, kernel_size, dilation, padding, stride",
+        lambda self, output_size, kernel_size, dilation, padding, stride: functional.fold(
+            self, tuple(output_size), tuple(kernel_size), tuple(dilation), tuple(padding), tuple(stride))),
+    row("grid_sampler.default grid_sampler_2d.default", "input, grid, interpolation_mode, padding_mode, align_corners",
+        lambda input, grid, mode, padding, corners: functional.grid_sample(
+            input, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding],
+            corners)),
+    row("im2col.default", "self, kernel_size, dilation, padding, stride",
+        lambda self, kernel_size, dilation, padding, stride: functional.unfold(
+            self, tuple(kernel_size), tuple(dilation), tuple(padding), tuple(stride))),
+)  # fmt: skip
+"""Kinds of images."""

@@ -1,0 +1,107 @@
+"""Kinds that take elements by their places, and put them there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import mint, ops
+from mspc.api.errors import ApiValueError
+from mspc.api.mint.nn import functional
+from mspc.ir.types import BOOL
+from mspc.readers.pytorch.kinds.kind import row
+
+
+def embedding(weight: Any, indices: Any, padding_idx: Any) -> Any:
+    """Rows of a table; the one at padding_idx, from 0, gets no gradient."""
+    return functional.embedding(indices, weight, None if padding_idx < 0 else padding_idx)
+
+
+def places_of(name: str, indices: Any) -> Any:
+    """An index for every dimension: None in ATen's lists takes all of it."""
+    for index in indices:
+        if index is not None and index.dtype == BOOL:
+            raise ApiValueError(f"{name}: a Bool tensor chooses as many elements as its contents say; "
+                                "where(mask, a, b) keeps the shape")
+    return tuple([slice(None) if index is None else index for index in indices])
+
+
+def at_places(self: Any, indices: Any) -> Any:
+    """The elements at places that tensors of integers name."""
+    places = places_of("index", indices)
+    if len(places) == 1:
+        return ops.Gather()(self, places[0], 0)
+    return self[places]
+
+
+def put(self: Any, indices: Any, values: Any, accumulate: Any) -> Any:
+    """The tensor with other elements at the places that tensors of integers, or a Bool one, name."""
+    first = indices[0]
+    if len(indices) == 1 and first is not None and first.dtype == BOOL:
+        rest = len(self.shape) - len(first.shape)
+        if max((1, *values.shape[: max(0, len(values.shape) - rest)])) == 1:
+            mask = ops.Reshape()(first, first.shape + (1,) * rest)
+            row = ops.Reshape()(values, values.shape[max(0, len(values.shape) - rest) :])
+            other = ops.cast(row, self.dtype) + self if accumulate else ops.cast(row, self.dtype)
+            return ops.where(mask, other, self)
+    places_of("index_put", indices)
+    if None in [None if index is None else 0 for index in indices]:
+        raise ApiValueError("index_put: every dimension up to the last one that is indexed needs places")
+    return self.index_put(tuple(indices), ops.cast(values, self.dtype), accumulate)
+
+
+def gathered(self: Any, dim: Any, index: Any) -> Any:
+    """Element by element the one at a place along a dimension."""
+    return mint.gather(self, dim, index)
+
+
+def scattered(self: Any, dim: Any, index: Any, src: Any) -> Any:
+    """The tensor with elements put at places along a dimension."""
+    return mint.scatter(self, dim, index, src)
+
+
+def index_along(source: Any, dim: Any, index: Any) -> Any:
+    """Places along a dimension, said for every element of a tensor."""
+    place = dim % len(source.shape)
+    column = ops.Reshape()(index, tuple([-1 if d == place else 1 for d in range(len(source.shape))]))
+    return ops.BroadcastTo(source.shape)(column)
+
+
+def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, include_self: Any) -> Any:
+    """Elements at places along a dimension, put together with those that are there, or with each other alone."""
+    if reduce == "mean":
+        count = mint.scatter_add(ops.zeros_like(self), dim, index, ops.ones_like(src))
+        total = scattered_with(self, dim, index, src, "sum", include_self)
+        return total / (count + 1 if include_self else ops.Maximum()(count, ops.ones_like(count)))
+    if reduce != "sum":
+        raise ApiValueError(f"scatter_reduce: reduce is {reduce!r}; read are 'sum' and 'mean'")
+    base = self if include_self else mint.scatter(self, dim, index, ops.zeros_like(src))
+    return mint.scatter_add(base, dim, index, src)
+
+
+INDEXING = (
+    row("embedding.default", "weight, indices, padding_idx=-1, !scale_grad_by_freq=False, -sparse=False", embedding),
+    row("index.Tensor", "self, indices", at_places),
+    row("index_put.default _unsafe_index_put.default", "self, indices, values, accumulate=False", put),
+    row("index_select.default", "self, dim, index", mint.index_select),
+    row("gather.default", "self, dim, index, -sparse_grad=False", gathered),
+    row("scatter.src", "self, dim, index, src", scattered),
+    row("scatter.value", "self, dim, index, value", scattered),
+    row("scatter_reduce.two", "self, dim, index, src, reduce, include_self=True", scattered_with),
+    row("index_copy.default", "self, dim, index, source",
+        lambda self, dim, index, source: mint.scatter(self, dim, index_along(source, dim, index), source)),
+    row("index_fill.int_Scalar index_fill.int_Tensor", "self, dim, index, value", ops.index_fill),
+    row("take.default", "self, index", lambda self, index: ops.take(ops.Reshape()(self, (-1,)), index)),
+    row("scatter_add.default", "self, dim, index, src", mint.scatter_add),
+    row("index_add.default", "self, dim, index, source, alpha=1",
+        lambda self, dim, index, source, alpha: mint.index_add(self, dim, index, source, alpha=alpha)),
+    row("one_hot.default", "self, num_classes=-1", functional.one_hot),
+    row("take_along_dim.default", "self, indices, dim=None",
+        lambda self, indices, dim: mint.gather(self, dim, indices)),
+    row("searchsorted.Tensor", "sorted_sequence, self, out_int32=False, right=False, side=None, sorter=None",
+        lambda sorted_sequence, self, out_int32, right, side, sorter: mint.searchsorted(
+            sorted_sequence, self, out_int32=out_int32, right=right, side=side, sorter=sorter)),
+    row("bucketize.Tensor", "self, boundaries, out_int32=False, right=False",
+        lambda self, boundaries, out_int32, right: mint.searchsorted(
+            boundaries, self, out_int32=out_int32, right=right)),
+)  # fmt: skip
+"""Kinds of places."""

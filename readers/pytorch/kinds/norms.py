@@ -1,0 +1,173 @@
+"""Kinds of normalisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.mint.nn import functional
+from mspc.ir.types import FLOAT32
+from mspc.readers.pytorch.kinds.kind import row
+
+
+def softmax(self: Any, dim: Any, dtype: Any = None) -> Any:
+    """exp(x) over its sum along a dimension."""
+    return ops.Softmax(dim)(self if dtype is None else ops.cast(self, dtype))
+
+
+def log_softmax(self: Any, dim: Any, dtype: Any = None) -> Any:
+    """The logarithm of the softmax."""
+    return ops.LogSoftmax(dim)(self if dtype is None else ops.cast(self, dtype))
+
+
+def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
+    """Normalised over the last dimensions."""
+    return functional.layer_norm(input, tuple(normalized_shape), weight, bias, eps)
+
+
+def layer_norm_with_statistics(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
+    """(the normalised tensor, mean, 1 / standard deviation)."""
+    sizes = tuple(normalized_shape)
+    axis = len(input.shape) - len(sizes)
+    scale = ops.ones(sizes, input.dtype) if weight is None else weight
+    shift = ops.zeros(sizes, input.dtype) if bias is None else bias
+    out, mean, variance = ops.LayerNorm(axis, axis, eps)(input, scale, shift)
+    return out, mean, ops.Rsqrt()(variance + eps)
+
+
+def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+    """x over the root of the mean of its squares along the last dimensions, times a weight."""
+    sizes = tuple(normalized_shape)
+    scale = ops.ones(sizes, input.dtype) if weight is None else weight
+    small = 1.1920928955078125e-07 if eps is None else eps
+    if len(sizes) == 1:
+        out, _ = ops.RmsNorm(small)(input, scale)
+        return out
+    dims = tuple(range(len(input.shape) - len(sizes), len(input.shape)))
+    return input * ops.Rsqrt()(ops.ReduceMean(True)(ops.Square()(input), dims) + small) * scale
+
+
+def batch_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
+) -> Any:
+    """(every channel normalised, the new running mean, the new running variance); by the batch's statistics in
+    training, else by the running ones, which then stay."""
+    channels = (input.shape[1],)
+    scale = ops.ones(channels, input.dtype) if weight is None else weight
+    shift = ops.zeros(channels, input.dtype) if bias is None else bias
+    mean = ops.zeros(channels, input.dtype) if running_mean is None else running_mean
+    variance = ops.ones(channels, input.dtype) if running_var is None else running_var
+    return ops.batch_norm(input, mean, variance, scale, shift, training, momentum, eps), None, None
+
+
+def batch_norm_new(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
+) -> Any:
+    """(every channel normalised, the mean and 1 / standard deviation that were used, new running mean and variance),
+    without a change of anything."""
+    if not training:
+        found = batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+        return found[0], running_mean, ops.Rsqrt()(running_var + eps), running_mean, running_var
+    dims = tuple([d for d in range(len(input.shape)) if d != 1])
+    channels = (1, input.shape[1]) + (1,) * (len(input.shape) - 2)
+    mean = ops.ReduceMean()(input, dims)
+    centred = input - ops.Reshape()(mean, channels)
+    variance = ops.ReduceMean()(ops.Square()(centred), dims)
+    scale = ops.Rsqrt()(variance + eps)
+    out = centred * ops.Reshape()(scale, channels)
+    if weight is not None:
+        out = out * ops.Reshape()(weight, channels)
+    if bias is not None:
+        out = out + ops.Reshape()(bias, channels)
+    count = input.size // input.shape[1]
+    unbiased = variance * (count / max(1, count - 1))
+    return (
+        out, mean, scale, running_mean * (1 - momentum) + ops.stop_gradient(mean) * momentum,
+        running_var * (1 - momentum) + ops.stop_gradient(unbiased) * momentum,
+    )
+
+
+def batch_norm_with_statistics(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any, momentum: Any, eps: Any
+) -> Any:
+    """(every channel normalised, the mean and 1 / standard deviation that were used, the new running ones)."""
+    out, mean, scale, new_mean, new_variance = batch_norm_new(
+        input, weight, bias, running_mean, running_var, training, momentum, eps)
+    if not training:
+        return out, mean, scale, None, None
+    return out, mean, scale, new_mean, new_variance
+
+
+def group_norm_with_statistics(input: Any, weight: Any, bias: Any, group: Any, eps: Any) -> Any:
+    """(groups of channels normalised, their means, 1 / their standard deviations)."""
+    rows = ops.Reshape()(input, (input.shape[0], group, -1))
+    mean = ops.ReduceMean()(rows, -1)
+    variance = ops.ReduceMean()(ops.Square()(rows - ops.ExpandDims()(mean, -1)), -1)
+    return functional.group_norm(input, group, weight, bias, eps), mean, ops.Rsqrt()(variance + eps)
+
+
+def cosine_similarity(x1: Any, x2: Any, dim: Any, eps: Any) -> Any:
+    """The product of two tensors along a dimension over their lengths, which count as eps at least."""
+    lengths = [ops.clamp(ops.vector_norm(x, 2, dim, True), eps) for x in (x1, x2)]
+    return ops.ReduceSum()((x1 / lengths[0]) * (x2 / lengths[1]), dim)
+
+
+def weight_norm(v: Any, g: Any, dim: Any) -> Any:
+    """The direction of v, slice by slice along a dimension, with the length g."""
+    others = tuple([d for d in range(len(v.shape)) if d != dim % len(v.shape)])
+    return v * (g / ops.Sqrt()(ops.ReduceSum(True)(ops.Square()(v), others)))
+
+
+def instance_norm(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: Any, momentum: Any,
+    eps: Any,
+) -> Any:  # fmt: skip
+    """(every channel of every image normalised by itself, new running statistics, the means of those of the images); by
+    the running ones where the input's are not used."""
+    if not use_input_stats:
+        return batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+    out = functional.group_norm(input, input.shape[1], weight, bias, eps)
+    if running_mean is None:
+        return out, None, None
+    rows = ops.stop_gradient(ops.Reshape()(input, (*input.shape[:2], -1)))
+    mean = ops.ReduceMean(True)(rows, -1)
+    count = rows.shape[-1]
+    variance = ops.ReduceSum()(ops.Square()(rows - mean), -1) / max(1, count - 1)
+    new_mean = running_mean * (1 - momentum) + ops.ReduceMean()(ops.Squeeze(-1)(mean), 0) * momentum
+    return out, new_mean, running_var * (1 - momentum) + ops.ReduceMean()(variance, 0) * momentum
+
+
+NORMS = (
+    row("softmax.int", "self, dim, dtype=None", softmax),
+    row("_softmax.default", "self, dim, half_to_float",
+        lambda self, dim, half_to_float: softmax(self, dim, FLOAT32 if half_to_float else None)),
+    row("_safe_softmax.default", "self, dim, dtype=None", softmax),
+    row("log_softmax.int", "self, dim, dtype=None", log_softmax),
+    row("_log_softmax.default", "self, dim, half_to_float",
+        lambda self, dim, half_to_float: log_softmax(self, dim, FLOAT32 if half_to_float else None)),
+    row("layer_norm.default", "input, normalized_shape, weight=None, bias=None, eps=1e-05, -cudnn_enable=True",
+        layer_norm),
+    row("native_layer_norm.default", "input, normalized_shape, weight, bias, eps", layer_norm_with_statistics),
+    row("rms_norm.default", "input, normalized_shape, weight=None, eps=None", rms_norm),
+    row("group_norm.default", "input, num_groups, weight=None, bias=None, eps=1e-05, -cudnn_enabled=True",
+        functional.group_norm),
+    row("batch_norm.default",
+        "input, weight, bias, running_mean, running_var, training, momentum, eps, -cudnn_enabled=True", batch_norm,
+        writes="running_mean running_var"),
+    row("_native_batch_norm_legit.default",
+        "input, weight, bias, running_mean, running_var, training, momentum, eps", batch_norm_with_statistics,
+        writes="running_mean running_var"),
+    row("_native_batch_norm_legit_functional.default",
+        "input, weight, bias, running_mean, running_var, training, momentum, eps", batch_norm_new),
+    row("_native_batch_norm_legit_no_training.default",
+        "input, weight, bias, running_mean, running_var, momentum, eps",
+        lambda input, weight, bias, mean, variance, momentum, eps: (
+            *batch_norm(input, weight, bias, mean, variance, False, momentum, eps)[:1], None, None)),
+    row("native_group_norm.default", "input, weight, bias, -N, -C, -HxW, group, eps", group_norm_with_statistics),
+    row("cosine_similarity.default", "x1, x2, dim=1, eps=1e-08", cosine_similarity),
+    row("_weight_norm.default", "v, g, dim=0", weight_norm),
+    row("instance_norm.default",
+        "input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, -cudnn_enabled",
+        instance_norm, writes="running_mean running_var"),
+)  # fmt: skip
+"""Kinds of normalisations."""

@@ -1,0 +1,150 @@
+"""Kinds that make one number of several: sums, means, extrema, and running ones; also orders and counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import mint, ops
+from mspc.ir.types import BOOL, INT64
+from mspc.readers.pytorch.kinds.kind import row
+
+
+def typed(self: Any, dtype: Any) -> Any:
+    """In another element type, where one is given."""
+    return self if dtype is None else ops.cast(self, dtype)
+
+
+def axes(dim: Any) -> Any:
+    """Dimensions as operators take them: none are all."""
+    return () if dim is None else dim if isinstance(dim, int) else tuple(dim)
+
+
+def total(self: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Any:
+    """The sum; integers and Bool add up to Int64."""
+    x = ops.cast(self, INT64) if dtype is None and not self.dtype.is_float else typed(self, dtype)
+    return ops.ReduceSum(keepdim)(x, axes(dim))
+
+
+def mean(self: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Any:
+    """The mean."""
+    return ops.ReduceMean(keepdim)(typed(self, dtype), axes(dim))
+
+
+def spread(self: Any, dim: Any, correction: Any, keepdim: Any) -> Any:
+    """The variance, with so much less than their number as divisor."""
+    return ops.var(self, None if dim is None else axes(dim), 1 if correction is None else int(correction), keepdim)
+
+
+def extreme(operator: Any, self: Any, dim: Any, keepdim: Any) -> Any:
+    """(the extrema along a dimension, their places)."""
+    return operator()(self, dim, keepdim)
+
+
+def vector_norm(self: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any = None) -> Any:
+    """The norm of what lies along dimensions."""
+    return ops.vector_norm(typed(self, dtype), ord, None if dim is None else axes(dim), keepdim)
+
+
+def differences(self: Any, n: Any, dim: Any, prepend: Any, append: Any) -> Any:
+    """Differences of neighbours along a dimension, n times."""
+    return ops.diff(self, n, dim, prepend, append)
+
+
+def running_sum(self: Any, dim: Any, dtype: Any) -> Any:
+    """Sums of what is so far along a dimension; integers and Bool add up to Int64."""
+    return mint.cumsum(self, dim, dtype)
+
+
+def in_order(self: Any, dim: Any, descending: Any, stable: Any = None) -> Any:
+    """(sorted elements, their places)."""
+    return ops.SortExt()(self, dim, descending, True)
+
+
+def log_total(self: Any, dim: Any, keepdim: Any) -> Any:
+    """log(sum(exp(x)))."""
+    return ops.logsumexp(self, axes(dim), keepdim)
+
+
+def counts(self: Any, bins: Any, min: Any, max: Any) -> Any:
+    """How many elements lie in each of so many equal parts of min to max; of the last part the end belongs to it."""
+    if min >= max:
+        return ops.cast(ops.histc(self, bins, min, max), self.dtype)
+    x = ops.Reshape()(self, (-1, 1))
+    place = ops.Floor()((x - min) * (bins / (max - min)))
+    place = ops.where(ops.Equal()(x, max), ops.full_like(place, bins - 1), place)
+    parts = ops.cast(ops.arange(0, bins, 1), place.dtype)
+    return ops.cast(ops.ReduceSum()(ops.cast(ops.Equal()(place, parts), INT64), 0), self.dtype)
+
+
+REDUCTIONS = (
+    row("sum.default", "self, dtype=None", lambda self, dtype: total(self, None, False, dtype)),
+    row("sum.dim_IntList", "self, dim, keepdim=False, dtype=None", total),
+    row("mean.default", "self, dtype=None", lambda self, dtype: mean(self, None, False, dtype)),
+    row("mean.dim", "self, dim, keepdim=False, dtype=None", mean),
+    row("prod.default", "self, dtype=None", lambda self, dtype: ops.prod(self, None, False, dtype)),
+    row("prod.dim_int", "self, dim, keepdim=False, dtype=None", ops.prod),
+    row("var.correction", "self, dim=None, correction=None, keepdim=False", spread),
+    row("var.dim", "self, dim, unbiased=True, keepdim=False",
+        lambda self, dim, unbiased, keepdim: spread(self, dim, int(unbiased), keepdim)),
+    row("var.default", "self, unbiased=True", lambda self, unbiased: spread(self, None, int(unbiased), False)),
+    row("std.correction", "self, dim=None, correction=None, keepdim=False",
+        lambda self, dim, correction, keepdim: ops.Sqrt()(spread(self, dim, correction, keepdim))),
+    row("std.dim", "self, dim, unbiased=True, keepdim=False",
+        lambda self, dim, unbiased, keepdim: ops.Sqrt()(spread(self, dim, int(unbiased), keepdim))),
+    row("std.default", "self, unbiased=True",
+        lambda self, unbiased: ops.Sqrt()(spread(self, None, int(unbiased), False))),
+    row("var_mean.correction", "self, dim=None, correction=None, keepdim=False",
+        lambda self, dim, correction, keepdim: (spread(self, dim, correction, keepdim), mean(self, dim, keepdim))),
+    row("var_mean.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim: (
+        spread(self, dim, int(unbiased), keepdim), mean(self, dim, keepdim))),
+    row("std_mean.correction", "self, dim=None, correction=None, keepdim=False",
+        lambda self, dim, correction, keepdim: (
+            ops.Sqrt()(spread(self, dim, correction, keepdim)), mean(self, dim, keepdim))),
+    row("amax.default", "self, dim=(), keepdim=False",
+        lambda self, dim, keepdim: ops.ReduceMax(keepdim)(self, axes(dim))),
+    row("amin.default", "self, dim=(), keepdim=False",
+        lambda self, dim, keepdim: ops.ReduceMin(keepdim)(self, axes(dim))),
+    row("max.default", "self", lambda self: ops.ReduceMax()(self)),
+    row("min.default", "self", lambda self: ops.ReduceMin()(self)),
+    row("max.dim", "self, dim, keepdim=False", lambda self, dim, keepdim: extreme(ops.MaxDim, self, dim, keepdim)),
+    row("min.dim", "self, dim, keepdim=False", lambda self, dim, keepdim: extreme(ops.MinDim, self, dim, keepdim)),
+    row("argmax.default", "self, dim=None, keepdim=False", mint.argmax),
+    row("argmin.default", "self, dim=None, keepdim=False", mint.argmin),
+    row("all.default", "self", lambda self: ops.ReduceAll()(ops.cast(self, BOOL))),
+    row("any.default", "self", lambda self: ops.ReduceAny()(ops.cast(self, BOOL))),
+    row("all.dim", "self, dim, keepdim=False",
+        lambda self, dim, keepdim: ops.ReduceAll(keepdim)(ops.cast(self, BOOL), axes(dim))),
+    row("all.dims", "self, dim=None, keepdim=False",
+        lambda self, dim, keepdim: ops.ReduceAll(keepdim)(ops.cast(self, BOOL), axes(dim))),
+    row("any.dim", "self, dim, keepdim=False",
+        lambda self, dim, keepdim: ops.ReduceAny(keepdim)(ops.cast(self, BOOL), axes(dim))),
+    row("any.dims", "self, dim=None, keepdim=False",
+        lambda self, dim, keepdim: ops.ReduceAny(keepdim)(ops.cast(self, BOOL), axes(dim))),
+    row("norm.ScalarOpt_dim", "self, p, dim, keepdim=False", vector_norm),
+    row("linalg_vector_norm.default", "self, ord=2, dim=None, keepdim=False, dtype=None", vector_norm),
+    row("linalg_norm.default", "self, ord=None, dim=None, keepdim=False, dtype=None",
+        lambda self, order, dim, keepdim, dtype: vector_norm(self, 2 if order is None else order, dim, keepdim, dtype)),
+    row("norm.Scalar", "self, p=2", lambda self, p: vector_norm(self, p, None, False)),
+    row("median.dim", "self, dim, keepdim=False", mint.median),
+    row("kthvalue.default", "self, k, dim=-1, keepdim=False", mint.kthvalue),
+    row("cummax.default", "self, dim", mint.cummax),
+    row("cummin.default", "self, dim", mint.cummin),
+    row("nansum.default", "self, dim=None, keepdim=False, dtype=None",
+        lambda self, dim, keepdim, dtype: mint.nansum(self, dim, keepdim, dtype=dtype)),
+    row("logsumexp.default", "self, dim, keepdim=False", log_total),
+    row("cumsum.default", "self, dim, dtype=None", running_sum),
+    row("cumprod.default", "self, dim, dtype=None", mint.cumprod),
+    row("diff.default", "self, n=1, dim=-1, prepend=None, append=None", differences),
+    row("sort.default", "self, dim=-1, descending=False", in_order),
+    row("sort.stable", "self, stable, dim=-1, descending=False",
+        lambda self, stable, dim, descending: in_order(self, dim, descending)),
+    row("argsort.default", "self, dim=-1, descending=False",
+        lambda self, dim, descending: in_order(self, dim, descending)[1]),
+    row("argsort.stable", "self, stable, dim=-1, descending=False",
+        lambda self, stable, dim, descending: in_order(self, dim, descending)[1]),
+    row("topk.default", "self, k, dim=-1, largest=True, sorted=True", mint.topk),
+    row("histc.default", "self, bins=100, min=0, max=0", counts),
+    row("bincount.default", "self, weights=None, minlength=0", mint.bincount),
+    row("count_nonzero.default", "self, dim=None", mint.count_nonzero),
+)  # fmt: skip
+"""Kinds of sums, extrema and orders."""

@@ -1,0 +1,299 @@
+"""Kinds that give elements other places: shapes, orders of dimensions, parts, and tensors side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mspc.api import mint, ops
+from mspc.api.errors import ApiValueError
+from mspc.api.mint.nn import functional
+from mspc.readers.pytorch.kinds.kind import row
+
+
+def reshaped(self: Any, shape: Any) -> Any:
+    """The same elements in another shape; one size may be -1."""
+    sizes = tuple(shape)
+    return self if sizes == self.shape else ops.Reshape()(self, sizes)
+
+
+def as_before(base: Any, new: Any, *others: Any) -> Any:
+    """The elements in the shape of what they come from."""
+    return reshaped(new, base.shape)
+
+
+def expanded(self: Any, size: Any) -> Any:
+    """Dimensions of size 1 repeated, and new ones in front; -1 keeps a size."""
+    sizes, rank = tuple(size), len(self.shape)
+    front = len(sizes) - rank
+    full = tuple([self.shape[i - front] if n == -1 else n for i, n in enumerate(sizes)])
+    if full == self.shape:
+        return self
+    return ops.BroadcastTo(full)(self)
+
+
+def spread_out(tensors: Any) -> Any:
+    """All tensors in the one shape that they are broadcast to."""
+    rank = max([len(x.shape) for x in tensors])
+    padded = [(1,) * (rank - len(x.shape)) + x.shape for x in tensors]
+    full = [max([shape[d] for shape in padded]) for d in range(rank)]
+    return [expanded(x, full) for x in tensors]
+
+
+def exchanged(self: Any, dim0: Any, dim1: Any) -> Any:
+    """Two dimensions exchanged."""
+    if not self.shape:
+        return self
+    return mint.transpose(self, dim0, dim1)
+
+
+def exchanged_back(base: Any, new: Any, dim0: Any, dim1: Any) -> Any:
+    """What `exchanged` did, undone."""
+    return exchanged(new, dim0, dim1)
+
+
+def transposed(self: Any) -> Any:
+    """A matrix with its dimensions exchanged; a vector as it is."""
+    return exchanged(self, 0, 1) if len(self.shape) == 2 else self
+
+
+def transposed_back(base: Any, new: Any) -> Any:
+    """What `transposed` did, undone."""
+    return transposed(new)
+
+
+def permuted(self: Any, dims: Any) -> Any:
+    """Dimensions in another order."""
+    rank = len(self.shape)
+    order = tuple([d % rank for d in dims])
+    return self if order == tuple(range(rank)) else ops.Transpose()(self, order)
+
+
+def permuted_back(base: Any, new: Any, dims: Any) -> Any:
+    """What `permuted` did, undone."""
+    rank = len(base.shape)
+    order = [d % rank for d in dims]
+    return permuted(new, tuple([order.index(d) for d in range(rank)]))
+
+
+def unsqueezed(self: Any, dim: Any) -> Any:
+    """A new dimension of size 1."""
+    return ops.ExpandDims()(self, dim)
+
+
+def squeezed(self: Any, dim: Any = None) -> Any:
+    """Without dimensions of size 1: all, or those that are named, where they have that size."""
+    rank = len(self.shape)
+    named = tuple(range(rank)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    left = [d % rank for d in named] if rank else []
+    return reshaped(self, tuple([n for d, n in enumerate(self.shape) if d not in left or n != 1]))
+
+
+def flattened(self: Any, start_dim: Any, end_dim: Any) -> Any:
+    """Dimensions start_dim to end_dim made one."""
+    rank = len(self.shape)
+    if rank == 0:
+        return reshaped(self, (1,))
+    first, last = start_dim % rank, end_dim % rank
+    count = 1
+    for n in self.shape[first : last + 1]:
+        count = count * n
+    return reshaped(self, (*self.shape[:first], count, *self.shape[last + 1 :]))
+
+
+def unflattened(self: Any, dim: Any, sizes: Any) -> Any:
+    """One dimension made several."""
+    place = dim % len(self.shape)
+    return reshaped(self, (*self.shape[:place], *sizes, *self.shape[place + 1 :]))
+
+
+def _bounds(size: int, start: Any, end: Any) -> Any:
+    """Where a part of a dimension begins and ends."""
+    first = 0 if start is None else start
+    last = size if end is None or end > size else end
+    first = max(0, first + size) if first < 0 else min(first, size)
+    last = max(0, last + size) if last < 0 else last
+    return first, max(first, last)
+
+
+def part(self: Any, dim: Any, start: Any, end: Any, step: Any) -> Any:
+    """Every `step`-th element of a dimension from `start` to `end`."""
+    rank = len(self.shape)
+    place = dim % rank
+    first, last = _bounds(self.shape[place], start, end)
+    if first == 0 and last == self.shape[place] and step == 1:
+        return self
+    begin = tuple([first if d == place else 0 for d in range(rank)])
+    behind = tuple([last if d == place else n for d, n in enumerate(self.shape)])
+    steps = tuple([step if d == place else 1 for d in range(rank)])
+    return ops.StridedSlice()(self, begin, behind, steps)
+
+
+def part_replaced(base: Any, new: Any, dim: Any, start: Any, end: Any, step: Any) -> Any:
+    """The tensor with a part of a dimension replaced."""
+    place = dim % len(base.shape)
+    size = base.shape[place]
+    first, last = _bounds(size, start, end)
+    new = ops.cast(new, base.dtype)
+    if first == 0 and last == size and step == 1:
+        return new
+    if step == 1:
+        pieces = (part(base, place, 0, first, 1), new, part(base, place, last, size, 1))
+        return ops.Concat(place)([piece for piece in pieces if piece.shape[place]])
+    rows = ops.unstack(base, place)
+    others = ops.unstack(new, place)
+    chosen = [n for n in range(first, last, step)]
+    return ops.Stack(place)([others[chosen.index(n)] if n in chosen else rows[n] for n in range(size)])
+
+
+def selected(self: Any, dim: Any, index: Any) -> Any:
+    """One place of a dimension, which is left out then."""
+    place = dim % len(self.shape)
+    at = index + self.shape[place] if index < 0 else index
+    return reshaped(part(self, place, at, at + 1, 1), (*self.shape[:place], *self.shape[place + 1 :]))
+
+
+def selected_replaced(base: Any, new: Any, dim: Any, index: Any) -> Any:
+    """The tensor with one place of a dimension replaced."""
+    place = dim % len(base.shape)
+    at = index + base.shape[place] if index < 0 else index
+    return part_replaced(base, ops.ExpandDims()(new, place), place, at, at + 1, 1)
+
+
+def split_at(self: Any, split_size: Any, dim: Any) -> Any:
+    """Parts of a dimension: of one size, the last one of what is left, or of the sizes listed."""
+    sizes = split_size if isinstance(split_size, int) else list(split_size)
+    if isinstance(sizes, int) and sizes >= self.shape[dim]:
+        return (self,)
+    return ops.split(self, sizes, dim)
+
+
+def chunks_of(self: Any, chunks: Any, dim: Any) -> Any:
+    """So many parts of a dimension, or fewer."""
+    size = self.shape[dim]
+    return split_at(self, (size + chunks - 1) // chunks, dim)
+
+
+def repeated(self: Any, repeats: Any) -> Any:
+    """The tensor so many times along every dimension; there may be new ones in front."""
+    front = (1,) * (len(repeats) - len(self.shape))
+    return ops.tile(reshaped(self, (*front, *self.shape)), tuple(repeats))
+
+
+def joined(tensors: Any, dim: Any) -> Any:
+    """Tensors one after another; empty vectors, which ATen takes beside any shape, are left out."""
+    kept = [x for x in tensors if x.shape != (0,)]
+    return kept[0] if len(kept) == 1 else ops.Concat(dim)(kept)
+
+
+def with_margins(self: Any, pad: Any, mode: Any, value: Any) -> Any:
+    """The tensor with margins, pairs (before, behind) from the last dimension on; negative ones cut."""
+    if mode != "constant":
+        return ops.pad(self, tuple(pad), mode)
+    rank = len(self.shape)
+    x = self
+    for number in range(len(pad) // 2):
+        before, behind = pad[2 * number], pad[2 * number + 1]
+        dim = rank - 1 - number
+        if before < 0 or behind < 0:
+            x = part(x, dim, max(0, -before), x.shape[dim] + min(0, behind), 1)
+    sides = tuple([max(0, n) for n in pad])
+    if not any(sides):
+        return x
+    return ops.pad(x, sides, "constant", 0 if value is None else value)
+
+
+def strided(self: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
+    """The elements in another shape, where the strides are those of elements that follow each other.
+
+    Raises:
+        ValueError: they are others.
+    """
+    step = 1
+    whole = not storage_offset
+    for d in range(len(size) - 1, -1, -1):
+        whole = whole and (size[d] == 1 or stride[d] == step)
+        step = step * size[d]
+    if not whole or step != self.size:
+        raise ApiValueError(f"as_strided: sizes {tuple(size)} with strides {tuple(stride)} are no other shape of all "
+                            f"elements of {self.shape}, which alone is read")
+    return reshaped(self, size)
+
+
+def windows(self: Any, dimension: Any, size: Any, step: Any) -> Any:
+    """Parts of `size` elements of a dimension, `step` apart, which lie along a new last dimension."""
+    place = dimension % len(self.shape)
+    starts = [n for n in range(0, self.shape[place] - size + 1, step)]
+    pieces = [ops.movedim(part(self, place, n, n + size, 1), place, -1) for n in starts]
+    return ops.Stack(place)(pieces)
+
+
+SHAPES = (
+    row("view.default _unsafe_view.default view_copy.default", "self, size", reshaped, as_before),
+    row("reshape.default", "self, shape", reshaped, as_before),
+    row("view_as.default reshape_as.default", "self, other",
+        lambda self, other: reshaped(self, other.shape), as_before),
+    row("expand.default expand_copy.default", "self, size, -implicit=False", expanded),
+    row("expand_as.default", "self, other", lambda self, other: expanded(self, other.shape)),
+    row("broadcast_to.default", "self, size", expanded),
+    row("broadcast_tensors.default", "tensors", spread_out),
+    row("transpose.int swapdims.default", "self, dim0, dim1", exchanged, exchanged_back),
+    row("swapaxes.default", "self, axis0, axis1", exchanged, exchanged_back),
+    row("t.default numpy_T.default", "self", transposed, transposed_back),
+    row("mT.default adjoint.default", "self", lambda self: exchanged(self, -2, -1),
+        lambda base, new: exchanged(new, -2, -1)),
+    row("permute.default", "self, dims", permuted, permuted_back),
+    row("movedim.int movedim.intlist moveaxis.int moveaxis.intlist", "self, source, destination", ops.movedim,
+        lambda base, new, source, destination: ops.movedim(new, destination, source)),
+    row("unsqueeze.default", "self, dim", unsqueezed, as_before),
+    row("squeeze.default", "self", squeezed, as_before),
+    row("squeeze.dim squeeze.dims", "self, dim", squeezed, as_before),
+    row("flatten.using_ints", "self, start_dim=0, end_dim=-1", flattened, as_before),
+    row("unflatten.int", "self, dim, sizes", unflattened, as_before),
+    row("_reshape_alias.default", "self, size, -stride", reshaped, as_before),
+    row("as_strided.default", "self, size, stride, storage_offset=None", strided, as_before),
+    row("ravel.default", "self", lambda self: reshaped(self, (-1,)), as_before),
+    row("hstack.default", "tensors", lambda tensors: ops.hstack(tensors)),
+    row("vstack.default", "tensors", lambda tensors: ops.vstack(tensors)),
+    row("dstack.default", "tensors", lambda tensors: ops.dstack(tensors)),
+    row("tensor_split.sections", "self, sections, dim=0", ops.tensor_split),
+    row("diag_embed.default", "self, offset=0, dim1=-2, dim2=-1", ops.diag_embed),
+    row("diag.default", "self, diagonal=0", mint.diag),
+    row("fliplr.default", "self", lambda self: ops.flip(self, (1,))),
+    row("reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default", "self, padding",
+        lambda self, padding: ops.pad(self, tuple(padding), "reflect")),
+    row("replication_pad1d.default replication_pad2d.default replication_pad3d.default", "self, padding",
+        lambda self, padding: ops.pad(self, tuple(padding), "replicate")),
+    row("slice.Tensor", "self, dim=0, start=None, end=None, step=1", part, part_replaced),
+    row("narrow.default", "self, dim, start, length", mint.narrow,
+        lambda base, new, dim, start, length: part_replaced(base, new, dim, start, start + length, 1)),
+    row("select.int", "self, dim, index", selected, selected_replaced),
+    row("slice_scatter.default", "self, src, dim=0, start=None, end=None, step=1", part_replaced),
+    row("select_scatter.default", "self, src, dim, index", selected_replaced),
+    row("split.Tensor", "self, split_size, dim=0", split_at),
+    row("split.sizes", "self, split_size, dim=0", split_at),
+    row("split_with_sizes.default", "self, split_sizes, dim=0", split_at),
+    row("chunk.default", "self, chunks, dim=0", chunks_of),
+    row("unbind.int", "self, dim=0", lambda self, dim: ops.unstack(self, dim)),
+    row("cat.default concat.default", "tensors, dim=0", joined),
+    row("stack.default", "tensors, dim=0", lambda tensors, dim: ops.Stack(dim)(tensors)),
+    row("repeat.default", "self, repeats", repeated),
+    row("tile.default", "self, dims", repeated),
+    row("repeat_interleave.self_int", "self, repeats, dim=None, -output_size=None", ops.repeat_interleave),
+    row("flip.default", "self, dims", lambda self, dims: ops.flip(self, tuple(dims))),
+    row("roll.default", "self, shifts, dims=()",
+        lambda self, shifts, dims: ops.roll(self, tuple(shifts), tuple(dims) if dims else None)),
+    row("tril.default", "self, diagonal=0", ops.tril),
+    row("triu.default", "self, diagonal=0", ops.triu),
+    row("diagonal.default", "self, offset=0, dim1=0, dim2=1", ops.diagonal),
+    row("pad.default", "self, pad, mode='constant', value=None", with_margins),
+    row("constant_pad_nd.default", "self, pad, value=0",
+        lambda self, pad, value: with_margins(self, pad, "constant", value)),
+    row("unfold.default", "self, dimension, size, step", windows),
+    row("pixel_shuffle.default", "self, upscale_factor", functional.pixel_shuffle),
+    row("pixel_unshuffle.default", "self, downscale_factor", ops.pixel_unshuffle),
+    row("channel_shuffle.default native_channel_shuffle.default", "self, groups", ops.channel_shuffle),
+    row("meshgrid.indexing", "tensors, indexing",
+        lambda tensors, indexing: ops.meshgrid(*tensors, indexing=indexing)),
+    row("meshgrid.default", "tensors", lambda tensors: ops.meshgrid(*tensors, indexing="ij")),
+)  # fmt: skip
+"""Kinds of shapes and places."""

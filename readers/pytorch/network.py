@@ -1,0 +1,124 @@
+"""An exported program as a cell: its parameters and buffers under the module's names, and what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mspc.api.common.initial_values import InitialValue, initial_value
+from mspc.api.common.initializers import Normal
+from mspc.api.common.parameter import Parameter
+from mspc.api.common.stored_value import StoredValue
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
+from mspc.api.nn.cell import Cell
+from mspc.ir.nearest import did_you_mean
+from mspc.ir.types import TensorType
+from mspc.readers.pytorch.evaluation import Evaluator, evaluated
+from mspc.readers.pytorch.program import ExportedProgram, ProgramInput, ProgramOutput
+from mspc.readers.pytorch.unknown_kinds import check_kinds
+from mspc.readers.pytorch.written_values import written_inputs
+
+_DEVIATION = 0.02
+"""Of the normal numbers that take the place of weights that are not in the file."""
+
+
+class ImportedNetwork(Cell):
+    """What an exported program of PyTorch computes.
+
+    Parameters and persistent buffers have the module's names and are read out of the file when a run needs them;
+    weights that are not there are drawn. Two names of one tensor are one parameter.
+
+    Args: program: with numbers for all of its sizes. returns: which of the results, by its path in what `forward`
+        returns (`loss`, `logits`, `0`); None for all: one as it is, several as a tuple.
+
+    Raises:
+        MspcError: the program has kinds that are not known, all of which are named; it returns nothing of that path.
+    """
+
+    is_imported = True
+    """The front end asks the cell what it computes, and reads no `construct`."""
+
+    def __init__(self, program: ExportedProgram, returns: str | None = None) -> None:
+        super().__init__()
+        check_kinds(program)
+        object.__setattr__(self, "program", program)
+        names = tuple(each.qualified for each in program.inputs if each.kind == "user")
+        object.__setattr__(self, "argument_names", names)
+        object.__setattr__(self, "held", self._held(program))
+        object.__setattr__(self, "results", _results(program, returns))
+
+    def _held(self, program: ExportedProgram) -> dict[str, Tensor]:
+        """The parameters, buffers and constants by the names of their values in the graph."""
+        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
+        written = written_inputs(program)
+        for each in program.inputs:
+            if each.kind not in ("parameter", "buffer", "constant"):
+                continue
+            name = program.same.get(each.qualified, each.qualified)
+            if name not in tensors:
+                tensors[name] = self._tensor(program, each, name, each.name in written)
+            found[each.name] = tensors[name]
+        return found
+
+    def _tensor(self, program: ExportedProgram, each: ProgramInput, name: str, is_written: bool) -> Tensor:
+        tensor = Tensor(_values(program, each, name))
+        if each.kind == "constant" or not (each.kind == "parameter" or each.persistent or is_written):
+            return tensor
+        parameter = Parameter(tensor, name=name, requires_grad=each.kind == "parameter" and each.trainable)
+        self._insert(name, parameter)
+        return parameter
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        """The types of the tensors that the network is called with."""
+        types = [each.type for each in self.program.inputs if each.kind == "user"]
+        return tuple(TensorType(each.dtype, each.shape) for each in types if each is not None)  # type: ignore[misc]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile (once) and run; tensors may be given by the names of `forward`."""
+        return super().__call__(*self.in_order(args, kwargs))
+
+    def in_order(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The tensors of a call in the program's order. Raises TypeError for others than it has."""
+        names = self.argument_names
+        unknown = [name for name in named if name not in names[len(args) :]]
+        if unknown:
+            raise ApiTypeError(f"{self.program.name} takes no {unknown[0]!r} here; it takes {', '.join(names)}")
+        given = (*args, *(named[name] for name in names[len(args) :] if name in named))
+        if len(given) != len(names):
+            raise ApiTypeError(f"{self.program.name} takes {len(names)} tensors, {', '.join(names)}, not {len(given)}")
+        return given
+
+    def construct(self, *inputs: Any) -> Any:
+        """Never read: the front end calls `evaluate`."""
+        raise ApiRuntimeError(f"{self.program.name} is computed where it is compiled")
+
+    def evaluate(self, evaluator: Evaluator, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """What the program gives for these tensors, by the calls that the front end makes of its nodes."""
+        return evaluated(evaluator, self.program, self.held, self.in_order(args, named), self.results)
+
+    def extend_repr(self) -> str:
+        return self.program.name
+
+
+def _values(program: ExportedProgram, each: ProgramInput, name: str) -> InitialValue:
+    if name in program.weights.tensors:
+        return StoredValue(program.weights, name)
+    assert each.type is not None
+    sigma = _DEVIATION if each.type.dtype.is_float else 0.0
+    return initial_value(Normal(sigma), each.type.shape, each.type.dtype)
+
+
+def _results(program: ExportedProgram, returns: str | None) -> tuple[ProgramOutput, ...]:
+    """The outputs that are returned."""
+    users = tuple(output for output in program.outputs if output.kind in ("user", "loss"))
+    if returns is None:
+        return users
+    chosen = tuple(output for output in users if output.target == returns or output.kind == returns)
+    if not chosen:
+        names = [output.target for output in users]
+        notes = [*did_you_mean(returns, names), f"it returns {', '.join(filter(None, names)) or 'one tensor'}"]
+        raise ApiValueError(f"{program.name} returns no {returns!r}", notes)
+    return chosen

@@ -1,0 +1,125 @@
+"""A program takes its weights out of a checkpoint, which has them under the module's names.
+
+Where several tensors of a checkpoint are a parameter, as one for every expert may be, each of them is a part of it that
+is read where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from mspc.checkpoint.files import Files
+from mspc.checkpoint.pieces import StoredSlice
+from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.nearest import did_you_mean
+from mspc.ir.types import TensorType
+from mspc.readers.pytorch.program import ExportedProgram, ExportedType, ProgramInput
+from mspc.readers.pytorch.weights import Weights
+from mspc.sharding.pieces import Box
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The tensors that a parameter is made of: lists of names, each list stacked along the dimension `stacked`, and
+    what comes of that joined along `joined`; None: that is not done."""
+
+    names: tuple[tuple[str, ...], ...]
+    stacked: int | None = None
+    joined: int | None = None
+
+
+NO_NAMES: Mapping[str, Joined] = MappingProxyType({})
+SHOWN = 3
+"""Names of a checkpoint in a message."""
+
+
+def with_weights(
+    program: ExportedProgram, stored: Checkpoint, names: Mapping[str, Joined] = NO_NAMES, advice: str = ""
+) -> ExportedProgram:
+    """The program with the parameters of a checkpoint and those of its buffers that are there; others stay as they are.
+
+    Args:
+        names: what the checkpoint has for parameters, where that is not a tensor of their name. advice: a note of the
+            error.
+
+    Raises:
+        MspcError: a parameter is not there, or of another type.
+    """
+    behind = len(program.weights.files.paths)
+    tensors = dict(program.weights.tensors)
+    strided = dict(program.weights.strided) if isinstance(program.weights, Weights) else {}
+    for each in program.inputs:
+        if each.type is None or each.kind not in ("parameter", "buffer") or not each.persistent:
+            continue
+        given = _made_of(stored, each, program.same, names)
+        if given is None and each.kind == "buffer":
+            continue  # it has what it was made with
+        name = program.same.get(each.qualified, each.qualified)
+        if given is None:
+            raise MspcError(
+                f"{stored.name} has no tensor {name!r:.100}, which is a parameter of {program.name}",
+                notes=[*did_you_mean(name, [*stored.tensors]), _listed(stored), *([advice] if advice else [])],
+            )
+        tensor = _joined(stored, given, each.type)
+        _check(stored, given, tensor, each.type)
+        pieces = tuple(replace(piece, file=piece.file + behind) for piece in tensor.pieces)
+        tensors[name] = replace(tensor, pieces=pieces)
+        strided.pop(name, None)
+    paths = [*program.weights.files.paths, *stored.files.paths]
+    files = Files(paths, [None] * len(paths))
+    return replace(program, weights=Weights(stored.name, files, tensors, strided=strided))
+
+
+def _made_of(
+    stored: Checkpoint, each: ProgramInput, same: Mapping[str, str], names: Mapping[str, Joined]
+) -> Joined | None:
+    """The tensors of a parameter, which may have several names in the program; None where any is not there."""
+    first = same.get(each.qualified, each.qualified)
+    for name in (first, *(other for other, name in same.items() if name == first)):
+        given = names.get(name, Joined(((name,),)))
+        if all(given.names) and all(part in stored.tensors for parts in given.names for part in parts):
+            return given
+    return None
+
+
+def _joined(stored: Checkpoint, given: Joined, type: ExportedType) -> Stored:
+    """The tensors as parts of one."""
+    if given.stacked is None and given.joined is None:
+        return stored.tensors[given.names[0][0]]
+    pieces: list[StoredSlice] = []
+    at, shape = 0, list[int]()
+    for parts in given.names:
+        for number, part in enumerate(parts):
+            tensor = stored.tensors[part]
+            begin, sizes = [0] * tensor.type.rank, [*tensor.type.shape]
+            if given.stacked is not None:
+                begin.insert(given.stacked, number)
+                sizes.insert(given.stacked, 1)
+            if given.joined is not None:
+                begin[given.joined] += at
+            ends = [b + n for b, n in zip(begin, sizes, strict=True)]
+            shape = ends if not shape else [max(pair) for pair in zip(shape, ends, strict=True)]
+            if tensor.type.dtype != type.dtype or len(tensor.pieces) != 1:
+                return tensor  # another type, which is told
+            pieces.append(replace(tensor.pieces[0], box=Box(tuple(begin), tuple(ends))))
+        at = shape[given.joined] if given.joined is not None else 0
+    return Stored(TensorType(type.dtype, tuple(shape)), tuple(pieces))
+
+
+def _listed(stored: Checkpoint) -> str:
+    names, more = [*stored.tensors], len(stored.tensors) - SHOWN
+    return f"it has {', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
+
+
+def _check(stored: Checkpoint, given: Joined, tensor: Stored, type: ExportedType) -> None:
+    if (tensor.type.dtype, tensor.type.shape) != (type.dtype, type.shape):
+        shape = ", ".join(map(str, type.shape))
+        first: Sequence[str] = given.names[0]
+        several = f" and {sum(map(len, given.names)) - 1} more are" if len(first) > 1 else " is"
+        raise MspcError(
+            f"{stored.name}: tensor {first[0]!r:.100}{several} {tensor.type}, and the program has {type.dtype}[{shape}]"
+        )

@@ -1,0 +1,201 @@
+"""Symbols in the sizes of an exported program get values here, and what is left has numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.nearest import did_you_mean
+from mspc.readers.pytorch.expressions import Number, symbols, value_of
+from mspc.readers.pytorch.program import (
+    Argument,
+    ExportedGraph,
+    ExportedNode,
+    ExportedProgram,
+    ExportedType,
+    Range,
+    SymbolicSize,
+)
+
+ASSERTION = "aten._assert_scalar.default"
+CHECKS = ("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default")
+"""Kinds that only say what sizes may be, which `ranges` has."""
+MESSAGE = 200
+"""Most characters of an assertion's text."""
+
+
+def with_sizes(program: ExportedProgram, given: Mapping[str, int]) -> ExportedProgram:
+    """The program with numbers for all sizes, without the nodes that compute nothing else.
+
+    given: what symbols are (`s77`), or dimensions of inputs (`input_ids.0`). Others are what they were in the example
+    that the program was exported with.
+
+    Raises:
+        MspcError: a name is no symbol, a value is out of its range, a symbol has none, or is known only when the
+            program runs, or an assertion of the program does not hold for them.
+    """
+    open_sizes = _symbols_of_inputs(program)
+    sizes = _values(program, given, open_sizes)
+    _check_data_dependent(program, {*open_sizes, *sizes})
+    filled = _Filled(program.name, sizes)
+    return replace(
+        program,
+        graph=filled.graph(program.graph),
+        inputs=tuple(replace(each, type=filled.type(each.type)) for each in program.inputs),
+        outputs=tuple(replace(each, value=filled.argument(each.value)) for each in program.outputs),
+        ranges={},
+        examples=sizes,
+    )
+
+
+def shown_range(found: Range) -> str:
+    """A range in words."""
+    least, most = found
+    if most is None or most >= 1 << 40:
+        return f"from {least or 0} on"
+    return f"from {least or 0} to {most}"
+
+
+def _symbols_of_inputs(program: ExportedProgram) -> dict[str, list[str]]:
+    """The symbols in the shapes of inputs, each with the dimensions that it is (`x.0`), if any."""
+    found: dict[str, list[str]] = {}
+    for each in program.inputs:
+        for at, size in enumerate(each.type.shape if each.type is not None else ()):
+            if isinstance(size, SymbolicSize):
+                for symbol in symbols(size.expression):
+                    found.setdefault(symbol, [])
+                if isinstance(size.expression, str):
+                    found[size.expression].append(f"{each.qualified}.{at}")
+    return found
+
+
+def _values(program: ExportedProgram, given: Mapping[str, int], known: Mapping[str, list[str]]) -> dict[str, int]:
+    sizes = {name: value for name, value in program.examples.items() if name in known}
+    by_name = {place: symbol for symbol, places in known.items() for place in (symbol, *places)}
+    for name, value in given.items():
+        if name not in by_name:
+            names = [*dict.fromkeys(by_name)]
+            fixed = "all of its sizes are numbers: export it with dynamic_shapes"
+            notes = [*did_you_mean(name, names), f"it has {', '.join(names)}" if names else fixed]
+            raise MspcError(f"{program.name} has no size {name!r:.60}", notes=notes)
+        sizes[by_name[name]] = value
+    for symbol, places in known.items():
+        allowed = program.ranges.get(symbol, (None, None))
+        called = f"{symbol} ({', '.join(places)})" if places else symbol
+        if symbol not in sizes:
+            raise MspcError(
+                f"{program.name}: the size {called}, {shown_range(allowed)}, has no value",
+                notes=[f"give one: --size {(places or [symbol])[0]}=8"],
+            )
+        least, most = allowed
+        value = sizes[symbol]
+        if value < (least or 0) or (most is not None and value > most):
+            raise MspcError(f"{program.name}: the size {called} is {value}; it may be {shown_range(allowed)}")
+    return sizes
+
+
+def _check_data_dependent(program: ExportedProgram, known: set[str]) -> None:
+    """Raises MspcError: the sizes of some values depend on the numbers in others."""
+    found: dict[str, ExportedNode] = {}
+    for node in _nodes(program.graph):
+        for symbol in _symbols_of_node(node):
+            if symbol not in known:
+                found.setdefault(symbol, node)
+    if not found:
+        return
+    notes = [f"{symbol}: {_called(node)}" for symbol, node in found.items()]
+    raise MspcError(
+        f"{program.name}: sizes depend on the numbers in tensors, and are known only when it runs: {', '.join(found)}",
+        next(iter(found.values())).user_line,
+        notes[:8],
+    )
+
+
+def _called(node: ExportedNode) -> str:
+    line = node.user_line
+    return f"{node.target}{f' at {line}' if line else ''}{f' in {node.scope}' if node.scope else ''}"
+
+
+def _nodes(graph: ExportedGraph) -> Iterator[ExportedNode]:
+    for node in graph.nodes:
+        yield node
+        for _, value in node.arguments:
+            if isinstance(value, ExportedGraph):
+                yield from _nodes(value)
+
+
+def _symbols_of_node(node: ExportedNode) -> Iterator[str]:
+    for type in node.types:
+        yield from _symbols_of(type.shape if type is not None else ())
+    yield from _symbols_of(value for _, value in node.arguments)
+
+
+def _symbols_of(values: Iterable[Argument]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, SymbolicSize):
+            yield from symbols(value.expression)
+        elif isinstance(value, tuple):
+            yield from _symbols_of(value)
+
+
+class _Filled:
+    """Puts values in the places of symbols."""
+
+    def __init__(self, name: str, sizes: Mapping[str, int]) -> None:
+        self.name = name
+        self.sizes = sizes
+
+    def graph(self, graph: ExportedGraph) -> ExportedGraph:
+        nodes = [made for node in graph.nodes if (made := self._node(node)) is not None]
+        inputs = tuple((name, self.type(type)) for name, type in graph.inputs)
+        return ExportedGraph(tuple(nodes), inputs, tuple(map(self.argument, graph.outputs)))
+
+    def _node(self, node: ExportedNode) -> ExportedNode | None:
+        """The node; None: it computes numbers from sizes, or checks them."""
+        if node.target in CHECKS:
+            return None
+        if node.results and all(node.results) and not any(node.types):
+            return None
+        arguments = tuple((name, self.argument(value)) for name, value in node.arguments)
+        if node.target == ASSERTION and arguments and isinstance(arguments[0][1], bool | int):
+            self._check(node, arguments)
+            return None
+        return replace(node, arguments=arguments, types=tuple(map(self.type, node.types)))
+
+    def _check(self, node: ExportedNode, arguments: tuple[tuple[str, Argument], ...]) -> None:
+        if arguments[0][1]:
+            return
+        text = next((value for _, value in arguments[1:] if isinstance(value, str)), "")
+        given = ", ".join(f"{symbol} = {value}" for symbol, value in self.sizes.items())
+        notes = [f"with {given}"] if given else []
+        raise MspcError(
+            f"{self.name}: the program may not be called with these sizes: {text[:MESSAGE] or 'an assertion fails'}",
+            node.user_line, notes,
+        )  # fmt: skip
+
+    def type(self, type: ExportedType | None) -> ExportedType | None:
+        if type is None or not any(isinstance(size, SymbolicSize) for size in type.shape):
+            return type
+        return replace(type, shape=tuple(self._size(size) for size in type.shape))
+
+    def _size(self, size: int | SymbolicSize) -> int:
+        if not isinstance(size, SymbolicSize):
+            return size
+        found = self._number(size)
+        if not float(found).is_integer() or found < 0:
+            raise MspcError(f"{self.name}: the size {size} would be {found}")
+        return int(found)
+
+    def _number(self, size: SymbolicSize) -> Number:
+        try:
+            return value_of(size.expression, self.sizes)
+        except ValueError as error:
+            raise MspcError(f"{self.name}: {error}") from None
+
+    def argument(self, value: Argument) -> Argument:
+        if isinstance(value, SymbolicSize):
+            return self._number(value)
+        if isinstance(value, tuple):
+            return tuple(map(self.argument, value))
+        return self.graph(value) if isinstance(value, ExportedGraph) else value

@@ -1,0 +1,251 @@
+"""What is compiled of an exported program: its results, a loss, or a step of training with a loss and an optimizer."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mspc.api import ops
+from mspc.api.mint import optim
+from mspc.api.nn.cell import Cell
+from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.nearest import did_you_mean
+from mspc.ir.types import BFLOAT16, INT64, DType, TensorType
+from mspc.readers.pytorch.network import ImportedNetwork
+from mspc.readers.pytorch.precision import narrowed
+from mspc.readers.pytorch.program import ExportedProgram, ExportedType, NodeResult, ProgramOutput
+
+LOSS = "loss"
+"""What a module calls the loss among its results."""
+OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adamw": optim.AdamW, "adam": optim.Adam, "sgd": optim.SGD}
+"""Optimizers with PyTorch's arguments, defaults and formulas."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a program is trained.
+
+    loss: `cross_entropy`, `mse`, or the path of a result (`loss`, `0`); "" for the one that is called loss, or the
+    first where that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the
+    program is computed as it is. precision: `bfloat16`: products, convolutions and attention compute in it, of weights
+    in Float32. accumulate: parts of a step's batch, each of the rows that the program was exported for, whose gradients
+    are added up.
+    """
+
+    loss: str = ""
+    optimizer: str = ""
+    precision: str = ""
+    accumulate: int = 1
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A cell, and the types of the tensors that it is called with."""
+
+    network: Cell
+    inputs: tuple[TensorType, ...]
+
+
+def class_loss(logits: Any, labels: Any) -> Any:
+    """The mean cross entropy with class numbers.
+
+    logits: [n, classes], [n, rows, classes] as language models have them, or [n, classes, height, width, ...].
+    labels: Int64, without the dimension of the classes; -100 for none.
+    """
+    if len(logits.shape) == 3:
+        logits, labels = ops.reshape(logits, (-1, logits.shape[-1])), ops.reshape(labels, (-1,))
+    return ops.cross_entropy(logits, labels)
+
+
+def squared_loss(result: Any, labels: Any) -> Any:
+    """The mean of squared differences."""
+    return ops.mse_loss(result, labels)
+
+
+LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {"cross_entropy": class_loss, "mse": squared_loss}
+"""Losses of a result and labels, which are one more input."""
+
+
+class InParts(Cell):
+    """The mean of a network's losses over parts of the rows, one after the other."""
+
+    def __init__(self, network: Cell, parts: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.summed = GradAccumulationCell(network, parts)
+        self.parts = parts
+        object.__setattr__(self, "argument_names", network.argument_names)
+
+    def construct(self, *inputs: Any) -> Any:
+        return self.summed(*inputs) / self.parts
+
+
+class WithLabels(Cell):
+    """The loss of a network's result; the last input are the labels."""
+
+    def __init__(self, network: ImportedNetwork, loss: Callable[[Any, Any], Any]) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.loss = loss
+        names = network.argument_names
+        own = next(name for name in ("labels", "targets", f"labels_{len(names)}") if name not in names)
+        object.__setattr__(self, "argument_names", (*names, own))
+
+    def construct(self, *inputs: Any) -> Any:
+        return self.loss(self.network(*inputs[:-1]), inputs[-1])
+
+
+def compiled_as(program: ExportedProgram, training: Training) -> Compiled:
+    """What is to be compiled of a program, whose sizes are numbers.
+
+    Raises:
+        MspcError: the loss or the optimizer is none, the program has no loss, or it has kinds that are not known.
+    """
+    half = _precision(training.precision)
+    if not training.loss and not training.optimizer:
+        if training.accumulate != 1:
+            raise MspcError("--accumulate adds up gradients, and nothing is trained", notes=["give an --optimizer"])
+        network = _narrowed(ImportedNetwork(program), half)
+        return Compiled(network, network.input_types)
+    if training.loss in LOSSES:
+        result = _result(program)
+        network = _narrowed(ImportedNetwork(program, result.target or None), half)
+        labels = _labels(program, result, training.loss)
+        trained = Compiled(WithLabels(network, LOSSES[training.loss]), (*network.input_types, labels))
+    else:
+        network = _narrowed(ImportedNetwork(program, _loss(program, training.loss).target or None), half)
+        trained = Compiled(network, network.input_types)
+    if training.accumulate != 1:
+        trained = _in_parts(program, trained, training.accumulate)
+    if not training.optimizer:
+        return trained
+    optimizer = optimizer_of(training.optimizer)(trained.network.trainable_params())
+    step = TrainOneStepCell(trained.network, optimizer)
+    object.__setattr__(step, "argument_names", trained.network.argument_names)
+    return Compiled(step, trained.inputs)
+
+
+def _precision(name: str) -> DType | None:
+    """The element type of products. Raises MspcError: it is none that a program can be trained in."""
+    if name in ("", "float32"):
+        return None
+    if name == "bfloat16":
+        return BFLOAT16
+    notes = ["gradients in float16 need a loss that is scaled"] if name == "float16" else []
+    raise MspcError(f"there is no precision {name!r:.60}; there are float32 and bfloat16", notes=notes)
+
+
+def _narrowed(network: ImportedNetwork, half: DType | None) -> ImportedNetwork:
+    """The network with products in half precision."""
+    if half is not None:
+        network.add_flags(precision=narrowed(half, widens=True))
+    return network
+
+
+def _in_parts(program: ExportedProgram, trained: Compiled, parts: int) -> Compiled:
+    if parts < 1:
+        raise MspcError(f"--accumulate is {parts}; it is the number of parts of a step's batch, at least 1")
+    for type, name in zip(trained.inputs, trained.network.argument_names, strict=True):
+        if not type.shape:
+            raise MspcError(f"{program.name}: input {name} has no rows that could be parts of a batch")
+    types = tuple(type.with_shape((type.shape[0] * parts, *type.shape[1:])) for type in trained.inputs)
+    return Compiled(InParts(trained.network, parts), types)
+
+
+def optimizer_of(text: str) -> Callable[[Any], Cell]:
+    """Makes the optimizer that a text describes (`sgd:lr=0.1,momentum=0.9`) of parameters.
+
+    Raises:
+        MspcError: there is no such optimizer, or it has no such setting.
+    """
+    name, _, rest = text.partition(":")
+    kind = OPTIMIZERS.get(name.strip().lower())
+    if kind is None:
+        notes = [*did_you_mean(name, [*OPTIMIZERS]), f"there are {', '.join(OPTIMIZERS)}"]
+        raise MspcError(f"there is no optimizer {name!r:.60}", notes=notes)
+    settings = _settings(text, rest)
+    known = [each for each in inspect.signature(kind).parameters if each != "params"]
+    for setting in settings:
+        if setting not in known:
+            notes = [*did_you_mean(setting, known), f"it has {', '.join(known)}"]
+            raise MspcError(f"the optimizer {name} has no {setting!r:.60}", notes=notes)
+    return lambda parameters: kind(parameters, **settings)
+
+
+def _settings(text: str, rest: str) -> dict[str, Any]:
+    """The values in `lr=1e-4,betas=(0.9, 0.95)`, which are literals."""
+    try:
+        call = ast.parse(f"f({rest})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
+            raise ValueError
+        found = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        if len(found) < len(call.keywords):
+            raise ValueError
+        return found
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise MspcError(
+            f"cannot read {text!r:.100} as an optimizer", notes=["write one as adamw:lr=1e-4,weight_decay=0.1"]
+        ) from None
+
+
+def type_of(program: ExportedProgram, output: ProgramOutput) -> ExportedType | None:
+    """The type of a result; None where it is no tensor."""
+    if not isinstance(output.value, NodeResult):
+        return None
+    name = output.value.name
+    for node in reversed(program.graph.nodes):
+        if name in node.results:
+            return node.types[node.results.index(name)]
+    return dict(program.graph.inputs).get(name)
+
+
+def _users(program: ExportedProgram) -> list[tuple[ProgramOutput, ExportedType]]:
+    """The results that are tensors, with their types."""
+    found = [(each, type_of(program, each)) for each in program.outputs if each.kind in ("user", LOSS)]
+    return [(each, type) for each, type in found if type is not None]
+
+
+def _loss(program: ExportedProgram, path: str) -> ProgramOutput:
+    """The result that is the loss."""
+    users = _users(program)
+    for each, type in users:
+        if each.target == path if path else each.target == LOSS or each.kind == LOSS:
+            return _checked(program, each, type)
+    if not path and users and users[0][1].dtype.is_float and not users[0][1].shape:
+        return users[0][0]
+    paths = [each.target or "one tensor" for each, _ in users]
+    notes = [
+        *did_you_mean(path, [*paths, *LOSSES]), f"it returns {', '.join(paths)}",
+        f"--loss is the path of one of these, or {' or '.join(LOSSES)}, with labels as one more input",
+    ]  # fmt: skip
+    what = f"has no result {path!r:.60} to be the loss" if path else "returns no loss"
+    raise MspcError(f"{program.name} {what}", notes=notes)
+
+
+def _checked(program: ExportedProgram, output: ProgramOutput, type: ExportedType) -> ProgramOutput:
+    if type.shape or not type.dtype.is_float:
+        shape = ", ".join(map(str, type.shape))
+        raise MspcError(f"{program.name}: its result {output.target!r:.60} is {type.dtype}[{shape}], and no loss")
+    return output
+
+
+def _result(program: ExportedProgram) -> ProgramOutput:
+    """The result that a loss is computed of: the one called logits, else the first."""
+    users = [each for each, type in _users(program) if type.dtype.is_float and type.shape]
+    if not users:
+        raise MspcError(f"{program.name} returns nothing that a loss could be computed of")
+    return next((each for each in users if each.target == "logits"), users[0])
+
+
+def _labels(program: ExportedProgram, output: ProgramOutput, loss: str) -> TensorType:
+    type = type_of(program, output)
+    assert type is not None
+    shape = tuple(size for size in type.shape if isinstance(size, int))
+    if loss != "cross_entropy":
+        return TensorType(type.dtype, shape)
+    if len(shape) < 2:
+        raise MspcError(f"{program.name}: cross_entropy needs results of 2 dimensions or more, not {list(shape)}")
+    return TensorType(INT64, shape[:-1] if len(shape) <= 3 else (shape[0], *shape[2:]))

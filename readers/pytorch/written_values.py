@@ -1,0 +1,137 @@
+"""What a program overwrites: names of one tensor, and what is written through any of them.
+
+A name is the whole of a tensor or a view of it: steps that lead there. Writing into a view replaces that part of the
+tensor, and every other view of it is taken anew when it is read again, as the names share their elements in PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.readers.pytorch.control import CONTROL
+from mspc.readers.pytorch.kinds.kind import Function, Kind
+from mspc.readers.pytorch.kinds.table import kind_of, kinds
+from mspc.readers.pytorch.program import ExportedGraph, ExportedProgram, NodeResult
+
+Call = Callable[[Function, Sequence[Any]], Any]
+"""Computes a function of values."""
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """One step from a tensor to a view of it. operands: what the kind takes behind the tensor."""
+
+    kind: Kind
+    operands: tuple[Any, ...]
+
+
+PARTS = frozenset({"aten.slice.Tensor", "aten.narrow.default", "aten.select.int"})
+"""Views of a part of a dimension, their second argument; of the first one what they leave follows each other."""
+TURNED = frozenset({
+    "aten.transpose.int", "aten.swapdims.default", "aten.swapaxes.default", "aten.t.default", "aten.numpy_T.default",
+    "aten.mT.default", "aten.adjoint.default", "aten.permute.default", "aten.movedim.int", "aten.movedim.intlist",
+    "aten.moveaxis.int", "aten.moveaxis.intlist",
+})  # fmt: skip
+"""Views of the elements in another order."""
+COPIED_IN_ORDER = frozenset({
+    "aten.contiguous.default", "aten.reshape.default", "aten.reshape_as.default", "aten.flatten.using_ints",
+    "aten.ravel.default",
+})  # fmt: skip
+"""Kinds that give a view where elements follow each other in memory, and a copy elsewhere."""
+SPLITS: Mapping[str, bool] = {
+    "aten.split.Tensor": False, "aten.split.sizes": False, "aten.split_with_sizes.default": False,
+    "aten.chunk.default": False, "aten.tensor_split.sections": False, "aten.unbind.int": True,
+}  # fmt: skip
+"""Kinds whose results are views of parts of a dimension, their last argument; True: each without that dimension."""
+
+
+class Storage:
+    """The elements that several names share, as a value, and how often they were replaced."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.version = 0
+
+
+class NamedValue:
+    """What a name of the graph stands for. storage: whose elements; steps: the way to it from there."""
+
+    def __init__(self, storage: Storage, value: Any, steps: tuple[ViewStep, ...] = ()) -> None:
+        self.storage = storage
+        self.steps = steps
+        self._value = value
+        self._version = storage.version
+
+    def read(self, call: Call) -> Any:
+        """The value as it is now."""
+        if self._version != self.storage.version:
+            self._value = self.storage.value
+            for step in self.steps:
+                self._value = call(step.kind.target, [self._value, *step.operands])
+            self._version = self.storage.version
+        return self._value
+
+    def write(self, call: Call, value: Any) -> None:
+        """Replace the elements."""
+        bases = [self.storage.value]
+        for step in self.steps[:-1]:
+            bases.append(call(step.kind.target, [bases[-1], *step.operands]))
+        new = value
+        for step, base in zip(reversed(self.steps), reversed(bases), strict=False):
+            assert step.kind.put is not None
+            new = call(step.kind.put, [base, new, *step.operands])
+        self.storage.value = new
+        self.storage.version += 1
+        self._value, self._version = value, self.storage.version
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the elements follow each other in memory as those of the whole do."""
+        return not any(
+            step.kind.name in TURNED or (step.kind.name in PARTS and step.operands[0] != 0) for step in self.steps
+        )
+
+    def parts(self, kind: str, dim: int, values: Sequence[Any], sizes: Sequence[int]) -> list[NamedValue]:
+        """What a kind of `SPLITS` makes of this one's elements; sizes: of the parts along the dimension."""
+        found: list[NamedValue] = []
+        begin = 0
+        for number, (value, size) in enumerate(zip(values, sizes, strict=True)):
+            if SPLITS[kind]:
+                found.append(self.view(kinds()["aten.select.int"], (dim, number), value))
+            else:
+                found.append(self.view(kinds()["aten.slice.Tensor"], (dim, begin, begin + size, 1), value))
+            begin += size
+        return found
+
+    def view(self, kind: Kind, operands: Sequence[Any], value: Any) -> NamedValue:
+        """What a kind makes of this one's elements."""
+        made = NamedValue(self.storage, value, (*self.steps, ViewStep(kind, tuple(operands))))
+        made._version = self._version
+        return made
+
+
+def written_inputs(program: ExportedProgram) -> set[str]:
+    """The inputs of a program that it may overwrite, through a view or by its outputs."""
+    written = written_names(program.graph)
+    targets = {output.target for output in program.outputs if output.kind.endswith("mutation")}
+    return {e.name for e in program.inputs if e.name in written or e.name in targets or e.qualified in targets}
+
+
+def written_names(graph: ExportedGraph) -> set[str]:
+    """The names of values whose elements are overwritten, under that name or another one of a view."""
+    origin: dict[str, str] = {}
+    written: set[str] = set()
+    for node in graph.nodes:
+        kind = None if node.target in CONTROL else kind_of(node.target)
+        given = dict(node.arguments)
+        overwritten = [given.get(name) for name in kind.writes] if kind is not None else []
+        written |= {origin.get(each.name, each.name) for each in overwritten if isinstance(each, NodeResult)}
+        base = node.arguments[0][1] if node.arguments else None
+        shares = kind is not None and (
+            kind.put is not None or kind.name in SPLITS or (bool(overwritten) and overwritten[0] == base)
+        )
+        if shares and isinstance(base, NodeResult):
+            origin |= dict.fromkeys(node.results, origin.get(base.name, base.name))
+    return written | {name for name, first in origin.items() if first in written}

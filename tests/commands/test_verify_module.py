@@ -1,0 +1,89 @@
+"""`mspc verify --torch --against torch` holds one device against the module itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.serving import SERVED
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+
+MODEL = """
+import pathlib
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+        self.drop = nn.Dropout(0.5)
+        self.register_buffer("scale", torch.full((8,), 2.0))
+        self.factor = factor
+
+    def forward(self, x, y=None):
+        z = self.norm(torch.tanh(self.first(x))) * self.scale * self.factor
+        z = self.second(self.drop(z))
+        return z if y is None else {"logits": z, "loss": nn.functional.mse_loss(z, y)}
+
+
+def make(train=False, loss=True):
+    # Each call has other weights, which are the program's while they are compared.
+    inputs = (torch.randn(4, 6), torch.randn(4, 3)) if loss else (torch.randn(4, 6),)
+    return Net(1.0).train(train), inputs
+
+
+def changing():
+    seen = pathlib.Path("seen")
+    factor = 1.01 if seen.exists() else 1.0
+    seen.touch()
+    return Net(factor).eval(), (torch.randn(4, 6), torch.randn(4, 3))
+"""
+
+
+def verify(folder: Path, target: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    (folder / "model.py").write_text(MODEL)
+    command = [*SERVED, "verify", f"model.py:{target}", "--torch", "--against", "torch", *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
+@pytest.mark.parametrize(
+    ("target", "flags", "rows"),
+    [
+        ("make", ["--optimizer", "adamw"], {"result", *(f"{cell}.{kind}" for cell in ("first", "norm", "second")
+                                                        for kind in ("weight", "bias"))}),
+        ("make(loss=False)", ["--loss", "cross_entropy"], {"result"}),
+    ],
+)  # fmt: skip
+def test_results_and_gradients(tmp_path: Path, target: str, flags: list[str], rows: set[str]) -> None:
+    done = verify(tmp_path, target, *flags, "--json", "rows.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "rows.json").read_text())
+    assert {row["name"] for row in found if row["kind"].startswith("module")} == rows
+    assert all(row["difference"] < 1e-5 for row in found if row["kind"].startswith("module"))
+
+
+def test_a_module_that_computes_something_else(tmp_path: Path) -> None:
+    """Its results are a hundredth larger when it is made once more."""
+    done = verify(tmp_path, "changing", "--optimizer", "sgd")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "values differ between one device and PyTorch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "flags", "message"),
+    [
+        ("make(train=True)", ["--optimizer", "sgd"], "the program draws random numbers, as dropout does"),
+        ("make", ["--optimizer", "sgd", "--accumulate", "2"], "it takes no --precision and no --accumulate"),
+    ],
+)
+def test_what_cannot_be_compared(tmp_path: Path, target: str, flags: list[str], message: str) -> None:
+    done = verify(tmp_path, target, *flags)
+    assert done.returncode == 2
+    assert message in done.stderr

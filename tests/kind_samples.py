@@ -1,0 +1,293 @@
+"""Calls of the kinds of ATen that are read, for tests that compare them with PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mspc.ir.types import FLOAT64, INT64
+
+
+class Drawn(NamedTuple):
+    """A tensor of random numbers from `low` to `high`; "positive" is a matrix of positive eigenvalues."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    low: float = -1.0
+    high: float = 1.0
+
+    def array(self, rng: np.random.Generator) -> np.ndarray:
+        if self.dtype == "positive":
+            return (np.eye(self.shape[0]) + 0.2).astype("float32")
+        if self.dtype == "bool":
+            return rng.random(self.shape) < 0.5
+        if self.dtype == "int64":
+            return rng.integers(int(self.low), int(self.high), self.shape)
+        return rng.uniform(self.low, self.high, self.shape).astype(self.dtype)
+
+
+class Call(NamedTuple):
+    """One call of a kind: its arguments by place and by name."""
+
+    kind: str
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+
+
+def floats(*shape: int, low: float = -1.0, high: float = 1.0) -> Drawn:
+    return Drawn("float32", shape, low, high)
+
+
+def integers(*shape: int, low: int = 0, high: int = 4) -> Drawn:
+    return Drawn("int64", shape, low, high)
+
+
+def bools(*shape: int) -> Drawn:
+    return Drawn("bool", shape)
+
+
+X, Y, ROW = floats(3, 4), floats(3, 4), floats(4)
+POSITIVE, WHOLE, MORE = floats(3, 4, low=0.5, high=2.0), integers(3, 4, low=-5, high=6), integers(3, 4, low=1, high=5)
+IMAGE, TRUTH = floats(2, 4, 6, 6), bools(3, 4)
+FIXED = Drawn("positive", (3, 3))
+COMPLEX = Drawn("complex64", (2, 4))
+
+
+def calls() -> Iterator[Call]:
+    """At least one of every kind whose numbers PyTorch has, too."""
+    for kinds, *args in _CALLS:
+        named = args.pop() if args and isinstance(args[-1], dict) else {}
+        for kind in kinds.split():
+            yield Call(kind if kind.count(".") > 1 else f"aten.{kind}", tuple(args), named)
+
+
+_ATTENTION = (floats(2, 4, 5, 8), floats(2, 4, 6, 8), floats(2, 4, 6, 8))
+_NORM = (IMAGE, floats(4), floats(4), floats(4), floats(4, low=0.5))
+
+_CALLS: tuple[tuple[Any, ...], ...] = (
+    ("add.Tensor sub.Tensor subtract.Tensor rsub.Tensor", X, ROW, {"alpha": 2}),
+    ("add.Scalar sub.Scalar rsub.Scalar", X, 0.5, {"alpha": 2}),
+    ("add.Tensor mul.Tensor div.Tensor", WHOLE, floats(4, low=0.5)),
+    ("add.Scalar mul.Scalar div.Scalar", WHOLE, 2),
+    ("add.Scalar mul.Scalar", WHOLE, 0.5),
+    ("mul.Tensor multiply.Tensor maximum.default max.other minimum.default min.other atan2.default hypot.default",
+     X, ROW),
+    ("logaddexp.default isclose.default", X, ROW),
+    ("mul.Scalar", X, 2.0),
+    ("div.Tensor divide.Tensor true_divide.Tensor remainder.Tensor fmod.Tensor", X, POSITIVE),
+    ("div.Scalar true_divide.Scalar remainder.Scalar fmod.Scalar", X, 0.3),
+    ("remainder.Tensor floor_divide.default fmod.Tensor div.Tensor", WHOLE, MORE),
+    ("floor_divide.Scalar remainder.Scalar", WHOLE, 3),
+    ("div.Tensor_mode", X, POSITIVE, {"rounding_mode": "floor"}),
+    ("div.Tensor_mode", WHOLE, MORE, {"rounding_mode": "trunc"}),
+    ("div.Scalar_mode", WHOLE, 2, {"rounding_mode": "floor"}),
+    ("pow.Tensor_Scalar float_power.Tensor_Scalar", POSITIVE, 2),
+    ("pow.Tensor_Scalar", POSITIVE, 0.5), ("pow.Tensor_Scalar", POSITIVE, -0.5), ("pow.Tensor_Scalar", POSITIVE, 3.5),
+    ("pow.Tensor_Scalar", WHOLE, 2), ("pow.Tensor_Tensor", POSITIVE, X), ("pow.Scalar", 2.0, X),
+    ("xlogy.Tensor", X, POSITIVE),
+    ("addcmul.default addcdiv.default", X, Y, POSITIVE, {"value": 0.5}),
+    ("lerp.Scalar", X, Y, 0.3), ("lerp.Tensor", X, Y, POSITIVE),
+    ("eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor", WHOLE, MORE),
+    ("eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar", WHOLE, 1),
+    ("__and__.Tensor bitwise_and.Tensor __or__.Tensor bitwise_or.Tensor __xor__.Tensor bitwise_xor.Tensor", TRUTH,
+     bools(4)),
+    ("__and__.Tensor bitwise_or.Tensor bitwise_xor.Tensor", WHOLE, MORE),
+    ("bitwise_and.Scalar __and__.Scalar bitwise_or.Scalar __or__.Scalar bitwise_xor.Scalar", WHOLE, 5),
+    ("bitwise_not.default", TRUTH), ("bitwise_not.default", WHOLE), ("logical_not.default", WHOLE),
+    ("logical_and.default logical_or.default logical_xor.default", WHOLE, TRUTH),
+    ("isin.Tensor_Tensor", WHOLE, integers(3), {"invert": True}),
+    ("where.self", TRUTH, X, ROW), ("where.ScalarOther", TRUTH, X, 0.5), ("where.ScalarSelf", TRUTH, 0.5, X),
+    ("where.Scalar", TRUTH, 1.5, 0.5), ("masked_fill.Scalar", X, TRUTH, -2.0),
+    ("masked_fill.Tensor", X, TRUTH, floats()),
+    ("clamp.default clip.default", X, -0.5, 0.5), ("clamp.default", X, {"max": 0.5}),
+    ("clamp.Tensor", X, ROW, POSITIVE),
+    ("clamp_min.default clamp_max.default", X, 0.1), ("clamp_min.Tensor clamp_max.Tensor", X, ROW),
+    ("nan_to_num.default neg.default negative.default abs.default absolute.default sign.default sgn.default", X),
+    ("square.default exp.default exp2.default expm1.default sin.default cos.default tan.default asin.default", X),
+    ("acos.default atan.default sinh.default cosh.default tanh.default erf.default erfc.default asinh.default", X),
+    ("floor.default ceil.default round.default trunc.default frac.default sinc.default", floats(3, 4, low=-4, high=4)),
+    ("isnan.default isinf.default isfinite.default", X),
+    ("erfinv.default atanh.default", floats(3, 4, low=-0.9, high=0.9)),
+    ("sqrt.default rsqrt.default reciprocal.default log.default log2.default log10.default log1p.default", POSITIVE),
+    ("lgamma.default digamma.default", POSITIVE), ("acosh.default", floats(3, 4, low=1.5, high=3)),
+    ("relu.default silu.default sigmoid.default special_expit.default log_sigmoid.default elu.default celu.default", X),
+    ("selu.default mish.default softplus.default hardtanh.default leaky_relu.default hardshrink.default", X),
+    ("softshrink.default glu.default", X),
+    ("relu6.default hardswish.default hardsigmoid.default", floats(3, 4, low=-8, high=8)),
+    ("gelu.default", X), ("gelu.default", X, {"approximate": "tanh"}), ("softplus.default", X, 2.0, 1.0),
+    ("prelu.default", IMAGE, floats(4)), ("threshold.default", X, 0.2, 7.0), ("threshold_backward.default", X, Y, 0.1),
+    ("view.default reshape.default _unsafe_view.default view_copy.default", X, (2, -1)),
+    ("as_strided.default", floats(2, 3, 1, 1), (3, 2, 1, 1), (2, 1, 7, 7)),
+    ("_reshape_alias.default", X, (2, 6), (6, 1)),
+    ("view_as.default reshape_as.default expand_as.default", floats(4), floats(4)),
+    ("expand.default expand_copy.default", floats(3, 1), (2, -1, 4)), ("broadcast_to.default", floats(3, 1), (2, 3, 4)),
+    ("broadcast_tensors.default", (floats(3, 1), floats(2, 1, 4))),
+    ("transpose.int swapdims.default swapaxes.default", floats(2, 3, 4), 0, -1),
+    ("t.default numpy_T.default mT.default adjoint.default", X),
+    ("permute.default", floats(2, 3, 4), (2, 0, -2)), ("movedim.int moveaxis.int", floats(2, 3, 4), 0, -1),
+    ("movedim.intlist moveaxis.intlist", floats(2, 3, 4), (0, 1), (2, 0)),
+    ("unsqueeze.default", X, -1), ("squeeze.default", floats(1, 3, 1)), ("squeeze.dim", floats(1, 3, 1), 0),
+    ("squeeze.dim", floats(2, 3), 0), ("squeeze.dims", floats(1, 3, 1), (0, 2)),
+    ("flatten.using_ints", floats(2, 3, 4, 5), 1, 2), ("flatten.using_ints", floats()), ("ravel.default", X),
+    ("unflatten.int", floats(2, 12), 1, (3, 4)), ("hstack.default vstack.default dstack.default", (X, Y)),
+    ("tensor_split.sections", floats(7, 2), 3), ("diag_embed.default", X), ("diag.default", ROW), ("fliplr.default", X),
+    ("reflection_pad1d.default replication_pad1d.default", floats(2, 3, 4), (1, 2)),
+    ("reflection_pad2d.default replication_pad2d.default", IMAGE, (1, 2, 0, 3)),
+    ("reflection_pad3d.default replication_pad3d.default", floats(2, 3, 4, 4, 4), (1, 2, 0, 3, 1, 1)),
+    ("slice.Tensor", floats(7, 3), 0, 1, 6, 2), ("slice.Tensor", floats(7, 3), 0, -3, 100), ("slice.Tensor", X),
+    ("narrow.default", floats(7, 3), 0, 2, 3), ("select.int", X, 1, -2),
+    ("slice_scatter.default", floats(7, 3), floats(3, 3), 0, 1, 6, 2),
+    ("slice_scatter.default", floats(7, 3), floats(2, 3), 0, 3, 5), ("select_scatter.default", X, floats(3), 1, -1),
+    ("split.Tensor", floats(7, 2), 3), ("split.sizes split_with_sizes.default", floats(7, 2), (3, 4)),
+    ("split.Tensor chunk.default", floats(3, 8), 3, -1), ("unbind.int", X, 1),
+    ("cat.default concat.default", (X, Y), 1), ("cat.default", (floats(0), X)), ("stack.default", (X, Y), -1),
+    ("repeat.default tile.default", X, (2, 1, 3)), ("repeat_interleave.self_int", X, 2, 1),
+    ("repeat_interleave.self_int", X, 2),
+    ("flip.default", X, (0, 1)), ("roll.default", X, (1, -1), (0, 1)), ("roll.default", X, (2,)),
+    ("tril.default triu.default", X, 1), ("diagonal.default", X, 1),
+    ("pad.default", X, (1, 2), "constant", 0.5), ("pad.default", X, (-1, 2, 1, -1)),
+    ("pad.default", IMAGE, (1, 1, 2, 2), "reflect"),
+    ("constant_pad_nd.default", X, (1, 0)), ("unfold.default", floats(2, 7), 1, 3, 2),
+    ("pixel_shuffle.default pixel_unshuffle.default channel_shuffle.default native_channel_shuffle.default", IMAGE, 2),
+    ("meshgrid.indexing", (floats(2), floats(3)), {"indexing": "xy"}), ("meshgrid.default", (floats(2), floats(3))),
+    ("arange.default", 5), ("arange.default", 5.5), ("arange.start", 2, 7), ("arange.start_step", 1, 9, 3),
+    ("arange.start_step", 0.0, 1.0, 0.25, {"dtype": FLOAT64}), ("linspace.default", 0, 1, 5),
+    ("zeros.default ones.default", (2, 3)), ("zeros.default", (2, 3), {"dtype": INT64}), ("full.default", (2, 3), 4),
+    ("full.default", (2, 3), 0.5), ("zeros_like.default ones_like.default", X), ("full_like.default", X, 2),
+    ("new_zeros.default new_ones.default", WHOLE, (2, 2)), ("new_full.default", X, (2,), 3),
+    ("scalar_tensor.default", 0.5), ("triu_indices.default tril_indices.default", 3, 4), ("eye.default", 3),
+    ("eye.m", 2, 3),
+    ("copy.default", X, ROW), ("copy.default", WHOLE, X), ("fill.Scalar", X, 2), ("fill.Tensor", X, floats()),
+    ("zero.default", X),
+    ("sum.default mean.default prod.default", X), ("sum.default prod.default", WHOLE), ("sum.default", TRUTH),
+    ("sum.dim_IntList mean.dim amax.default amin.default", floats(2, 3, 4), (0, 2), True), ("prod.dim_int", X, 1),
+    ("mean.dim", WHOLE, (1,), {"dtype": FLOAT64}),
+    ("var.correction std.correction var_mean.correction std_mean.correction", X, (1,), {"correction": 0}),
+    ("var.correction", X), ("var.dim std.dim var_mean.dim", X, (1,), True), ("var.default std.default", X),
+    ("max.default min.default argmax.default argmin.default", X), ("max.dim min.dim", X, 1),
+    ("argmax.default argmin.default", X, 0, True), ("all.default any.default", TRUTH), ("all.dim any.dim", TRUTH, 1),
+    ("all.dims any.dims", TRUTH, (0, 1)), ("norm.ScalarOpt_dim", X, 2, (1,)),
+    ("linalg_vector_norm.default", X, 2, (1,), True),
+    ("linalg_norm.default norm.Scalar", X), ("median.dim", floats(3, 5), 1), ("kthvalue.default", floats(3, 5), 2),
+    ("cummax.default cummin.default", X, 1), ("nansum.default", X, (1,)), ("logsumexp.default", X, (1,)),
+    ("cumsum.default cumprod.default", X, 1), ("cumsum.default", TRUTH, 1), ("diff.default", X),
+    ("sort.default argsort.default", X, 1, True), ("topk.default", floats(3, 6), 2),
+    ("sort.stable argsort.stable", X, {"stable": True}),
+    ("histc.default", floats(40, low=-1, high=5), 5, 0, 4), ("count_nonzero.default", WHOLE),
+    ("linear.default", floats(2, 3, 4), floats(5, 4), floats(5)), ("linear.default", floats(4), floats(5, 4)),
+    ("matmul.default", floats(2, 3, 4), floats(4, 5)), ("matmul.default", floats(4), floats(4)),
+    ("matmul.default", floats(2, 3, 4), floats(4)), ("mm.default", X, floats(4, 5)),
+    ("bmm.default", floats(2, 3, 4), floats(2, 4, 5)), ("mv.default", X, ROW), ("dot.default", ROW, ROW),
+    ("addmm.default", floats(5), X, floats(4, 5), {"beta": 0.5, "alpha": 2}),
+    ("baddbmm.default", floats(2, 3, 5), floats(2, 3, 4), floats(2, 4, 5), {"beta": 0}),
+    ("addmv.default", floats(3), X, ROW), ("cdist.default", floats(3, 4), floats(5, 4)),
+    ("_cdist_forward.default", floats(3, 4), floats(5, 4), 2.0, None),
+    ("einsum.default", "ij,kj->ik", (X, floats(5, 4))), ("outer.default", ROW, floats(3)),
+    ("softmax.int log_softmax.int", X, -1), ("softmax.int", X, 0, {"dtype": FLOAT64}),
+    ("_softmax.default _log_softmax.default", X, 1, False), ("_safe_softmax.default", X, -1),
+    ("layer_norm.default", floats(2, 3, 4), (3, 4), floats(3, 4), floats(3, 4)), ("layer_norm.default", X, (4,)),
+    ("native_layer_norm.default", floats(2, 3, 4), (4,), ROW, ROW, 1e-5), ("rms_norm.default", X, (4,), ROW),
+    ("rms_norm.default", floats(2, 3, 4), (3, 4), None, 1e-3), ("group_norm.default", IMAGE, 2, floats(4), floats(4)),
+    ("native_group_norm.default", IMAGE, floats(4), floats(4), 2, 4, 36, 2, 1e-5),
+    ("_native_batch_norm_legit_functional.default", *_NORM, True, 0.1, 1e-5),
+    ("_native_batch_norm_legit_no_training.default", *_NORM, 0.1, 1e-5),
+    ("instance_norm.default", IMAGE, floats(4), floats(4), None, None, True, 0.1, 1e-5, False),
+    ("cosine_similarity.default", X, Y), ("_weight_norm.default", X, floats(3, 1)),
+    ("scaled_dot_product_attention.default", *_ATTENTION),
+    ("scaled_dot_product_attention.default", *_ATTENTION, floats(5, 6)),
+    ("scaled_dot_product_attention.default", *_ATTENTION, {"is_causal": True, "scale": 0.3}),
+    ("scaled_dot_product_attention.default", floats(2, 4, 5, 8), floats(2, 2, 6, 8), floats(2, 2, 6, 8),
+     {"enable_gqa": True}),
+    ("scaled_dot_product_attention.default", floats(4, 5, 8), floats(4, 6, 8), floats(4, 6, 3)),
+    ("scaled_dot_product_attention.default", *_ATTENTION[:2], floats(2, 4, 6, 3), {"is_causal": True}),
+    ("embedding.default", floats(5, 4), integers(2, 3), 1), ("index.Tensor", floats(5, 4), (integers(2, 3),)),
+    ("index.Tensor", floats(4, 5, 4), (integers(3), None, integers(3))),
+    ("index.Tensor", floats(4, 5, 4), (None, integers(2, 2), integers(2, 2))),
+    ("index_put.default _unsafe_index_put.default", floats(5, 4), (integers(3),), floats(3, 4), {"accumulate": True}),
+    ("index_put.default", floats(3, 4), (bools(3, 4),), floats()),
+    ("index_put.default", floats(3, 4, 2), (bools(3, 4),), floats(2)),
+    ("index_put.default", X, (bools(3),), floats(1, 4)),
+    ("index_select.default", floats(5, 4), 0, integers(3)), ("gather.default", X, 1, integers(3, 2)),
+    ("scatter_add.default", X, 1, integers(3, 2), floats(3, 2)), ("scatter.value", X, 1, integers(3, 1), 2.0),
+    ("scatter.src", X, 1, integers(3, 1), floats(3, 1)),
+    ("scatter_reduce.two", X, 1, integers(3, 4), Y, "sum"), ("scatter_reduce.two", X, 1, integers(3, 4), Y, "mean"),
+    ("scatter_reduce.two", X, 1, integers(3, 4), Y, "mean", {"include_self": False}),
+    ("index_copy.default", floats(5, 4), 0, integers(1), floats(1, 4)),
+    ("index_fill.int_Scalar", X, 1, integers(2), 3.0), ("index_fill.int_Tensor", X, 1, integers(2), floats()),
+    ("take.default", X, integers(2, 2)),
+    ("index_add.default", floats(5, 4), 0, integers(3), floats(3, 4), {"alpha": 2}),
+    ("one_hot.default", integers(3), 5), ("take_along_dim.default", X, integers(3, 2), 1),
+    ("conv1d.default", floats(2, 4, 8), floats(6, 4, 3), floats(6), (2,), (1,)),
+    ("conv1d.padding", floats(2, 4, 8), floats(6, 4, 3), None, (1,), "same"),
+    ("conv2d.default", IMAGE, floats(6, 2, 3, 3), floats(6), (1, 2), (1, 1), (1, 1), 2),
+    ("conv2d.default", floats(4, 6, 6), floats(2, 4, 3, 3)),
+    ("conv2d.padding", IMAGE, floats(6, 4, 3, 3), None, (1, 1), "same"),
+    ("conv3d.default", floats(2, 2, 4, 4, 4), floats(3, 2, 2, 2, 2)),
+    ("conv3d.padding", floats(2, 2, 4, 4, 4), floats(3, 2, 2, 2, 2)),
+    ("conv_transpose2d.input", IMAGE, floats(4, 3, 2, 2), floats(3), (2, 2)),
+    ("convolution.default", IMAGE, floats(6, 4, 3, 3), None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1),
+    ("max_pool2d.default max_pool2d_with_indices.default", IMAGE, (3, 3), (2, 2), (1, 1)),
+    ("max_pool2d.default", IMAGE, (2, 2)), ("max_pool1d.default", floats(2, 4, 8), (2,)),
+    ("max_pool3d.default avg_pool3d.default", floats(2, 2, 4, 4, 4), (2, 2, 2)),
+    ("avg_pool1d.default", floats(2, 4, 8), (2,)),
+    ("adaptive_avg_pool3d.default _adaptive_avg_pool3d.default", floats(2, 2, 4, 4, 4), (2, 2, 2)),
+    ("avg_pool2d.default", IMAGE, (3, 3), (2, 2), (1, 1), True, False),
+    ("adaptive_avg_pool2d.default _adaptive_avg_pool2d.default adaptive_max_pool2d.default", IMAGE, (3, 2)),
+    ("adaptive_avg_pool2d.default", IMAGE, (1, 1)), ("adaptive_avg_pool1d.default", floats(2, 4, 8), (4,)),
+    ("adaptive_avg_pool1d.default", floats(2, 4, 8), (1,)),
+    ("upsample_nearest2d.vec", IMAGE, None, (2.0, 2.0)), ("upsample_nearest2d.default", IMAGE, (9, 12)),
+    ("upsample_bilinear2d.vec", IMAGE, (9, 12), False, None), ("upsample_bilinear2d.default", IMAGE, (9, 12), True),
+    ("upsample_bicubic2d.vec", IMAGE, (9, 12), False, None), ("upsample_bicubic2d.default", IMAGE, (9, 12), False),
+    ("upsample_bicubic2d.vec _upsample_bicubic2d_aa.vec _upsample_bilinear2d_aa.vec", IMAGE, (4, 5), False, None),
+    ("upsample_bicubic2d.vec", IMAGE, None, True, (1.5, 2.0)),
+    ("_upsample_bicubic2d_aa.vec", IMAGE, (9, 12), False, None),
+    ("upsample_nearest1d.vec", floats(2, 4, 8), None, (2.0,)),
+    ("upsample_linear1d.vec", floats(2, 4, 8), (16,), False, None),
+    ("upsample_nearest3d.vec", floats(2, 2, 3, 3, 3), None, (2.0, 2.0, 2.0)),
+    ("im2col.default", IMAGE, (2, 2), (1, 1), (0, 0), (2, 2)),
+    ("col2im.default", floats(2, 16, 9), (6, 6), (2, 2), (1, 1), (0, 0), (2, 2)),
+    ("grid_sampler.default grid_sampler_2d.default", IMAGE, floats(2, 3, 3, 2), 0, 0, False),
+    ("cross_entropy_loss.default", floats(6, 4), integers(6)),
+    ("cross_entropy_loss.default", floats(6, 4), integers(6), None, 2, 1, 0.1),
+    ("cross_entropy_loss.default", floats(2, 4, 3, 3), integers(2, 3, 3)),
+    ("nll_loss.default nll_loss_nd.default", floats(6, 4), integers(6)),
+    ("nll_loss2d.default", floats(2, 4, 3, 3), integers(2, 3, 3)),
+    ("nll_loss_forward.default", floats(6, 4), integers(6), None, 1, -100),
+    ("nll_loss2d_forward.default", floats(2, 4, 3, 3), integers(2, 3, 3), None, 1, -100),
+    ("mse_loss.default l1_loss.default smooth_l1_loss.default huber_loss.default kl_div.default", X, POSITIVE, 2),
+    ("mse_loss.default", X, Y), ("soft_margin_loss.default binary_cross_entropy_with_logits.default", X, POSITIVE),
+    ("binary_cross_entropy.default", floats(3, 4, low=0.1, high=0.9), floats(3, 4, low=0.1, high=0.9)),
+    ("linalg_inv.default inverse.default linalg_det.default", floats(2, 3, 3)),
+    ("linalg_cholesky.default", FIXED), ("linalg_solve.default", floats(2, 3, 3), floats(2, 3, 2)),
+    ("linalg_matrix_norm.str_ord", X), ("linalg_matrix_norm.default", X, 1),
+    ("linalg_cross.default", floats(2, 3), floats(2, 3)), ("kron.default", X, floats(2, 2)), ("trace.default", X),
+    ("tensordot.default", floats(2, 3, 4), floats(4, 5, 3), (1, 2), (2, 0)), ("vdot.default", ROW, ROW),
+    ("bilinear.default", floats(2, 5, 3), floats(2, 5, 4), floats(6, 3, 4), floats(6)),
+    ("pairwise_distance.default", X, Y),
+    ("logit.default", floats(3, 4, low=0.1, high=0.9)),
+    ("conv_transpose1d.default", floats(2, 4, 5), floats(4, 3, 2), floats(3), (2,), (1,)),
+    ("affine_grid_generator.default", floats(2, 2, 3), (2, 1, 3, 4), False),
+    ("affine_grid_generator.default", floats(2, 2, 3), (2, 1, 3, 4), True),
+    ("lstm.input", floats(5, 2, 3), (floats(2, 2, 4), floats(2, 2, 4)), (
+        floats(16, 3), floats(16, 4), floats(16), floats(16), floats(16, 4), floats(16, 4), floats(16), floats(16)),
+     True, 2, 0.0, True, False, False),
+    ("gru.input", floats(2, 5, 3), floats(2, 2, 4), (
+        floats(12, 3), floats(12, 4), floats(12, 3), floats(12, 4)), False, 1, 0.0, False, True, True),
+    ("rnn_tanh.input rnn_relu.input", floats(5, 2, 3), floats(1, 2, 4), (
+        floats(4, 3), floats(4, 4), floats(4), floats(4)), True, 1, 0.0, False, False, False),
+    ("lstm_cell.default", floats(2, 3), (floats(2, 4), floats(2, 4)), floats(16, 3), floats(16, 4), floats(16),
+     floats(16)),
+    ("gru_cell.default", floats(2, 3), floats(2, 4), floats(12, 3), floats(12, 4)),
+    ("rnn_tanh_cell.default rnn_relu_cell.default", floats(2, 3), floats(2, 4), floats(4, 3), floats(4, 4)),
+    ("view_as_real.default real.default imag.default conj.default _conj.default", COMPLEX),
+    ("view_as_complex.default", floats(3, 2)), ("complex.default", X, Y), ("polar.default", POSITIVE, X),
+    ("fft_fft.default fft_rfft.default fft_fftn.default fft_fft2.default fft_rfft2.default", X),
+    ("fft_ifft.default fft_irfft.default fft_ifftn.default fft_irfft2.default", COMPLEX),
+    ("alias.default lift.default positive.default contiguous.default detach.default clone.default "
+     "lift_fresh_copy.default", X),
+    ("lift_fresh.default", X), ("to.dtype _to_copy.default to.dtype_layout", X, {"dtype": INT64}),
+    ("to.other type_as.default", X, WHOLE),
+    ("dropout.default feature_dropout.default native_dropout.default", X, 0.5, False),
+)  # fmt: skip

@@ -1,0 +1,190 @@
+"""Modules that PyTorch exports here: by a function, out of folders of Hugging Face, and what the sample has."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import BFLOAT16, FLOAT32, INT64
+from mspc.readers.pytorch.exporting import export_made
+from mspc.readers.pytorch.folder import read_folder
+from mspc.readers.pytorch.program import ExportedGraph, ExportedProgram, ExportedType
+from mspc.readers.pytorch.reading import read_program
+from mspc.readers.pytorch.sizes import with_sizes
+from tests.conftest import ROOT
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+nn = torch.nn
+
+
+class Everything(nn.Module):
+    """Tied weights, views as buffers and parameters, parts without gradients, results in containers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.words.weight
+        self.turned = nn.Parameter(torch.randn(4, 4).t())
+        self.still = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.register_buffer("spread", torch.arange(5).expand(3, 5))
+        self.register_buffer("inner", torch.arange(20.0).view(4, 5)[:, 1:3], persistent=False)
+        self.table = torch.full((4,), 2.0)
+
+    def forward(self, words: Any, scale: float = 1.0, *, extra: Any = None) -> Any:
+        x = self.words(words) @ self.turned * scale
+        with torch.no_grad():
+            still = x * self.still
+        first, second = torch.split(x, 2, -1)
+        mean = self.inner.sum() + self.spread.sum() + self.table.sum()
+        return {"loss": x.mean() + mean, "parts": [(first, second), still], "logits": self.head(x), "none": None}
+
+
+def exported(module: Any, *inputs: Any, to: Path, **named: Any) -> ExportedProgram:
+    return read_program(export_made((module, inputs, named), to / "model.pt2", "model.py:make").path)
+
+
+def test_what_pytorch_writes(tmp_path: Path) -> None:
+    """Every tensor is PyTorch's, and the names are the module's."""
+    module = Everything()
+    program = exported(module, torch.zeros(2, 5, dtype=torch.int64), to=tmp_path, extra={"a": torch.ones(2)})
+    tensors = {**module.state_dict(), "inner": module.inner, "table": module.table}
+    for name, tensor in tensors.items():
+        assert np.array_equal(program.weights.read(name), tensor.detach().numpy()), name
+        part = tuple(slice(0, 1) for _ in tensor.shape)
+        assert np.array_equal(program.weights.read(name, part), tensor.detach().numpy()[part]), name
+    assert dict(program.same) == {"head.weight": "words.weight"}
+    kinds = {each.qualified: (each.kind, each.trainable, each.persistent) for each in program.inputs}
+    assert kinds == {
+        "words.weight": ("parameter", True, True), "head.weight": ("parameter", True, True),
+        "turned": ("parameter", True, True), "still": ("parameter", False, True), "spread": ("buffer", False, True),
+        "inner": ("buffer", False, False), "table": ("constant", False, False), "words": ("user", False, True),
+        "extra.a": ("user", False, True),
+    }  # fmt: skip
+    assert [each.target for each in program.outputs] == ["loss", "parts.0.0", "parts.0.1", "parts.1", "logits", "none"]
+    assert program.torch == torch.__version__
+
+
+def test_places_and_graphs_in_nodes(tmp_path: Path) -> None:
+    program = exported(Everything(), torch.zeros(2, 5, dtype=torch.int64), to=tmp_path)
+    nodes = {node.target: node for node in program.graph.nodes}
+    embedding = nodes["aten.embedding.default"]
+    assert (embedding.scope, embedding.modules) == ("words", ("Everything", "Embedding"))
+    line = embedding.user_line
+    assert line is not None
+    assert line.file == __file__
+    assert line.text == "x = self.words(words) @ self.turned * scale"
+    assert nodes["aten.split.Tensor"].types == (ExportedType(FLOAT32, (2, 5, 2)),) * 2
+    inner = nodes["higher_order.wrap_with_set_grad_enabled"]
+    graph = next(value for _, value in inner.arguments if isinstance(value, ExportedGraph))
+    assert [node.target for node in graph.nodes] == ["aten.mul.Tensor"]
+
+
+def test_sizes_of_a_real_export(tmp_path: Path) -> None:
+    class Halved(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.reshape(x.shape[0] // 2, 2, -1).sum(1)
+
+    rows = torch.export.Dim("rows", min=4, max=64)
+    program = torch.export.export(Halved(), (torch.ones(8, 3),), dynamic_shapes={"x": {0: 2 * rows}}, strict=False)
+    torch.export.save(program, tmp_path / "open.pt2")
+    found = with_sizes(read_program(tmp_path / "open.pt2"), {})
+    assert found.graph.nodes[-1].types == (ExportedType(FLOAT32, (4, 3)),)
+
+
+def test_modules_on_no_device(tmp_path: Path) -> None:
+    """A program of the device meta has types and no values."""
+    with torch.device("meta"):
+        module, words = Everything(), torch.zeros(2, 5, dtype=torch.int64)
+    program = exported(module, words, to=tmp_path)
+    assert not program.weights.tensors
+    assert {each.qualified: each.type for each in program.inputs}["words"] == ExportedType(INT64, (2, 5))
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (None, "gives None, not a module"),
+        ("text", "gives a str, not a module"),
+        ((), r"gives \(\), not a module"),
+        ((1, 2), r"gives \(int, int\), not a module"),
+        (nn.Linear(2, 2), "a module without the inputs of an example"),
+        ((nn.Linear(2, 2), 3), r"gives \(Linear, int\), not a module"),
+        ((nn.Linear(2, 2), (torch.ones(3),)), "PyTorch cannot export model.py:make: "),
+    ],
+)
+def test_what_cannot_be_exported(tmp_path: Path, made: Any, message: str) -> None:
+    with pytest.raises(MspcError, match=f"model.py:make.*{message}|{message}"):
+        export_made(made, tmp_path / "model.pt2", "model.py:make")
+
+
+def test_one_tensor_as_inputs(tmp_path: Path) -> None:
+    export_made((nn.Linear(2, 3), torch.ones(4, 2)), tmp_path / "model.pt2", "make")
+    assert read_program(tmp_path / "model.pt2").graph.nodes[0].types == (ExportedType(FLOAT32, (4, 3)),)
+
+
+def test_a_folder_of_hugging_face(tmp_path: Path) -> None:
+    """Weights are those that transformers reads, sharded files or one, tied and in bfloat16."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=32, max_position_embeddings=16, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    frequencies = model.model.rotary_emb.inv_freq.numpy().copy()
+    model.to(torch.bfloat16)
+    for size in ("4KB", "1GB"):
+        model.save_pretrained(tmp_path / size, max_shard_size=size)
+        program = read_folder(tmp_path / size, {"batch": 2, "length": 8})
+        assert dict(program.same) == {"lm_head.weight": "model.embed_tokens.weight"}
+        for name, tensor in model.named_parameters():
+            found = program.weights.read(name)
+            assert program.weights.tensors[name].type.dtype == BFLOAT16
+            assert np.array_equal(found.astype(np.float32), tensor.detach().float().numpy()), name
+        assert np.array_equal(program.weights.read("model.rotary_emb.inv_freq"), frequencies)
+        users = {each.qualified: each.type for each in program.inputs if each.kind == "user"}
+        assert users == {"input_ids": ExportedType(INT64, (2, 8)), "labels": ExportedType(INT64, (2, 8))}
+        assert program.outputs[0].target == "loss"
+    with pytest.raises(MspcError, match="has no size 'rows'"):
+        read_folder(tmp_path / "1GB", {"rows": 2})
+    (tmp_path / "1GB" / "config.json").write_text('{"model_type": "nothing"}')
+    with pytest.raises(MspcError, match="transformers cannot make the model in"):
+        read_folder(tmp_path / "1GB", {})
+
+
+def test_experts_of_hugging_face(tmp_path: Path) -> None:
+    """A parameter of all experts is two tensors of each in the folder, and parts of it are read where they lie."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config = transformers.MixtralConfig(
+        hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=32, max_position_embeddings=16, num_local_experts=11, num_experts_per_tok=2,
+    )  # fmt: skip
+    model = transformers.MixtralForCausalLM(config)
+    model.save_pretrained(tmp_path / "model")
+    weights = read_folder(tmp_path / "model", {"batch": 2, "length": 8}).weights
+    for name, tensor in model.named_parameters():
+        assert np.array_equal(weights.read(name), tensor.detach().numpy()), name
+        part = tuple(slice(n // 3, n // 2 + 1) for n in tensor.shape)
+        assert np.array_equal(weights.read(name, part), tensor.detach().numpy()[part]), name
+
+
+def test_the_sample_is_what_its_maker_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive beside it has the model's weights, kinds and lines."""
+    folder = ROOT / "samples" / "pytorch"
+    monkeypatch.syspath_prepend(folder)
+    module, inputs = __import__("language_model").make()
+    monkeypatch.delitem(sys.modules, "language_model")
+    program = read_program(folder / "language_model.pt2")
+    for name, tensor in module.state_dict().items():
+        assert np.array_equal(program.weights.read(name), tensor.numpy()), name
+    again = exported(module, *inputs, to=tmp_path)
+    named = [(node.target, node.scope) for node in with_sizes(program, {}).graph.nodes]
+    assert [(node.target, node.scope) for node in again.graph.nodes] == named
+    lines = [node.user_line for node in program.graph.nodes if node.frames]
+    source = (folder / "language_model.py").read_text().splitlines()
+    assert all(line is None or source[line.line - 1].strip() == line.text for line in lines)

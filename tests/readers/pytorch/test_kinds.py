@@ -1,0 +1,131 @@
+"""Every kind of the table beside PyTorch: its arguments, and what it computes."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mspc import Tensor
+from mspc.checkpoint.files import Files
+from mspc.checkpoint.reading import Checkpoint
+from mspc.ir.types import DType, dtype_of
+from mspc.readers.pytorch.kinds.kind import NEEDED
+from mspc.readers.pytorch.kinds.table import kind_of, kinds
+from mspc.readers.pytorch.network import ImportedNetwork
+from mspc.readers.pytorch.program import (
+    ExportedGraph,
+    ExportedNode,
+    ExportedProgram,
+    ExportedType,
+    NodeResult,
+    ProgramInput,
+    ProgramOutput,
+)
+from tests.kind_samples import Call, Drawn, calls
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+
+OTHERWISE = {
+    "empty": "its numbers are whatever memory has", "rand": "its numbers are drawn", "normal": "its numbers are drawn",
+    "bernoulli": "its numbers are drawn", "uniform": "its numbers are drawn", "exponential": "its numbers are drawn",
+    "multinomial": "its numbers are drawn", "_assert": "it computes nothing", "sym_": "it computes nothing",
+    "detach_": "PyTorch refuses it for what is no leaf", "to.device": "it takes a device of PyTorch",
+    "grouped_mm": "test_experts.py", "new_empty": "its numbers are whatever memory has", "bincount": "its size is data",
+    "batch_norm.default": "test_written_values.py", "_native_batch_norm_legit.default": "test_written_values.py",
+    "searchsorted": "test_written_values.py", "bucketize": "test_written_values.py",
+    "_scaled_dot_product": "PyTorch has each on one kind of device",
+}  # fmt: skip
+"""Kinds without a call here, by a part of their names, and why."""
+
+FIRST = {"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default",
+         "aten._native_batch_norm_legit_no_training.default"}  # fmt: skip
+"""Kinds of whose results the first alone is computed: the others are for PyTorch's gradient."""
+
+
+def schema_of(kind: str) -> Any:
+    _, operator, overload = kind.split(".")
+    return getattr(getattr(torch.ops.aten, operator), overload)._schema
+
+
+@pytest.mark.parametrize("name", [name for name in kinds() if name.startswith("aten.")])
+def test_the_arguments_are_those_of_the_schema(name: str) -> None:
+    row, schema = kinds()[name], schema_of(name)
+    assert [a.name for a in row.arguments] == [a.name for a in schema.arguments]
+    for argument, said in zip(row.arguments, schema.arguments, strict=True):
+        if argument.is_read:
+            assert (argument.default is not NEEDED) == said.has_default_value(), argument.name
+            assert argument.default is NEEDED or equal(argument.default, said.default_value), argument.name
+
+
+def equal(default: Any, said: Any) -> bool:
+    """A list of one number repeated is that number, and an empty list of sizes is none."""
+    if isinstance(said, (list, tuple)):
+        return tuple(said) in (default, (default,) * len(said)) or (not said and default in (None, ()))
+    return default == said
+
+
+def test_every_kind_is_called() -> None:
+    called = {call.kind for call in calls()}
+    assert {call for call in called if kind_of(call) is None} == set()
+    assert [n for n in kinds() if n not in called and not any(part in n for part in OTHERWISE)] == []
+
+
+CALLS = [list(group) for _, group in groupby(sorted(calls(), key=lambda call: call.kind), key=lambda call: call.kind)]
+
+
+@pytest.mark.parametrize("group", CALLS, ids=lambda group: group[0].kind)
+def test_a_kind_computes_what_pytorch_does(group: list[Call]) -> None:
+    for number, call in enumerate(group):
+        compare(call, np.random.default_rng(number))
+
+
+def compare(call: Call, rng: np.random.Generator) -> None:
+    drawn: list[np.ndarray] = []
+
+    def of_torch(value: Any) -> Any:
+        if isinstance(value, Drawn):
+            drawn.append(value.array(rng))
+            return torch.from_numpy(drawn[-1].copy())
+        if isinstance(value, tuple) and any(isinstance(each, Drawn) for each in value):
+            return [of_torch(each) for each in value]
+        return getattr(torch, value.name.lower()) if isinstance(value, DType) else value
+
+    _, operator, overload = call.kind.split(".")
+    args, named = [of_torch(arg) for arg in call.args], {name: of_torch(arg) for name, arg in call.named.items()}
+    expected = getattr(getattr(torch.ops.aten, operator), overload)(*args, **named)
+    wanted = [each.resolve_conj().numpy() for each in (expected if isinstance(expected, (list, tuple)) else [expected])]
+    program = program_of(call, drawn, wanted)
+    found = ImportedNetwork(program)(*map(Tensor, drawn))
+    results = found if isinstance(found, tuple) else (found,)
+    for result, array in zip(results, wanted[:1] if call.kind in FIRST else wanted, strict=True):
+        value = result.asnumpy()
+        assert value.dtype == array.dtype
+        assert value.shape == array.shape
+        np.testing.assert_allclose(value, array, rtol=1e-5, atol=2e-6)
+
+
+def program_of(call: Call, arrays: list[np.ndarray], wanted: list[np.ndarray]) -> ExportedProgram:
+    """A program of one node."""
+    inputs: list[ProgramInput] = []
+
+    def operand(value: Any) -> Any:
+        if isinstance(value, Drawn):
+            array = arrays[len(inputs)]
+            name = f"x{len(inputs)}"
+            inputs.append(ProgramInput("user", name, name, ExportedType(dtype_of(array.dtype), array.shape)))
+            return NodeResult(name)
+        return tuple(map(operand, value)) if isinstance(value, tuple) else value
+
+    names = [argument.name for argument in schema_of(call.kind).arguments]
+    given = [*zip(names, map(operand, call.args), strict=False), *((n, operand(v)) for n, v in call.named.items())]
+    results = tuple(f"y{place}" for place in range(len(wanted)))
+    types = tuple(ExportedType(dtype_of(array.dtype), array.shape) for array in wanted)
+    node = ExportedNode("node", call.kind, tuple(given), results, types)
+    graph = ExportedGraph((node,), tuple((each.name, each.type) for each in inputs), ())
+    returned = results[:1] if call.kind in FIRST else results
+    outputs = tuple(ProgramOutput("user", NodeResult(name), str(i)) for i, name in enumerate(returned))
+    weights = Checkpoint("none", Files([], []), {})
+    return ExportedProgram("program", graph, tuple(inputs), outputs, weights)

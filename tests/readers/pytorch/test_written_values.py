@@ -1,0 +1,212 @@
+"""Programs that write into tensors: views share their elements with what they are views of, buffers keep what is
+written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc
+from mspc import Tensor
+from mspc.readers.pytorch.network import ImportedNetwork
+from mspc.readers.pytorch.reading import read_program
+from tests.exported_programs import Exported
+
+F, LONG = "float32", "int64"
+
+
+def network(made: Exported, tmp_path: Path) -> ImportedNetwork:
+    return ImportedNetwork(read_program(made.save(tmp_path / "model.pt2")))
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+def computed(made: Exported, tmp_path: Path, *given: np.ndarray) -> Any:
+    found = network(made, tmp_path)(*map(Tensor, given))
+    return [each.asnumpy() for each in found] if isinstance(found, tuple) else found.asnumpy()
+
+
+def test_what_is_written_into_a_view_is_in_the_whole(tmp_path: Path) -> None:
+    made = Exported()
+    x = made.user("x", F, (2, 3))
+    made.node("aten.zeros.default", {"size": [4, 3]}, {"whole": (F, (4, 3))})
+    made.node("aten.slice.Tensor", {"self": "whole", "dim": 0, "start": 1, "end": 3}, {"part": (F, (2, 3))})
+    made.node("aten.copy_.default", {"self": "part", "src": x}, {"written": (F, (2, 3))})
+    made.node("aten.select.int", {"self": "part", "dim": 1, "index": -1}, {"column": (F, (2,))})
+    made.node("aten.add_.Tensor", {"self": "column", "other": 10}, {"more": (F, (2,))})
+    made.node("aten.mul.Tensor", {"self": "written", "other": 2}, {"double": (F, (2, 3))})
+    made.output("whole", "whole")
+    made.output("double", "double")
+    given = numbers(2, 3)
+    expected = np.zeros((4, 3), np.float32)
+    part = expected[1:3]
+    part[...] = given
+    part[:, -1] += 10
+    whole, double = computed(made, tmp_path, given)
+    np.testing.assert_array_equal(whole, expected)
+    np.testing.assert_array_equal(double, 2 * part)
+
+
+def test_a_view_sees_what_is_written_into_the_whole_later(tmp_path: Path) -> None:
+    made = Exported()
+    x = made.user("x", F, (2, 3))
+    made.node("aten.clone.default", {"self": x}, {"own": (F, (2, 3))})
+    made.node("aten.t.default", {"self": "own"}, {"turned": (F, (3, 2))})
+    made.node("aten.view.default", {"self": "turned", "size": [6]}, {"flat": (F, (6,))})
+    made.node("aten.fill_.Scalar", {"self": "own", "value": 7}, {"filled": (F, (2, 3))})
+    made.node("aten.relu.default", {"self": "flat"}, {"result": (F, (6,))})
+    made.node("aten.add.Tensor", {"self": x, "other": 0}, {"untouched": (F, (2, 3))})
+    made.output("result", "result")
+    made.output("untouched", "untouched")
+    given = numbers(2, 3)
+    result, untouched = computed(made, tmp_path, given)
+    np.testing.assert_array_equal(result, np.full(6, 7, np.float32))
+    np.testing.assert_array_equal(untouched, given)
+
+
+@pytest.mark.parametrize(("kind", "arguments", "shape"), [
+    ("aten.permute.default", {"dims": [2, 0, 1]}, (4, 2, 3)),
+    ("aten.transpose.int", {"dim0": 0, "dim1": -1}, (4, 3, 2)),
+    ("aten.unsqueeze.default", {"dim": 1}, (2, 1, 3, 4)),
+    ("aten.flatten.using_ints", {"start_dim": 1}, (2, 12)),
+    ("aten.slice.Tensor", {"dim": 2, "start": 0, "end": 4, "step": 2}, (2, 3, 2)),
+])  # fmt: skip
+def test_every_view_is_written_through(
+    kind: str, arguments: dict[str, Any], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    made = Exported()
+    x = made.user("x", F, (2, 3, 4))
+    made.node("aten.clone.default", {"self": x}, {"own": (F, (2, 3, 4))})
+    made.node(kind, {"self": "own", **arguments}, {"seen": (F, shape)})
+    made.node("aten.mul_.Tensor", {"self": "seen", "other": 3}, {"written": (F, shape)})
+    made.output("own")
+    given = numbers(2, 3, 4)
+    expected = given.copy()
+    (expected[..., ::2] if "slice" in kind else expected).__imul__(3)
+    np.testing.assert_array_equal(computed(made, tmp_path, given), expected)
+
+
+@pytest.mark.parametrize(("kind", "arguments", "shapes"), [
+    ("aten.split.Tensor", {"split_size": 2, "dim": 1}, [(3, 2), (3, 2), (3, 1)]),
+    ("aten.split_with_sizes.default", {"split_sizes": [4, 1], "dim": 1}, [(3, 4), (3, 1)]),
+    ("aten.chunk.default", {"chunks": 2, "dim": 1}, [(3, 3), (3, 2)]),
+    ("aten.unbind.int", {"dim": 1}, [(3,)] * 5),
+])  # fmt: skip
+def test_parts_are_written_through(
+    kind: str, arguments: dict[str, Any], shapes: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    made = Exported()
+    x = made.user("x", F, (3, 5))
+    made.node("aten.clone.default", {"self": x}, {"own": (F, (3, 5))})
+    made.node(kind, {"self": "own", **arguments}, {f"p{i}": (F, shape) for i, shape in enumerate(shapes)})
+    made.node("aten.mul_.Tensor", {"self": "p1", "other": 3}, {"written": (F, shapes[1])})
+    made.output("own")
+    given = numbers(3, 5)
+    expected = given.copy()
+    widths = [shape[1] if len(shape) > 1 else 1 for shape in shapes]
+    expected[:, widths[0] : widths[0] + widths[1]] *= 3
+    np.testing.assert_array_equal(computed(made, tmp_path, given), expected)
+
+
+@pytest.mark.parametrize(("turned", "kind", "arguments", "shape"), [
+    (False, "aten.contiguous.default", {}, (2, 3)), (True, "aten.contiguous.default", {}, (3, 2)),
+    (False, "aten.reshape.default", {"shape": [6]}, (6,)), (True, "aten.reshape.default", {"shape": [6]}, (6,)),
+    (True, "aten.flatten.using_ints", {}, (6,)),
+])  # fmt: skip
+def test_what_lies_in_another_order_is_copied(
+    turned: bool, kind: str, arguments: dict[str, Any], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """As PyTorch does: `reshape` and `contiguous` are views of what follows each other in memory alone."""
+    made = Exported()
+    x = made.user("x", F, (2, 3))
+    made.node("aten.clone.default", {"self": x}, {"own": (F, (2, 3))})
+    seen = made.node("aten.t.default", {"self": "own"}, {"other": (F, (3, 2))}) if turned else "own"
+    made.node(kind, {"self": seen, **arguments}, {"result": (F, shape)})
+    made.node("aten.mul_.Tensor", {"self": "result", "other": 3}, {"written": (F, shape)})
+    made.output("own", "own")
+    made.output("written", "written")
+    given = numbers(2, 3)
+    own, written = computed(made, tmp_path, given)
+    np.testing.assert_array_equal(own, given if turned else 3 * given)
+    np.testing.assert_array_equal(written.ravel(), 3 * (given.T if turned else given).ravel())
+
+
+def test_a_buffer_keeps_what_is_written_from_call_to_call(tmp_path: Path) -> None:
+    made = Exported()
+    count = made.stored("norm.num_batches_tracked", np.array(3, np.int64), "buffer", False)
+    x = made.user("x", F, (2,))
+    made.node("aten.add_.Tensor", {"self": count, "other": 1}, {"more": (LONG, ())})
+    made.node("aten.mul.Tensor", {"self": x, "other": count}, {"result": (F, (2,))})
+    made.output("result")
+    found = network(made, tmp_path)
+    ones = Tensor(np.ones(2, np.float32))
+    assert found(ones).asnumpy().tolist() == [4, 4]
+    assert found(ones).asnumpy().tolist() == [5, 5]
+    [buffer] = found.get_parameters()
+    assert (buffer.name, buffer.requires_grad) == ("norm.num_batches_tracked", False)
+    assert int(buffer.asnumpy()) == 5
+
+
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("kind", ["aten.batch_norm.default", "aten._native_batch_norm_legit.default"])
+def test_running_statistics_follow_the_batch_in_training(kind: str, trains: bool, tmp_path: Path) -> None:
+    made = Exported()
+    weight, bias = made.stored("weight", numbers(3)), made.stored("bias", numbers(3))
+    mean = made.stored("running_mean", np.zeros(3, np.float32), "buffer", False)
+    variance = made.stored("running_var", np.ones(3, np.float32), "buffer", False)
+    x = made.user("x", F, (4, 3, 2))
+    arguments: dict[str, Any] = {
+        "input": x, "weight": weight, "bias": bias, "running_mean": mean, "running_var": variance, "training": trains,
+        "momentum": 0.25, "eps": 1e-3,
+    }  # fmt: skip
+    results = {"result": (F, (4, 3, 2))}
+    if kind == "aten.batch_norm.default":
+        arguments["cudnn_enabled"] = False
+    else:
+        results |= {"used_mean": (F, (3,)), "used_scale": (F, (3,))}
+    made.node(kind, arguments, results)
+    made.output("result")
+    found = network(made, tmp_path)
+    given = 2 + 3 * numbers(4, 3, 2)
+    result = found(Tensor(given)).asnumpy()
+    own = given.astype(np.float64)
+    used = (own.mean((0, 2)), own.var((0, 2))) if trains else (np.zeros(3), np.ones(3))
+    scaled = (own - used[0][:, None]) / np.sqrt(used[1] + 1e-3)[:, None]
+    values = {p.name: p.asnumpy() for p in found.get_parameters()}
+    np.testing.assert_allclose(
+        result, scaled * values["weight"][:, None] + values["bias"][:, None], rtol=1e-5, atol=1e-5
+    )
+    expected = (0.25 * used[0], 0.75 + 0.25 * used[1] * 8 / 7) if trains else used
+    np.testing.assert_allclose(values["running_mean"], expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(values["running_var"], expected[1], rtol=1e-5)
+
+
+def test_what_is_written_without_gradients_is_not_differentiated(tmp_path: Path) -> None:
+    made = Exported()
+    w = made.stored("w", np.array([2.0, 3.0], np.float32))
+    x = made.user("x", F, (2,))
+    made.node("aten.mul.Tensor", {"self": x, "other": w}, {"product": (F, (2,))})
+    made.node("aten.detach.default", {"self": "product"}, {"apart": (F, (2,))})
+    made.node("aten.add.Tensor", {"self": "product", "other": "apart"}, {"both": (F, (2,))})
+    made.node("aten.sum.default", {"self": "both"}, {"total": (F, ())})
+    made.output("total", "loss")
+    found = network(made, tmp_path)
+    _, [gradient] = mspc.value_and_grad(found, None, found.trainable_params())(Tensor(np.array([5, 7], np.float32)))
+    assert gradient.asnumpy().tolist() == [5, 7]
+
+
+@pytest.mark.parametrize(("kind", "names"), [
+    ("aten.searchsorted.Tensor", ("sorted_sequence", "self")), ("aten.bucketize.Tensor", ("boundaries", "self")),
+])  # fmt: skip
+def test_places_in_a_sorted_sequence(kind: str, names: tuple[str, str], tmp_path: Path) -> None:
+    made = Exported()
+    bounds, x = made.user("bounds", F, (3,)), made.user("x", F, (4,))
+    made.node(kind, dict(zip(names, (bounds, x), strict=True)), {"places": (LONG, (4,))})
+    made.output("places")
+    given = np.array([1, 2, 3], np.float32), np.array([0, 2, 2.5, 9], np.float32)
+    assert computed(made, tmp_path, *given).tolist() == np.searchsorted(*given).tolist()
