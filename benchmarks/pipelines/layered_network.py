@@ -14,7 +14,8 @@ WIDTH, ROWS = 64, 2
 """Of a layer, and of a micro-batch."""
 LAYERS, STAGES, MICRO_BATCHES = map(int, sys.argv[1:4])
 SCHEDULE, OPTIMIZER = sys.argv[4:]
-THERE_AND_BACK = SCHEDULE in ("zero_bubble_v", "dual_pipe_v")
+IN_ROUNDS, THERE_AND_BACK = SCHEDULE == "interleaved", SCHEDULE in ("zero_bubble_v", "dual_pipe_v")
+"""Whether a stage has two chunks, as stages come again, or as they come back."""
 
 
 class Layer(nn.Cell):
@@ -35,10 +36,10 @@ class Net(nn.Cell):
     def __init__(self):
         super().__init__()
         self.layers = nn.CellList([Layer() for _ in range(LAYERS)])
-        chunks = STAGES * (1 + THERE_AND_BACK)
+        chunks = STAGES * (1 + (IN_ROUNDS or THERE_AND_BACK))
         for number, layer in enumerate(self.layers):
             chunk = number * chunks // LAYERS
-            layer.pipeline_stage = min(chunk, 2 * STAGES - 1 - chunk)
+            layer.pipeline_stage = chunk % STAGES if IN_ROUNDS else min(chunk, 2 * STAGES - 1 - chunk)
 
     def construct(self, x):
         for layer in self.layers:
@@ -49,7 +50,7 @@ class Net(nn.Cell):
 init()
 ms.set_auto_parallel_context(
     parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=STAGES,
-    pipeline_config={"pipeline_scheduler": SCHEDULE},
+    pipeline_config={"pipeline_interleave": IN_ROUNDS, "pipeline_scheduler": "1f1b" if IN_ROUNDS else SCHEDULE},
 )
 cell = nn.PipelineCell(nn.WithLossCell(Net(), nn.MSELoss()), MICRO_BATCHES)
 optimizer = getattr(nn, OPTIMIZER)(cell.trainable_params(), 1e-3)
