@@ -97,7 +97,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
         kinds_only = options.kinds_only and not programs.differ and len(wanted) > max(1, options.few)
         report = _write(output, programs, settings, values, wanted, level, kinds_only, progress)
         stored = [v for v in values if options.weights or v.description is None]
-        tensors = [StoredTensor(value.name, value.type, value.make) for value in stored]
+        tensors = [StoredTensor(value.name, value.type, value.make, value.part) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
         if level > 0:
             progress.show("looking for one graph of all sizes")

@@ -22,13 +22,14 @@ class FirstValue:
     """The first values of a parameter or constant.
 
     description: how they are made; None where only the script has them. make: the global array, made when called and
-        not stored.
+        not stored. part: the same of a part of it, where that is read without the rest.
     """
 
     name: str
     type: TensorType
     description: Description | None
     make: Callable[[], Any]
+    part: Callable[[tuple[slice, ...]], Any] | None = None
 
 
 def first_values(compiled: Compiled) -> list[FirstValue]:
@@ -49,11 +50,12 @@ def _first_value(name: str, source: Any) -> FirstValue:
     """Of a Parameter of the script, a tensor that is not sampled yet, or an array."""
     initial = source.initial if isinstance(source, Parameter) else source
     if isinstance(initial, InitialValue):
+        part = initial.fill if initial.in_parts else None
         try:
             described = initial.description()
         except MspcError as error:
             raise MspcError(f"parameter '{name}': {error.message}", notes=error.notes) from None
-        return FirstValue(name, TensorType(initial.dtype, initial.shape), described, initial.fill)
+        return FirstValue(name, TensorType(initial.dtype, initial.shape), described, initial.fill, part)
     if isinstance(source, Parameter):
         return FirstValue(name, source.type, None, lambda: source.value)
     array = np.asarray(source)

@@ -44,8 +44,11 @@ __all__ = [
 class InitialValue:
     """Values that will be sampled: by what, of which shape and dtype, with which seed and counter.
 
-    zero_row: this index of the first dimension holds zeros instead.
+    zero_row: this index of the first dimension holds zeros instead. in_parts: whether a part costs no more than its
+    share.
     """
+
+    in_parts = False
 
     def __init__(self, init: Initializer, shape: tuple[int, ...], dtype: DType) -> None:
         self.init = init

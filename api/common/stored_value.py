@@ -16,6 +16,8 @@ class StoredValue(InitialValue):
     source: the checkpoint. key: the tensor's name there.
     """
 
+    in_parts = True
+
     def __init__(self, source: Checkpoint, key: str) -> None:
         self.source = source
         self.key = key

@@ -8,7 +8,7 @@ Every element type that mspc knows is read as it was written, BFloat16 as the ty
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -36,6 +36,8 @@ MOST_DIMENSIONS = 32
 ALIGNMENT = 8
 AT_ONCE = 1 << 24
 """Bytes that are handed to the file together."""
+IN_MEMORY = 1 << 26
+"""Bytes of a tensor that are made together, where it can be made in parts."""
 
 
 class Writer(Protocol):
@@ -46,11 +48,26 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor to be written. make: gives its values, when its turn comes."""
+    """A tensor to be written.
+
+    make: gives its values, when its turn comes. part: gives those of a box of it, where large ones can be had so.
+    """
 
     name: str
     type: TensorType
     make: Callable[[], Any]
+    part: Callable[[tuple[slice, ...]], Any] | None = None
+
+    def pieces(self) -> Iterator[Any]:
+        """Its values in C order: as one array, or rows that are made one after the other and forgotten."""
+        shape, dtype = self.type.shape, self.type.dtype.numpy
+        if self.part is None or self.type.nbytes <= IN_MEMORY or not shape:
+            yield np.asarray(self.make(), dtype)
+            return
+        rows = max(1, IN_MEMORY * shape[0] // self.type.nbytes)
+        for first in range(0, shape[0], rows):
+            box = slice(first, min(first + rows, shape[0])), *(slice(0, n) for n in shape[1:])
+            yield np.asarray(self.part(box), dtype)
 
 
 def in_order(tensors: Sequence[StoredTensor]) -> list[StoredTensor]:
@@ -69,7 +86,8 @@ def write_tensors(file: BinaryIO, tensors: Sequence[StoredTensor], about: Mappin
     ordered = in_order(tensors)
     file.write(header_of(ordered, about))
     for tensor in ordered:
-        write_array(file, np.asarray(tensor.make(), tensor.type.dtype.numpy))
+        for piece in tensor.pieces():
+            write_array(file, piece)
 
 
 def header_of(ordered: Sequence[StoredTensor], about: Mapping[str, str] | None = None) -> bytes:

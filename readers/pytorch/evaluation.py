@@ -19,7 +19,7 @@ from mspc.api.nn.precision import Precision
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Frames
 from mspc.ir.types import TensorType
-from mspc.readers.pytorch.control import CONTROL, inlined
+from mspc.readers.pytorch.control import CONDITION, CONTROL, branches, inlined
 from mspc.readers.pytorch.kinds.creation import overwritten
 from mspc.readers.pytorch.kinds.kind import Function, Kind
 from mspc.readers.pytorch.kinds.shapes import expanded
@@ -178,7 +178,7 @@ class _Walk:
 
     def _run(self, node: ExportedNode) -> None:
         if node.target in CONTROL:
-            self._inline(node)
+            (self._choose if node.target == CONDITION else self._inline)(node)
             return
         kind = kind_of(node.target)
         assert kind is not None, "the kinds were looked at before"
@@ -252,18 +252,38 @@ class _Walk:
 
     def _inline(self, node: ExportedNode) -> None:
         graph, operands, differentiated = inlined(node)
-        inner = _Walk(self.evaluator, precision_in(node, self.precision))
+        values = self._inside(graph, operands, precision_in(node, self.precision))
+        for name, value in zip(node.results, values, strict=True):
+            if not differentiated and self.evaluator.type_of(value) is not None:
+                value = self.evaluator.call(ops.stop_gradient, [value])
+            self.values[name] = NamedValue(Storage(value), value)
+
+    def _choose(self, node: ExportedNode) -> None:
+        """Run the graph whose condition is known to hold; where only the run knows it, both, and take the elements of
+        one: neither changes anything else."""
+        condition, graphs, operands = branches(node)
+        answer = self.argument(condition)
+        if self.evaluator.type_of(answer) is None:
+            values = self._inside(graphs[0] if answer else graphs[1], operands, self.precision)
+        else:
+            both = [self._inside(graph, operands, self.precision) for graph in graphs]
+            self.evaluator.at(frames_of(node), scope_of(node), self.precision)
+            values = [self.evaluator.call(ops.where, [answer, *pair]) for pair in zip(*both, strict=True)]
+        for name, value in zip(node.results, values, strict=True):
+            self.values[name] = NamedValue(Storage(value), value)
+
+    def _inside(
+        self, graph: ExportedGraph, operands: Sequence[Argument], precision: Precision | None
+    ) -> list[Any]:
+        """What a graph gives for these operands."""
+        inner = _Walk(self.evaluator, precision)
         for (name, _), operand in zip(graph.inputs, operands, strict=True):
             if isinstance(operand, NodeResult):
                 inner.values[name] = self.named(operand.name)
             else:
                 inner.values[name] = NamedValue(Storage(value := self.argument(operand)), value)
         inner.run(graph)
-        for name, output in zip(node.results, graph.outputs, strict=True):
-            value = inner.argument(output)
-            if not differentiated and self.evaluator.type_of(value) is not None:
-                value = self.evaluator.call(ops.stop_gradient, [value])
-            self.values[name] = NamedValue(Storage(value), value)
+        return [inner.argument(output) for output in graph.outputs]
 
 
 def frames_of(node: ExportedNode) -> Frames:

@@ -275,3 +275,27 @@ def test_files_have_the_bytes_of_the_library(tmp_path: Path, dtype: str) -> None
         write_tensors(file, tensors)
     wanted = save({name: np.require(array, requirements="C") for name, array in arrays.items()})
     assert (tmp_path / "file").read_bytes() == wanted
+
+
+@pytest.mark.parametrize("shape", [(40, 7, 5), (3, 1000), (5000,)])
+def test_large_tensors_are_written_in_parts(
+    shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows at a time, as many as fit, and the bytes of the whole."""
+    monkeypatch.setattr("mspc.ir.files.tensors.IN_MEMORY", 1024)
+    values, parts = np.random.default_rng(3).normal(size=shape).astype(np.float32), list[int]()
+
+    def part(box: tuple[slice, ...]) -> Any:
+        parts.append(values[box].nbytes)
+        return values[box]
+
+    whole = StoredTensor("w", TensorType(dtype_of(np.float32), shape), lambda: pytest.fail("it is made as one"), part)
+    small = StoredTensor("s", TensorType(dtype_of(np.float32), ()), lambda: np.float32(2), part)
+    with open(tmp_path / "w.safetensors", "wb") as file:
+        write_tensors(file, [whole, small])
+    found = load_file(tmp_path / "w.safetensors")
+    assert found["s"] == 2
+    assert np.array_equal(found["w"], values)
+    assert len(parts) > 1
+    assert max(parts) <= max(1024, values[:1].nbytes)
+    assert sum(parts) == values.nbytes
