@@ -38,6 +38,11 @@ class Network(NamedTuple):
     built: Any
     dtype: str = "float32"
 
+    @property
+    def stem(self) -> str:
+        """What its files are called."""
+        return f"{self.library}-{self.name}" if self.library else self.name
+
 
 class Result(NamedTuple):
     """What came out. error: why there is nothing, or ""; of one device and of the ranks what `compared_step` says."""
@@ -76,7 +81,7 @@ def networks() -> list[Network]:
 
 def result_of(network: Network, folder: Path) -> Result:
     """What came out, from the folder where it is there."""
-    kept = folder / f"{network.name}.json"
+    kept = folder / f"{network.stem}.json"
     if kept.exists():
         return Result(network, *json.loads(kept.read_text(encoding="utf-8")))
     found = compared(network, folder)
@@ -88,7 +93,7 @@ def compared(network: Network, folder: Path) -> Result:
     """Exports a network, unless the folder has it, and compares."""
     from benchmarks.pytorch.exported import export
 
-    target = folder / f"{network.name}.pt2"
+    target = folder / f"{network.stem}.pt2"
     if not target.with_suffix(".npz").exists():
         try:
             module, data = network.built()
