@@ -52,7 +52,8 @@ class Result(NamedTuple):
     @property
     def holds(self) -> bool:
         return self.error == "" and all(
-            step is not None and max(step["loss"], step["gradient"]) <= TOLERANCE for step in (self.one, self.ranks)
+            step is not None and max(step["loss"], step["gradient"], step["buffer"]) <= TOLERANCE
+            for step in (self.one, self.ranks)
         )
 
 
@@ -170,7 +171,8 @@ def main() -> None:
     if options.write is not None:
         text = options.write.read_text(encoding="utf-8")
         before, rest = text.split(BEGIN)
-        page = f"{before}{BEGIN}{table(results)}{END}{rest.split(END)[1]}"
+        told = f"Within {TOLERANCE:.0e}: {summary(results)}.\n\n"
+        page = f"{before}{BEGIN}{told}{table(results)}{END}{rest.split(END)[1]}"
         options.write.write_text(page, encoding="utf-8")
 
 
