@@ -190,7 +190,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("wav2vec2", "Wav2Vec2Config", "Wav2Vec2ForSequenceClassification", "speech", SPEECH),
     Architecture("wav2vec2_conformer", "Wav2Vec2ConformerConfig", "Wav2Vec2ConformerForSequenceClassification",
         "speech", SPEECH),
-    Architecture("wavlm", "WavLMConfig", "WavLMForSequenceClassification", "speech", SPEECH),
+    Architecture("wavlm", "WavLMConfig", "WavLMForSequenceClassification", "speech", SPEECH, "float64"),
     Architecture("xglm", "XGLMConfig", "XGLMForCausalLM", "causal"),
     Architecture("xlm_roberta", "XLMRobertaConfig", "XLMRobertaForMaskedLM", "tokens"),
     Architecture("m2m_100", "M2M100Config", "M2M100ForConditionalGeneration", "sequences", START),
