@@ -194,6 +194,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("xglm", "XGLMConfig", "XGLMForCausalLM", "causal"),
     Architecture("xlm_roberta", "XLMRobertaConfig", "XLMRobertaForMaskedLM", "tokens"),
     Architecture("m2m_100", "M2M100Config", "M2M100ForConditionalGeneration", "sequences", START),
+    Architecture("diffllama", "DiffLlamaConfig", "DiffLlamaForCausalLM", "causal", GROUPED, "float64"),
+    Architecture("doge", "DogeConfig", "DogeForCausalLM", "causal", GROUPED, "float64"),
     Architecture("cvt", "CvtConfig", "CvtForImageClassification", "images", dtype="float64"),
     Architecture("mobilevit", "MobileViTConfig", "MobileViTForImageClassification", "images", dtype="float64"),
     Architecture("resnet", "ResNetConfig", "ResNetForImageClassification", "images", dtype="float64"),
