@@ -17,10 +17,13 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
 if TYPE_CHECKING:
+    from mspc.readers.pytorch.plans.strategies import LayerPlan
     from mspc.readers.pytorch.program import ExportedProgram
 
 CONFIG = "config.json"
 """What every folder of Hugging Face has."""
+OWN_PLAN = "own"
+"""What --plan is given for the plan that a model brings itself."""
 MAGIC = b"PK\x03\x04"
 """How every archive begins."""
 
@@ -30,7 +33,8 @@ class ImportOptions:
     """What a command line says of such a network.
 
     loss, optimizer, precision, accumulate: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch:
-    the target is a function that gives a module. load: a checkpoint whose tensors take the place of the weights.
+    the target is a function that gives a module. load: a checkpoint whose tensors take the place of the weights. plan:
+    a file that says how layers are sharded, or `own` for what the model itself says.
     """
 
     loss: str = ""
@@ -40,12 +44,14 @@ class ImportOptions:
     precision: str = ""
     accumulate: int = 1
     load: Path | None = None
+    plan: str = ""
 
     @property
     def given(self) -> str:
         """The first option that is given."""
         options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
         options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1, "--load": self.load}
+        options |= {"--plan": self.plan}
         return next((name for name, value in options.items() if value), "")
 
 
@@ -54,7 +60,7 @@ NOTHING_SAID = ImportOptions()
 
 def import_options(
     loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1,
-    load: Path | None = None,
+    load: Path | None = None, plan: str = "",
 ) -> ImportOptions:  # fmt: skip
     """The options of a command line. Raises MspcError: a size is none."""
     found: dict[str, int] = {}
@@ -64,7 +70,7 @@ def import_options(
             raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
         if found.setdefault(name.strip(), int(number)) != int(number):
             raise MspcError(f"--size gives {name.strip()} two numbers")
-    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load)
+    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan)
 
 
 def is_imported(target: NamedTarget | Path) -> bool:
@@ -105,18 +111,51 @@ def capture_imported(
         )
     path = target if isinstance(target, Path) else target.path
 
+    plans: list[LayerPlan] = []
+
     def make() -> tuple[Any, Sequence[TensorType]]:
         from mspc.readers.pytorch.training import Training, compiled_as  # late: few networks are imported
 
-        training = Training(options.loss, options.optimizer, options.precision, options.accumulate)
-        made = compiled_as(_program(target, options), training)
+        program = _program(target, options)
+        plans.extend(_planned(program, options.plan, session.size))
+        training = Training(
+            options.loss, options.optimizer, options.precision, options.accumulate, next(iter(plans), None)
+        )
+        made = compiled_as(program, training)
         return made.network, made.inputs
 
     def data(types: Sequence[TensorType]) -> str | tuple[Any, ...]:
         # Of a batch in parts every rank has a share of each part, which no share of the batch holds.
-        return _sharded_batch(types, session.size) if options.accumulate == 1 else "full_batch"
+        if options.accumulate != 1:
+            return "full_batch"
+        return plans[0].inputs(types) if plans else _sharded_batch(types, session.size)
 
-    return capture_made(make, path, session, data)
+    captured = capture_made(make, path, session, data)
+    if not plans:
+        return captured
+    # What is planned decides how the rest is sharded, which would follow the batch else.
+    context = replace(captured.context, parallel_mode="auto_parallel", search_mode="sharding_propagation")
+    if plans[0].plan.fully_shard:
+        context = replace(context, enable_parallel_optimizer=True)
+    return replace(captured, context=context)
+
+
+def _planned(program: ExportedProgram, asked: str, ranks: int) -> list[LayerPlan]:
+    """The plan that is asked for, if one is. Raises MspcError."""
+    if not asked:
+        return []
+    from mspc.readers.pytorch.plans.strategies import planned  # late, as above
+    from mspc.readers.pytorch.plans.written_plan import plan_in, plan_of
+
+    if asked != OWN_PLAN:
+        return [planned(program, plan_in(Path(asked), ranks))]
+    if not program.own_plan:
+        raise MspcError(
+            f"{program.name} brings no plan of its own",
+            notes=["models of transformers do, from a folder or with --torch; else --plan names a file"],
+        )
+    own = plan_of(f"the plan of {program.name}", {"layers": dict(program.own_plan)}, ranks)
+    return [planned(program, own, is_own=True)]
 
 
 def _program(target: NamedTarget | Path, options: ImportOptions) -> ExportedProgram:
@@ -153,7 +192,8 @@ def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:
 
     exported = export_made(made_by(target), to, target_name(target))
     program = read_program(exported.path)
-    return replace(program, name=target_name(target), same={**exported.same, **program.same})
+    return replace(program, name=target_name(target), same={**exported.same, **program.same},
+                   own_plan=exported.own_plan)  # fmt: skip
 
 
 def _sharded_batch(types: Sequence[TensorType], ranks: int) -> str | tuple[Any, ...]:

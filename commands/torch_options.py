@@ -44,3 +44,10 @@ Loaded = Annotated[
 FromTorch = Annotated[
     bool, typer.Option("--torch", help="TARGET is 'model.py:make', which gives a module of PyTorch and its inputs.")
 ]
+LayerStyles = Annotated[
+    str,
+    typer.Option(
+        "--plan", metavar="FILE|own", show_default=False,
+        help="How layers of model.pt2 are sharded: styles, placements, or what the model itself says.",
+    ),
+]

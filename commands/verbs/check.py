@@ -9,7 +9,7 @@ import typer
 
 from mspc.commands.completion import complete_graph
 from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks
-from mspc.commands.torch_options import FromTorch, LossName, OptimizerText, Sizes
+from mspc.commands.torch_options import FromTorch, LayerStyles, LossName, OptimizerText, Sizes
 
 BaselineFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
@@ -64,6 +64,7 @@ def check(
     size: Sizes = None,
     loss: LossName = "",
     optimizer: OptimizerText = "",
+    plan: LayerStyles = "",
     torch: FromTorch = False,
     json: JsonFile = None,
     all_rows: AllRows = False,
@@ -82,7 +83,7 @@ def check(
         "max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "max-step": max_step,
         "max-idle": max_idle, "forbid": forbid,
     }  # fmt: skip
-    imported = import_options(loss, optimizer, size, torch)
+    imported = import_options(loss, optimizer, size, torch, plan=plan)
     compiling = CompileOptions(ranks, inputs=tuple(input_ or ()), imported=imported)
     share = None if tolerance is None else share_of(tolerance, "--tolerance")
     limits = Limits(budget_of(given, "--"), budget, name, baseline, share)

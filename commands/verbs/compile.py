@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, ScriptArguments, Target, Verbose
-from mspc.commands.torch_options import Accumulated, FromTorch, Loaded, LossName, OptimizerText, PrecisionName, Sizes
+from mspc.commands.torch_options import (
+    Accumulated,
+    FromTorch,
+    LayerStyles,
+    Loaded,
+    LossName,
+    OptimizerText,
+    PrecisionName,
+    Sizes,
+)
 from mspc.engine.garbage import leave_out_loaded
 
 SchedulePicture = Annotated[
@@ -44,6 +53,7 @@ def compile_(
     size: Sizes = None,
     loss: LossName = "",
     optimizer: OptimizerText = "",
+    plan: LayerStyles = "",
     precision: PrecisionName = "",
     accumulate: Accumulated = 1,
     load: Loaded = None,
@@ -74,7 +84,8 @@ def compile_(
             ranks=ranks, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()),
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, machine=machine, loudness=Loudness(verbose, quiet),
-            all_rows=all_rows, imported=import_options(loss, optimizer, size, torch, precision, accumulate, load),
+            all_rows=all_rows,
+            imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan),
         ),
     )
     leave_out_loaded()  # the process ends

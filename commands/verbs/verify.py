@@ -8,7 +8,16 @@ import typer
 
 from mspc.commands.completion import complete_script
 from mspc.commands.options import AllRows, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
-from mspc.commands.torch_options import Accumulated, FromTorch, Loaded, LossName, OptimizerText, PrecisionName, Sizes
+from mspc.commands.torch_options import (
+    Accumulated,
+    FromTorch,
+    LayerStyles,
+    Loaded,
+    LossName,
+    OptimizerText,
+    PrecisionName,
+    Sizes,
+)
 
 
 def verify(
@@ -21,6 +30,7 @@ def verify(
     size: Sizes = None,
     loss: LossName = "",
     optimizer: OptimizerText = "",
+    plan: LayerStyles = "",
     precision: PrecisionName = "",
     accumulate: Accumulated = 1,
     load: Loaded = None,
@@ -43,7 +53,8 @@ def verify(
 
     options = CompileOptions(
         ranks=ranks,
-        inputs=tuple(input_ or ()), imported=import_options(loss, optimizer, size, torch, precision, accumulate, load),
+        inputs=tuple(input_ or ()),
+        imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan),
         json=json,
         script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(verbose, quiet),

@@ -10,7 +10,7 @@ import typer
 from mspc.commands.completion import complete_script
 from mspc.commands.options import Inputs, Quiet, Ranks, ScriptArguments
 from mspc.commands.search_options import MachineName
-from mspc.commands.torch_options import FromTorch, LossName, OptimizerText, Sizes
+from mspc.commands.torch_options import FromTorch, LayerStyles, LossName, OptimizerText, Sizes
 
 
 def view(
@@ -35,6 +35,7 @@ def view(
     size: Sizes = None,
     loss: LossName = "",
     optimizer: OptimizerText = "",
+    plan: LayerStyles = "",
     torch: FromTorch = False,
     strategies: Annotated[
         Path | None, typer.Option(metavar="FILE", help="As for compile: how a script's operators are sharded.")
@@ -50,6 +51,6 @@ def view(
 
     common = CompileOptions(
         ranks=ranks, inputs=tuple(input_ or ()), script_arguments=tuple(script_arguments or ()), strategies=strategies,
-        loudness=Loudness(False, quiet), imported=import_options(loss, optimizer, size, torch),
+        loudness=Loudness(False, quiet), imported=import_options(loss, optimizer, size, torch, plan=plan),
     )  # fmt: skip
     view_target(target, ViewOptions(common, machine, profile, out, open_))
