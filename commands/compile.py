@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mspc.api.setting_kind import say_once
 from mspc.api.state import Session
-from mspc.commands.imported import NOTHING_SAID, ImportOptions, capture_imported, is_imported, target_name
+from mspc.commands.options import NOTHING_SAID, ImportOptions, is_imported, target_name
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.summary import print_summary
@@ -266,6 +266,8 @@ def _session(options: CompileOptions, outside: Session, rank: int) -> ObservedSe
 
 def _launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> CapturedCall:
     if is_imported(target) or options.imported.torch:
+        from mspc.commands.imported import capture_imported  # late: few networks come from PyTorch
+
         return capture_imported(target, options.imported, options.inputs, session)
     if options.imported != NOTHING_SAID:
         raise MspcError(

@@ -10,85 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from mspc.api.setting_kind import say_once
 from mspc.api.state import Session
-from mspc.commands.torch_options import EXPORTED
+from mspc.commands.options import EXPORTED, ImportOptions, target_name
 from mspc.engine.capture import CapturedCall, NamedTarget, capture_made, made_by
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 
 if TYPE_CHECKING:
     from mspc.readers.pytorch.plans.strategies import LayerPlan
     from mspc.readers.pytorch.program import ExportedProgram
 
-CONFIG = "config.json"
-"""What every folder of Hugging Face has."""
 OWN_PLAN = "own"
 """What --plan is given for the plan that a model brings itself."""
-MAGIC = b"PK\x03\x04"
-"""How every archive begins."""
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """What a command line says of such a network.
-
-    loss, optimizer, precision, accumulate: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch:
-    the target is a function that gives a module. load: a checkpoint whose tensors take the place of the weights. plan:
-    a file that says how layers are sharded, or `own` for what the model itself says.
-    """
-
-    loss: str = ""
-    optimizer: str = ""
-    sizes: tuple[tuple[str, int], ...] = ()
-    torch: bool = False
-    precision: str = ""
-    accumulate: int = 1
-    load: Path | None = None
-    plan: str = ""
-
-    @property
-    def given(self) -> str:
-        """The first option that is given."""
-        options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
-        options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1, "--load": self.load}
-        options |= {"--plan": self.plan}
-        return next((name for name, value in options.items() if value), "")
-
-
-NOTHING_SAID = ImportOptions()
-
-
-def import_options(
-    loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1,
-    load: Path | None = None, plan: str = "",
-) -> ImportOptions:  # fmt: skip
-    """The options of a command line. Raises MspcError: a size is none."""
-    found: dict[str, int] = {}
-    for text in sizes or ():
-        name, _, number = text.partition("=")
-        if not name.strip() or not number.strip().isascii() or not number.strip().isdigit():
-            raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
-        if found.setdefault(name.strip(), int(number)) != int(number):
-            raise MspcError(f"--size gives {name.strip()} two numbers")
-    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan)
-
-
-def is_imported(target: NamedTarget | Path) -> bool:
-    """Whether a target is an exported program, a file called so or an archive, or a folder of Hugging Face."""
-    if isinstance(target, NamedTarget):
-        return False
-    try:
-        if target.suffix == EXPORTED or (target / CONFIG).is_file():
-            return True
-        with open(target, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except (OSError, ValueError):
-        return False
-
-
-def target_name(target: NamedTarget | Path) -> str:
-    """A target as messages call it."""
-    return str(target) if isinstance(target, Path) else f"{target.path}:{target.name}"
 
 
 def capture_imported(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mspc.commands.completion import complete_input, complete_script
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import MOST_RANKS
+
+if TYPE_CHECKING:
+    from mspc.engine.capture import NamedTarget
 
 Ranks = Annotated[
     int | None, typer.Option("--ranks", "-n", min=1, max=MOST_RANKS, metavar="N", help="Number of ranks.")
@@ -53,7 +60,9 @@ def suggest_option(error: Any) -> None:
         return
     meant = [parameter.opts[0] for parameter in error.ctx.command.params if parameter.name in _RANKS]
     if meant:
-        error.possibilities = meant
+        alike = ("rank", "size")
+        others = [n for n in error.possibilities or () if n not in meant and not any(word in n for word in alike)]
+        error.possibilities = [*meant, *others]
 
 
 class DeviceOption(StrEnum):
@@ -78,3 +87,119 @@ Quiet = Annotated[
 ]
 JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")]
 AllRows = Annotated[bool, typer.Option("--all", help="Print every row, not a summary that fits a screen.")]
+
+# Networks of PyTorch -----------------------------------------------------------------------------
+
+EXPORTED = ".pt2"
+"""What files of exported programs are called."""
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size", metavar="NAME=N", help="A size of model.pt2 that is open: 'x.0=8', of input x; may be repeated."
+    ),
+]
+LossName = Annotated[
+    str,
+    typer.Option(
+        "--loss", metavar="NAME", show_default=False,
+        help="Of model.pt2: cross_entropy or mse with labels as one more input, or a result's name.",
+    ),
+]
+OptimizerText = Annotated[
+    str,
+    typer.Option(
+        "--optimizer", metavar="SPEC", show_default=False,
+        help="Train model.pt2: 'adamw:lr=1e-4,weight_decay=0.1', adam or sgd.",
+    ),
+]
+PrecisionName = Annotated[
+    str,
+    typer.Option(
+        "--precision", metavar="TYPE", show_default=False, help="Of products in model.pt2: bfloat16, beside Float32."
+    ),
+]
+Accumulated = Annotated[
+    int, typer.Option("--accumulate", metavar="N", help="Gradients of N batches of model.pt2 are added up in a step.")
+]
+Loaded = Annotated[
+    Path | None, typer.Option("--load", metavar="CKPT", help="Weights of model.pt2: safetensors, or any checkpoint.")
+]
+FromTorch = Annotated[
+    bool, typer.Option("--torch", help="TARGET is 'model.py:make', which gives a module of PyTorch and its inputs.")
+]
+LayerStyles = Annotated[
+    str,
+    typer.Option(
+        "--plan", metavar="FILE|own", show_default=False,
+        help="How layers of model.pt2 are sharded: styles, placements, or what the model itself says.",
+    ),
+]
+CONFIG = "config.json"
+"""What every folder of Hugging Face has."""
+MAGIC = b"PK\x03\x04"
+"""How every archive begins."""
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What a command line says of such a network.
+
+    loss, optimizer, precision, accumulate: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch:
+    the target is a function that gives a module. load: a checkpoint whose tensors take the place of the weights. plan:
+    a file that says how layers are sharded, or `own` for what the model itself says.
+    """
+
+    loss: str = ""
+    optimizer: str = ""
+    sizes: tuple[tuple[str, int], ...] = ()
+    torch: bool = False
+    precision: str = ""
+    accumulate: int = 1
+    load: Path | None = None
+    plan: str = ""
+
+    @property
+    def given(self) -> str:
+        """The first option that is given."""
+        options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
+        options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1, "--load": self.load}
+        options |= {"--plan": self.plan}
+        return next((name for name, value in options.items() if value), "")
+
+
+NOTHING_SAID = ImportOptions()
+
+
+def import_options(
+    loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1,
+    load: Path | None = None, plan: str = "",
+) -> ImportOptions:  # fmt: skip
+    """The options of a command line. Raises MspcError: a size is none."""
+    found: dict[str, int] = {}
+    for text in sizes or ():
+        name, _, number = text.partition("=")
+        if not name.strip() or not number.strip().isascii() or not number.strip().isdigit():
+            raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
+        if found.setdefault(name.strip(), int(number)) != int(number):
+            raise MspcError(f"--size gives {name.strip()} two numbers")
+    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan)
+
+
+def is_imported(target: NamedTarget | Path) -> bool:
+    """Whether a target is an exported program, a file called so or an archive, or a folder of Hugging Face."""
+    if not isinstance(target, Path):
+        return False
+    if target.suffix == EXPORTED or os.path.isfile(target / CONFIG):
+        return True
+    if not os.path.isfile(target):  # nothing that is opened may wait for ever
+        return False
+    try:
+        with open(target, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False
+
+
+def target_name(target: NamedTarget | Path) -> str:
+    """A target as messages call it."""
+    return str(target) if isinstance(target, Path) else f"{target.path}:{target.name}"

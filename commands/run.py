@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.torch_options import EXPORTED
+from mspc.commands.options import EXPORTED
 from mspc.engine.profile_options import ProfileOptions
 from mspc.engine.ranks.environment import limit_threads, mpi_rank, mpi_size
 from mspc.engine.ranks.mpirun import run_under_mpirun

@@ -159,7 +159,8 @@ class PassManager:
             need.check(step.name, graph)
         if any(node.regions for node in graph.nodes):
             result, changed = _with_regions(step, graph)
-            _note_effects(result)
+            if changed:
+                _note_effects(result)
         else:
             result, changed = step.apply(graph)
         if self._verify:

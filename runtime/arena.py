@@ -20,7 +20,7 @@ from mspc.ir.types import TensorType
 
 GOOD = 1.01
 """An arena of this many times the lower bound is taken at once; else other orders are tried too."""
-FEW = 200
+FEW = 400
 """Blocks up to which every order is tried to its end. Of more the gaps that alignment leaves between blocks count to
 the bound, and an order that can be no better ends early: what is moved ahead then has not been seen in full."""
 

@@ -38,6 +38,11 @@ class Network(NamedTuple):
     built: Any
     dtype: str = "float32"
 
+    @property
+    def stem(self) -> str:
+        """What its files are called."""
+        return f"{self.library}-{self.name}" if self.library else self.name
+
 
 class Result(NamedTuple):
     """What came out. error: why there is nothing, or ""; of one device and of the ranks what `compared_step` says."""
@@ -52,7 +57,8 @@ class Result(NamedTuple):
     @property
     def holds(self) -> bool:
         return self.error == "" and all(
-            step is not None and max(step["loss"], step["gradient"]) <= TOLERANCE for step in (self.one, self.ranks)
+            step is not None and max(step["loss"], step["gradient"], step["buffer"]) <= TOLERANCE
+            for step in (self.one, self.ranks)
         )
 
 
@@ -75,7 +81,7 @@ def networks() -> list[Network]:
 
 def result_of(network: Network, folder: Path) -> Result:
     """What came out, from the folder where it is there."""
-    kept = folder / f"{network.name}.json"
+    kept = folder / f"{network.stem}.json"
     if kept.exists():
         return Result(network, *json.loads(kept.read_text(encoding="utf-8")))
     found = compared(network, folder)
@@ -87,7 +93,7 @@ def compared(network: Network, folder: Path) -> Result:
     """Exports a network, unless the folder has it, and compares."""
     from benchmarks.pytorch.exported import export
 
-    target = folder / f"{network.name}.pt2"
+    target = folder / f"{network.stem}.pt2"
     if not target.with_suffix(".npz").exists():
         try:
             module, data = network.built()
@@ -170,7 +176,8 @@ def main() -> None:
     if options.write is not None:
         text = options.write.read_text(encoding="utf-8")
         before, rest = text.split(BEGIN)
-        page = f"{before}{BEGIN}{table(results)}{END}{rest.split(END)[1]}"
+        told = f"Within {TOLERANCE:.0e}: {summary(results)}.\n\n"
+        page = f"{before}{BEGIN}{told}{table(results)}{END}{rest.split(END)[1]}"
         options.write.write_text(page, encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ from mspc.analysis.cost.machine import Machine
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.model import CompileFacts
 from mspc.commands.facts.reading import folder_facts, read_facts
-from mspc.commands.imported import is_imported
+from mspc.commands.options import is_imported
 from mspc.commands.report.verbosity import Loudness
 from mspc.engine.capture import parse_target
 from mspc.ir.diagnostics import MspcError

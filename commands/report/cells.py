@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from mspc.commands.report.shortened_tables import clipped
+from mspc.commands.report.shortened_tables import ELLIPSIS, clipped
 
 MOST_KINDS = 14
 LONGEST_NAME = 30
@@ -31,7 +31,15 @@ def named_cells(kinds: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
     top = os.path.dirname(top) if top in kinds else top
     shown = _tree(sorted(kinds[:MOST_KINDS], key=lambda kind: _place(kind, order)), top)
     shown += _tree(kinds[MOST_KINDS:], top)
-    return f" in {top}" if top else "", [(kind, clipped(name, LONGEST_NAME)) for kind, name in shown]
+    return f" in {top}" if top else "", [(kind, _short(name)) for kind, name in shown]
+
+
+def _short(name: str) -> str:
+    """A name in LONGEST_NAME characters: of a path its last part, which tells more than where it begins."""
+    if len(name) > LONGEST_NAME and "/" in name:
+        indent = name[: len(name) - len(name.lstrip())]
+        name = f"{indent}{ELLIPSIS}/{name.rpartition('/')[2]}"
+    return clipped(name, LONGEST_NAME)
 
 
 def _place(kind: str, order: dict[str, int]) -> tuple[int, ...]:

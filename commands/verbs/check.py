@@ -8,8 +8,19 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_graph
-from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks
-from mspc.commands.torch_options import FromTorch, LayerStyles, LossName, OptimizerText, Sizes
+from mspc.commands.options import (
+    AllRows,
+    FromTorch,
+    Inputs,
+    JsonFile,
+    LayerStyles,
+    LossName,
+    OptimizerText,
+    Quiet,
+    Ranks,
+    Sizes,
+    import_options,
+)
 
 BaselineFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Figures of an earlier compile, which are the limits.")
@@ -75,7 +86,6 @@ def check(
     from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
     from mspc.commands.check import CheckOutput, Limits, check_target
     from mspc.commands.compile import CompileOptions
-    from mspc.commands.imported import import_options
     from mspc.commands.sizes import share_of
 
     counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None

@@ -7,16 +7,24 @@ from typing import Annotated
 
 import typer
 
-from mspc.commands.options import AllRows, Inputs, JsonFile, Quiet, Ranks, ScriptArguments, Target, Verbose
-from mspc.commands.torch_options import (
+from mspc.commands.options import (
     Accumulated,
+    AllRows,
     FromTorch,
+    Inputs,
+    JsonFile,
     LayerStyles,
     Loaded,
     LossName,
     OptimizerText,
     PrecisionName,
+    Quiet,
+    Ranks,
+    ScriptArguments,
     Sizes,
+    Target,
+    Verbose,
+    import_options,
 )
 from mspc.engine.garbage import leave_out_loaded
 
@@ -74,7 +82,6 @@ def compile_(
 ) -> None:
     """Compile the first graph that a script launches, for all ranks; run nothing, need no MPI, no device."""
     from mspc.commands.compile import CompileOptions, compile_target
-    from mspc.commands.imported import import_options
     from mspc.commands.report.verbosity import Loudness
 
     leave_out_loaded()

@@ -8,9 +8,18 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_graph
-from mspc.commands.options import Inputs, JsonFile, Quiet, Ranks
+from mspc.commands.options import (
+    FromTorch,
+    Inputs,
+    JsonFile,
+    LossName,
+    OptimizerText,
+    Quiet,
+    Ranks,
+    Sizes,
+    import_options,
+)
 from mspc.commands.search_options import MachineName
-from mspc.commands.torch_options import FromTorch, LossName, OptimizerText, Sizes
 
 _COMPARED = "A compile's folder, a graph (.ir, MindSpore's too), a plan (.toml), or as for compile."
 First = Annotated[
@@ -32,7 +41,6 @@ def diff(
     differ."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.diff import diff_targets
-    from mspc.commands.imported import import_options
 
     imported = import_options(loss, optimizer, size, torch)
     compiling = CompileOptions(ranks, inputs=tuple(input_ or ()), imported=imported)

@@ -8,8 +8,20 @@ from typing import Annotated
 import typer
 
 from mspc.commands import search_options as searching
-from mspc.commands.options import Inputs, JsonFile, Quiet, ScriptArguments, Target
-from mspc.commands.torch_options import Accumulated, FromTorch, LossName, OptimizerText, PrecisionName, Sizes
+from mspc.commands.options import (
+    Accumulated,
+    FromTorch,
+    Inputs,
+    JsonFile,
+    LossName,
+    OptimizerText,
+    PrecisionName,
+    Quiet,
+    ScriptArguments,
+    Sizes,
+    Target,
+    import_options,
+)
 
 
 def search(
@@ -41,7 +53,6 @@ def search(
 ) -> None:
     """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
     from mspc.commands.compile import CompileOptions
-    from mspc.commands.imported import import_options
     from mspc.commands.report.verbosity import Loudness
     from mspc.commands.search import SearchOptions, memory_of, meshes_of, ranks_of, search_target
     from mspc.commands.search_stages import micro_batches_of, stages_of

@@ -7,16 +7,24 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_script
-from mspc.commands.options import AllRows, Inputs, JsonFile, Judge, Quiet, Ranks, ScriptArguments, Verbose
-from mspc.commands.torch_options import (
+from mspc.commands.options import (
     Accumulated,
+    AllRows,
     FromTorch,
+    Inputs,
+    JsonFile,
+    Judge,
     LayerStyles,
     Loaded,
     LossName,
     OptimizerText,
     PrecisionName,
+    Quiet,
+    Ranks,
+    ScriptArguments,
     Sizes,
+    Verbose,
+    import_options,
 )
 
 
@@ -47,7 +55,6 @@ def verify(
 ) -> None:
     """Run some steps on one device and on N simulated ranks and compare every output, gradient and parameter."""
     from mspc.commands.compile import CompileOptions
-    from mspc.commands.imported import import_options
     from mspc.commands.report.verbosity import Loudness
     from mspc.commands.verify import verify_target
 

@@ -8,9 +8,19 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_script
-from mspc.commands.options import Inputs, Quiet, Ranks, ScriptArguments
+from mspc.commands.options import (
+    FromTorch,
+    Inputs,
+    LayerStyles,
+    LossName,
+    OptimizerText,
+    Quiet,
+    Ranks,
+    ScriptArguments,
+    Sizes,
+    import_options,
+)
 from mspc.commands.search_options import MachineName
-from mspc.commands.torch_options import FromTorch, LayerStyles, LossName, OptimizerText, Sizes
 
 
 def view(
@@ -45,7 +55,6 @@ def view(
     """Write one HTML file that shows what every rank does and why: scopes, layouts, collectives with reasons, the
     step's times and memory. It needs no server and no network."""
     from mspc.commands.compile import CompileOptions
-    from mspc.commands.imported import import_options
     from mspc.commands.report.verbosity import Loudness
     from mspc.commands.view.command import ViewOptions, view_target
 

@@ -157,6 +157,9 @@ Effects = tuple[frozenset[int], bool, bool]
 """The parameters that a region overwrites, whether it does anything beside its results, whether ranks meet in it."""
 
 
+_NONE: Effects = (frozenset(), False, False)
+
+
 def effects_of(region: Graph) -> Effects:
     """What a region does beside its results."""
     return (
@@ -179,6 +182,8 @@ def with_effects(
             found = effects_of(region)
             if known is not None:
                 known[region] = found
+        if found == _NONE:
+            continue
         overwritten = found[0]
         if overwritten:
             places = op.places(number, [value.type for value in inputs])
