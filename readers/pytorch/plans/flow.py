@@ -54,17 +54,20 @@ State = Cut | None
 class Flow:
     """What every value of a program is, as far as it is known.
 
-    styles: of parameters by their qualified names. parts: into how many slices they cut. placed: parameters of which a
-    dimension is cut that no style says. cuts: the states of values; those that are not there are not known.
+    styles: of parameters by their qualified names. tied: of modules whose parameters are those of others, too, by their
+    paths. parts: into how many slices they cut. placed: parameters of which a dimension is cut that no style says.
+    cuts: the states of values; those that are not there are not known.
     """
 
     def __init__(
-        self, program: ExportedProgram, styles: Mapping[str, Style], parts: int, placed: Mapping[str, int]
-    ) -> None:
+        self, program: ExportedProgram, styles: Mapping[str, Style], parts: int, placed: Mapping[str, int],
+        tied: Mapping[str, Style],
+    ) -> None:  # fmt: skip
         self.program = program
         self.styles = styles
         self.parts = parts
         self.placed = placed
+        self.tied = tied
         self.mistakes: list[Mistake] = []
         self.cuts: dict[str, State] = {each.name: None for each in program.inputs}
         same = program.same
@@ -119,8 +122,8 @@ class Flow:
 
     def _layer(self, node: ExportedNode, kind: str, given: Mapping[str, Argument], weight: str) -> State:
         operand, name, out_first = PRODUCTS[kind]
-        x, style = given[operand], self.styles.get(weight)
-        layer = weight.rpartition(".")[0] or weight
+        x, style = given[operand], self.tied.get(node.scope, self.styles.get(weight))
+        layer = node.scope if node.scope in self.tied else weight.rpartition(".")[0] or weight
         if style is not None and style.weight == OPEN:
             raise _Unknown
         shape, sizes = self.shape(x), self.shape(given[name])
@@ -173,7 +176,7 @@ class Flow:
     def _table(self, node: ExportedNode, given: Mapping[str, Argument]) -> State:
         name = given["weight"]
         weight = self.parameters.get(name.name, "") if isinstance(name, NodeResult) else ""
-        style, state = self.styles.get(weight), self.of(given["indices"])
+        style, state = self.tied.get(node.scope, self.styles.get(weight)), self.of(given["indices"])
         if weight in self.placed:
             raise _Unknown
         if style is None or style.weight in (OPEN, NOTHING):

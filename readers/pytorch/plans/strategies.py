@@ -15,6 +15,7 @@ from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.ops.control.constraint import constrained
 from mspc.ops.op import Op
+from mspc.readers.pytorch.evaluation import scope_of
 from mspc.readers.pytorch.plans.flow import Flow, Mistake
 from mspc.readers.pytorch.plans.matching import matched, modules_of
 from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, ROWS, SEQUENCE, WHOLE, Style
@@ -33,7 +34,8 @@ class LayerPlan:
     """What a plan says of one program: styles of parameters by their qualified names, and placements of others.
 
     batch: the rows of the program's inputs, which axes beside the styles' one cut. cuts: dimensions of values that are
-    slices, by the names of values in the program.
+    slices, by the names of values in the program. tied: styles of modules whose parameters are those of others, too, by
+    their scopes.
     """
 
     plan: WrittenPlan
@@ -41,6 +43,7 @@ class LayerPlan:
     placed: Mapping[str, Cuts]
     batch: int
     cuts: Mapping[str, int] = field(default_factory=dict[str, int])
+    tied: Mapping[str, Style] = field(default_factory=dict[str, Style])
 
     def inputs(self, types: Sequence[TensorType]) -> str | tuple[NamedLayout, ...]:
         """How the program's inputs are sharded, as `dataset_strategy` says it."""
@@ -96,7 +99,8 @@ class LayerPlan:
             return None
         for number, value in enumerate(node.inputs):
             name = parameter_of(value)
-            style = self.styles.get(name)
+            style = next((s for scope, s in self.tied.items() if node.scope.endswith(f"/{scope}")), None)
+            style = self.styles.get(name) if style is None or not name else style
             if name in self.placed:
                 cuts = dict(self.placed[name])
             elif style is not None:
@@ -195,7 +199,11 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
     modules = modules_of(program)
     parameters = [each.qualified for each in program.inputs if each.kind == "parameter"]
     styles: dict[str, Style] = {}
+    tied: dict[str, Style] = {}
+    shared = {*program.same, *program.same.values()}
     for name, (_, style) in matched(plan.name, plan.layers, [*modules, *parameters], "layer", is_own).items():
+        if name in modules and shared.issuperset(modules[name]):
+            tied[name] = style
         for parameter in modules.get(name, [name]):
             styles[program.same.get(parameter, parameter)] = style
     placed: dict[str, Cuts] = {}
@@ -217,13 +225,18 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
             raise MspcError(f"{plan.name}: {', '.join(plan.batch_axes)} cut the batch into {parts} parts, and it has "
                             f"{rows} rows")  # fmt: skip
     tensor = {name: dim for name, cuts in placed.items() for dim, axes in cuts.items() if plan.tensor_axis in axes}
-    flow = Flow(program, styles, plan.parts, tensor)
+    flow = Flow(program, styles, plan.parts, tensor, tied)
     _tell(plan.name, flow.mistakes)
     cuts = {
         name: state.dim for node in program.graph.nodes for name in node.results
         if (state := flow.cuts.get(name)) is not None
     }  # fmt: skip
-    return LayerPlan(plan, styles, placed, rows if isinstance(rows, int) else 0, cuts)
+    return LayerPlan(plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, _scopes(program, tied))
+
+
+def _scopes(program: ExportedProgram, tied: Mapping[str, Style]) -> dict[str, Style]:
+    """Styles of modules by what the front end calls them."""
+    return {scope_of(node): tied[node.scope] for node in program.graph.nodes if node.scope in tied}
 
 
 def _tell(plan: str, mistakes: Sequence[Mistake]) -> None:

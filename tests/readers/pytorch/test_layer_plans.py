@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,12 @@ def test_megatrons_plan_sends_megatrons_collectives(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     counts = Counter(each["operator"] for each in found["collectives"])
     assert counts == MEGATRON_COLLECTIVES
+
+
+def test_tied_weights_have_the_style_of_the_module_that_reads_them() -> None:
+    tied = replace(program(), same={"head.weight": "words.weight"})
+    layers = {"words": "embedding_rowwise", "head": "colwise_gather_output"}
+    found = planned(tied, plan_of("plan", {"layers": layers}, 4))
+    assert {scope: style.name for scope, style in found.tied.items()} == {
+        "words-Embedding": "embedding_rowwise", "head-Linear": "colwise_gather_output",
+    }  # fmt: skip
