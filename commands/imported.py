@@ -16,7 +16,11 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
 
 if TYPE_CHECKING:
+    from mspc.readers.pytorch.plans.strategies import LayerPlan
     from mspc.readers.pytorch.program import ExportedProgram
+
+OWN_PLAN = "own"
+"""What --plan is given for the plan that a model brings itself."""
 
 
 def capture_imported(
@@ -39,18 +43,51 @@ def capture_imported(
         )
     path = target if isinstance(target, Path) else target.path
 
+    plans: list[LayerPlan] = []
+
     def make() -> tuple[Any, Sequence[TensorType]]:
         from mspc.readers.pytorch.training import Training, compiled_as  # late: few networks are imported
 
-        training = Training(options.loss, options.optimizer, options.precision, options.accumulate)
-        made = compiled_as(_program(target, options), training)
+        program = _program(target, options)
+        plans.extend(_planned(program, options.plan, session.size))
+        training = Training(
+            options.loss, options.optimizer, options.precision, options.accumulate, next(iter(plans), None)
+        )
+        made = compiled_as(program, training)
         return made.network, made.inputs
 
     def data(types: Sequence[TensorType]) -> str | tuple[Any, ...]:
         # Of a batch in parts every rank has a share of each part, which no share of the batch holds.
-        return _sharded_batch(types, session.size) if options.accumulate == 1 else "full_batch"
+        if options.accumulate != 1:
+            return "full_batch"
+        return plans[0].inputs(types) if plans else _sharded_batch(types, session.size)
 
-    return capture_made(make, path, session, data)
+    captured = capture_made(make, path, session, data)
+    if not plans:
+        return captured
+    # What is planned decides how the rest is sharded, which would follow the batch else.
+    context = replace(captured.context, parallel_mode="auto_parallel", search_mode="sharding_propagation")
+    if plans[0].plan.fully_shard:
+        context = replace(context, enable_parallel_optimizer=True)
+    return replace(captured, context=context)
+
+
+def _planned(program: ExportedProgram, asked: str, ranks: int) -> list[LayerPlan]:
+    """The plan that is asked for, if one is. Raises MspcError."""
+    if not asked:
+        return []
+    from mspc.readers.pytorch.plans.strategies import planned  # late, as above
+    from mspc.readers.pytorch.plans.written_plan import plan_in, plan_of
+
+    if asked != OWN_PLAN:
+        return [planned(program, plan_in(Path(asked), ranks))]
+    if not program.own_plan:
+        raise MspcError(
+            f"{program.name} brings no plan of its own",
+            notes=["models of transformers do, from a folder or with --torch; else --plan names a file"],
+        )
+    own = plan_of(f"the plan of {program.name}", {"layers": dict(program.own_plan)}, ranks)
+    return [planned(program, own, is_own=True)]
 
 
 def _program(target: NamedTarget | Path, options: ImportOptions) -> ExportedProgram:
@@ -87,7 +124,8 @@ def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:
 
     exported = export_made(made_by(target), to, target_name(target))
     program = read_program(exported.path)
-    return replace(program, name=target_name(target), same={**exported.same, **program.same})
+    return replace(program, name=target_name(target), same={**exported.same, **program.same},
+                   own_plan=exported.own_plan)  # fmt: skip
 
 
 def _sharded_batch(types: Sequence[TensorType], ranks: int) -> str | tuple[Any, ...]:

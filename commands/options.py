@@ -127,6 +127,13 @@ Loaded = Annotated[
 FromTorch = Annotated[
     bool, typer.Option("--torch", help="TARGET is 'model.py:make', which gives a module of PyTorch and its inputs.")
 ]
+LayerStyles = Annotated[
+    str,
+    typer.Option(
+        "--plan", metavar="FILE|own", show_default=False,
+        help="How layers of model.pt2 are sharded: styles, placements, or what the model itself says.",
+    ),
+]
 CONFIG = "config.json"
 """What every folder of Hugging Face has."""
 MAGIC = b"PK\x03\x04"
@@ -138,7 +145,8 @@ class ImportOptions:
     """What a command line says of such a network.
 
     loss, optimizer, precision, accumulate: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch:
-    the target is a function that gives a module. load: a checkpoint whose tensors take the place of the weights.
+    the target is a function that gives a module. load: a checkpoint whose tensors take the place of the weights. plan:
+    a file that says how layers are sharded, or `own` for what the model itself says.
     """
 
     loss: str = ""
@@ -148,12 +156,14 @@ class ImportOptions:
     precision: str = ""
     accumulate: int = 1
     load: Path | None = None
+    plan: str = ""
 
     @property
     def given(self) -> str:
         """The first option that is given."""
         options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
         options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1, "--load": self.load}
+        options |= {"--plan": self.plan}
         return next((name for name, value in options.items() if value), "")
 
 
@@ -162,7 +172,7 @@ NOTHING_SAID = ImportOptions()
 
 def import_options(
     loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1,
-    load: Path | None = None,
+    load: Path | None = None, plan: str = "",
 ) -> ImportOptions:  # fmt: skip
     """The options of a command line. Raises MspcError: a size is none."""
     found: dict[str, int] = {}
@@ -172,7 +182,7 @@ def import_options(
             raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
         if found.setdefault(name.strip(), int(number)) != int(number):
             raise MspcError(f"--size gives {name.strip()} two numbers")
-    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load)
+    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan)
 
 
 def is_imported(target: NamedTarget | Path) -> bool:

@@ -13,6 +13,7 @@ from mspc.commands.options import (
     FromTorch,
     Inputs,
     JsonFile,
+    LayerStyles,
     LossName,
     OptimizerText,
     Quiet,
@@ -74,6 +75,7 @@ def check(
     size: Sizes = None,
     loss: LossName = "",
     optimizer: OptimizerText = "",
+    plan: LayerStyles = "",
     torch: FromTorch = False,
     json: JsonFile = None,
     all_rows: AllRows = False,
@@ -91,7 +93,7 @@ def check(
         "max-bytes": max_bytes, "max-memory": max_memory, "max-collectives": counts, "max-step": max_step,
         "max-idle": max_idle, "forbid": forbid,
     }  # fmt: skip
-    imported = import_options(loss, optimizer, size, torch)
+    imported = import_options(loss, optimizer, size, torch, plan=plan)
     compiling = CompileOptions(ranks, inputs=tuple(input_ or ()), imported=imported)
     share = None if tolerance is None else share_of(tolerance, "--tolerance")
     limits = Limits(budget_of(given, "--"), budget, name, baseline, share)

@@ -13,6 +13,7 @@ from mspc.commands.options import (
     FromTorch,
     Inputs,
     JsonFile,
+    LayerStyles,
     Loaded,
     LossName,
     OptimizerText,
@@ -60,6 +61,7 @@ def compile_(
     size: Sizes = None,
     loss: LossName = "",
     optimizer: OptimizerText = "",
+    plan: LayerStyles = "",
     precision: PrecisionName = "",
     accumulate: Accumulated = 1,
     load: Loaded = None,
@@ -89,7 +91,8 @@ def compile_(
             ranks=ranks, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()),
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, machine=machine, loudness=Loudness(verbose, quiet),
-            all_rows=all_rows, imported=import_options(loss, optimizer, size, torch, precision, accumulate, load),
+            all_rows=all_rows,
+            imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan),
         ),
     )
     leave_out_loaded()  # the process ends

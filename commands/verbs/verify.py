@@ -14,6 +14,7 @@ from mspc.commands.options import (
     Inputs,
     JsonFile,
     Judge,
+    LayerStyles,
     Loaded,
     LossName,
     OptimizerText,
@@ -37,6 +38,7 @@ def verify(
     size: Sizes = None,
     loss: LossName = "",
     optimizer: OptimizerText = "",
+    plan: LayerStyles = "",
     precision: PrecisionName = "",
     accumulate: Accumulated = 1,
     load: Loaded = None,
@@ -58,7 +60,8 @@ def verify(
 
     options = CompileOptions(
         ranks=ranks,
-        inputs=tuple(input_ or ()), imported=import_options(loss, optimizer, size, torch, precision, accumulate, load),
+        inputs=tuple(input_ or ()),
+        imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan),
         json=json,
         script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(verbose, quiet),

@@ -11,6 +11,7 @@ from mspc.commands.completion import complete_script
 from mspc.commands.options import (
     FromTorch,
     Inputs,
+    LayerStyles,
     LossName,
     OptimizerText,
     Quiet,
@@ -44,6 +45,7 @@ def view(
     size: Sizes = None,
     loss: LossName = "",
     optimizer: OptimizerText = "",
+    plan: LayerStyles = "",
     torch: FromTorch = False,
     strategies: Annotated[
         Path | None, typer.Option(metavar="FILE", help="As for compile: how a script's operators are sharded.")
@@ -58,6 +60,6 @@ def view(
 
     common = CompileOptions(
         ranks=ranks, inputs=tuple(input_ or ()), script_arguments=tuple(script_arguments or ()), strategies=strategies,
-        loudness=Loudness(False, quiet), imported=import_options(loss, optimizer, size, torch),
+        loudness=Loudness(False, quiet), imported=import_options(loss, optimizer, size, torch, plan=plan),
     )  # fmt: skip
     view_target(target, ViewOptions(common, machine, profile, out, open_))

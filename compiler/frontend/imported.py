@@ -39,7 +39,7 @@ def call_imported(tracer: Tracer, frame: Frame, node: ast.AST, cell: Any, args: 
     scope = frame.scope
     if frame.depth:
         scope = f"{scope}/{f'{label}-' if label else ''}{type(cell).__name__}"
-    evaluator = _FrontEnd(tracer, frame, outer, scope, cell.get_flags().get("precision"))
+    evaluator = _FrontEnd(tracer, frame, outer, scope, cell.get_flags().get("precision"), cell.plan)
     try:
         return cell.evaluate(evaluator, args, kwargs)
     except MspcError as error:
@@ -49,15 +49,18 @@ def call_imported(tracer: Tracer, frame: Frame, node: ast.AST, cell: Any, args: 
 
 
 class _FrontEnd:
-    """Makes nodes of calls, each at its own line and in its own module."""
+    """Makes nodes of calls, each at its own line and in its own module; what a plan says of them is given to them."""
 
-    def __init__(self, tracer: Tracer, caller: Frame, outer: Frames, scope: str, precision: Precision | None) -> None:
+    def __init__(
+        self, tracer: Tracer, caller: Frame, outer: Frames, scope: str, precision: Precision | None, plan: Any
+    ) -> None:
         self._tracer = tracer
         self._caller = caller
         self._outer = outer
         self._scope = scope
         self._precision = precision
         self._frame = caller
+        self._plan = plan
 
     def at(self, frames: Frames, scope: str, precision: Precision | None) -> None:
         made = Frame(_SOURCE, {}, {}, None, self._caller, (*frames, *self._outer))
@@ -67,13 +70,19 @@ class _FrontEnd:
         self._tracer.at(made, _CALL)
 
     def call(self, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
-        return self._tracer.call(self._frame, _CALL, function, operands, {})
+        builder = self._tracer.builder
+        before = len(builder.nodes)
+        found = self._tracer.call(self._frame, _CALL, function, operands, {})
+        return found if self._plan is None else self._plan.given(builder, before, found)
 
     def held(self, tensor: Tensor, name: str) -> Any:
         if isinstance(tensor, Parameter):
             return tensor
         name_tensor(self._tracer, tensor, name)
         return self._tracer.value(tensor)
+
+    def planned(self, name: str, value: Any) -> Any:
+        return value if self._plan is None else self._plan.held(self._tracer.builder, name, value)
 
     def type_of(self, value: Any) -> TensorType | None:
         if isinstance(value, Parameter):

@@ -58,6 +58,10 @@ class Evaluator(Protocol):
         """A tensor of the program as a value; `name` is what a constant is called."""
         ...
 
+    def planned(self, name: str, value: Any) -> Any:
+        """A value of the program as a plan has it, if there is one."""
+        ...
+
     def type_of(self, value: Any) -> TensorType | None:
         """The type of a tensor; None for all else."""
         ...
@@ -193,6 +197,7 @@ class _Walk:
         if len(values) < len(node.results):
             raise MspcError(f"it gives {len(values)} values here, and {len(node.results)} were exported")
         typed = [self._typed(value, type) for value, type in zip(values[: len(node.results)], node.types, strict=True)]
+        typed = [self.evaluator.planned(name, value) for name, value in zip(node.results, typed, strict=True)]
         self.values.update(zip(node.results, self._shared(node, kind, operands, typed), strict=True))
 
     def _shared(self, node: ExportedNode, kind: Kind, operands: list[Any], values: list[Any]) -> list[NamedValue]:

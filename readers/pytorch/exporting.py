@@ -33,12 +33,13 @@ class Exported:
     """An archive that was written.
 
     same: parameters that are another one under a second name, by which. stored: what a folder's files have for
-    parameters, where that is not a tensor of their name.
+    parameters, where that is not a tensor of their name. own_plan: the styles of layers that the module brings.
     """
 
     path: Path
     same: Mapping[str, str]
     stored: Mapping[str, Joined] = field(default_factory=dict[str, Joined])
+    own_plan: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def export_made(made: Any, to: Path, where: str) -> Exported:
@@ -136,7 +137,8 @@ def _exported(
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if first.setdefault(id(parameter), name) != name:
             same[name] = first[id(parameter)]
-    return Exported(to, same)
+    plan = {name: str(style) for name, style in (getattr(module, "_tp_plan", None) or {}).items()}
+    return Exported(to, same, own_plan=plan)
 
 
 def _made_up(

@@ -33,7 +33,7 @@ def read_folder(folder: Path, sizes: Mapping[str, int]) -> ExportedProgram:
     stored = _stored(folder)
     with TemporaryDirectory(prefix="mspc-") as place:
         exported = export_folder(folder, Path(place) / "model.pt2", sizes, [*(stored.tensors if stored else ())])
-        program = replace(read_program(exported.path), name=str(folder), same=exported.same)
+        program = replace(read_program(exported.path), name=str(folder), same=exported.same, own_plan=exported.own_plan)
         return program if stored is None else with_weights(program, stored, exported.stored, ADVICE)
 
 

@@ -15,6 +15,7 @@ from mspc.api.nn.cell import Cell
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType
 from mspc.readers.pytorch.evaluation import Evaluator, evaluated
+from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.program import ExportedProgram, ProgramInput, ProgramOutput
 from mspc.readers.pytorch.unknown_kinds import check_kinds
 from mspc.readers.pytorch.written_values import written_inputs
@@ -32,12 +33,15 @@ class ImportedNetwork(Cell):
     Args: program: with numbers for all of its sizes. returns: which of the results, by its path in what `forward`
         returns (`loss`, `logits`, `0`); None for all: one as it is, several as a tuple.
 
+    plan: what is said of its layers, if anything is.
+
     Raises:
         MspcError: the program has kinds that are not known, all of which are named; it returns nothing of that path.
     """
 
     is_imported = True
     """The front end asks the cell what it computes, and reads no `construct`."""
+    plan: LayerPlan | None = None
 
     def __init__(self, program: ExportedProgram, returns: str | None = None) -> None:
         super().__init__()

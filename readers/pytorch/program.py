@@ -168,7 +168,8 @@ class ExportedProgram:
     be. examples: what a symbol was when the program was exported. weights: the
     tensors of parameters, buffers and constants by their qualified names, which are read when they are needed; empty
     where the program was exported without any. same: tensors that are another one under a second name, as tied weights
-    are, with the name of that. schema: the version of the format. torch: that of PyTorch.
+    are, with the name of that. schema: the version of the format. torch: that of PyTorch. own_plan: what the model
+    itself says of its layers, styles by patterns; files have none.
     """
 
     name: str
@@ -181,3 +182,4 @@ class ExportedProgram:
     examples: Mapping[str, int] = field(default_factory=dict[str, int])
     schema: tuple[int, int] = (0, 0)
     torch: str = ""
+    own_plan: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -16,6 +16,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import BFLOAT16, INT64, DType, TensorType
 from mspc.readers.pytorch.network import ImportedNetwork
+from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.precision import narrowed
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, NodeResult, ProgramOutput
 
@@ -33,13 +34,14 @@ class Training:
     first where that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the
     program is computed as it is. precision: `bfloat16`: products, convolutions and attention compute in it, of weights
     in Float32. accumulate: parts of a step's batch, each of the rows that the program was exported for, whose gradients
-    are added up.
+    are added up. plan: what is said of layers, if anything is.
     """
 
     loss: str = ""
     optimizer: str = ""
     precision: str = ""
     accumulate: int = 1
+    plan: LayerPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,15 @@ def compiled_as(program: ExportedProgram, training: Training) -> Compiled:
     if not training.loss and not training.optimizer:
         if training.accumulate != 1:
             raise MspcError("--accumulate adds up gradients, and nothing is trained", notes=["give an --optimizer"])
-        network = _narrowed(ImportedNetwork(program), half)
+        network = _as_said(ImportedNetwork(program), half, training.plan)
         return Compiled(network, network.input_types)
     if training.loss in LOSSES:
         result = _result(program)
-        network = _narrowed(ImportedNetwork(program, result.target or None), half)
+        network = _as_said(ImportedNetwork(program, result.target or None), half, training.plan)
         labels = _labels(program, result, training.loss)
         trained = Compiled(WithLabels(network, LOSSES[training.loss]), (*network.input_types, labels))
     else:
-        network = _narrowed(ImportedNetwork(program, _loss(program, training.loss).target or None), half)
+        network = _as_said(ImportedNetwork(program, _loss(program, training.loss).target or None), half, training.plan)
         trained = Compiled(network, network.input_types)
     if training.accumulate != 1:
         trained = _in_parts(program, trained, training.accumulate)
@@ -138,8 +140,9 @@ def _precision(name: str) -> DType | None:
     raise MspcError(f"there is no precision {name!r:.60}; there are float32 and bfloat16", notes=notes)
 
 
-def _narrowed(network: ImportedNetwork, half: DType | None) -> ImportedNetwork:
-    """The network with products in half precision."""
+def _as_said(network: ImportedNetwork, half: DType | None, plan: LayerPlan | None) -> ImportedNetwork:
+    """The network with products in half precision, and the plan of its layers."""
+    object.__setattr__(network, "plan", plan)
     if half is not None:
         network.add_flags(precision=narrowed(half, widens=True))
     return network

@@ -1,0 +1,346 @@
+"""Follows what layers cut through a program, as ranks would hold it that did by hand what a plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.readers.pytorch.evaluation import frames_of
+from mspc.readers.pytorch.plans.cut_shapes import merged, moved
+from mspc.readers.pytorch.plans.styles import CUT, IN, NOTHING, OPEN, OUT, ROWS, SEQUENCE, WHOLE, Style
+from mspc.readers.pytorch.program import Argument, ExportedNode, ExportedProgram, NodeResult
+
+PRODUCTS: Mapping[str, tuple[str, str, bool]] = {
+    "linear": ("input", "weight", True), "addmm": ("mat1", "mat2", False), "mm": ("self", "mat2", False),
+    "matmul": ("self", "other", False),
+}  # fmt: skip
+"""Kinds of layers with a weight: the names of the operand and the weight, and whether that is [out, in]."""
+REDUCED = frozenset("mean sum var std amax amin softmax _softmax log_softmax _log_softmax cumsum".split())
+NORMS = frozenset("layer_norm native_layer_norm rms_norm _fused_rms_norm".split())
+SAME = frozenset(
+    "add sub mul div pow neg rsqrt sqrt exp tanh sigmoid silu gelu relu where masked_fill to _to_copy clone contiguous "
+    "dropout native_dropout cos sin abs clamp maximum minimum type_as detach alias square leaky_relu elu softplus "
+    "hardswish mish relu6 add_ mul_ eq ne lt gt le ge logical_and logical_or bitwise_and bitwise_or softcap".split()
+)  # fmt: skip
+"""Kinds that take elements one by one."""
+LOSSES = frozenset("cross_entropy_loss nll_loss nll_loss_forward nll_loss_nd".split())
+ATTENTION = "scaled_dot_product_attention"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A dimension of a value that is cut, and the layer of which that comes."""
+
+    dim: int
+    layer: str
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Something that a plan says wrongly, at a node."""
+
+    node: ExportedNode
+    text: str
+
+    def error(self, plan: str, notes: Sequence[str] = ()) -> MspcError:
+        return MspcError(f"{plan}: {self.text}", notes=notes, frames=frames_of(self.node))
+
+
+State = Cut | None
+"""None: every rank holds all of it."""
+
+
+class Flow:
+    """What every value of a program is, as far as it is known.
+
+    styles: of parameters by their qualified names. tied: of modules whose parameters are those of others, too, by their
+    paths. parts: into how many slices they cut. placed: parameters of which a dimension is cut that no style says.
+    cuts: the states of values; those that are not there are not known.
+    """
+
+    def __init__(
+        self, program: ExportedProgram, styles: Mapping[str, Style], parts: int, placed: Mapping[str, int],
+        tied: Mapping[str, Style],
+    ) -> None:  # fmt: skip
+        self.program = program
+        self.styles = styles
+        self.parts = parts
+        self.placed = placed
+        self.tied = tied
+        self.mistakes: list[Mistake] = []
+        self.cuts: dict[str, State] = {each.name: None for each in program.inputs}
+        same = program.same
+        self.parameters = {e.name: same.get(e.qualified, e.qualified) for e in program.inputs if e.kind == "parameter"}
+        types = [(each.name, each.type) for each in program.inputs]
+        types += [pair for node in program.graph.nodes for pair in zip(node.results, node.types, strict=False)]
+        for name, own in self.parameters.items():
+            if own in placed:
+                self.cuts[name] = Cut(placed[own], own)
+        self.shapes = {name: tuple(type.shape) for name, type in types if type is not None}
+        for node in program.graph.nodes:
+            self._node(node)
+
+    def _node(self, node: ExportedNode) -> None:
+        given = dict(node.arguments)
+        kind = node.target.removeprefix("aten.").partition(".")[0]
+        weight = self._weight(kind, given)
+        try:
+            if weight is not None:
+                found: State = self._layer(node, kind, given, weight)
+            elif kind == "embedding":
+                found = self._table(node, given)
+            else:
+                found = self._other(node, kind, given)
+        except _Unknown:
+            return
+        except _Wrong as wrong:
+            self.mistakes.append(Mistake(node, wrong.text))
+            return
+        for result in node.results:
+            self.cuts[result] = found
+
+    def _weight(self, kind: str, given: Mapping[str, Argument]) -> str | None:
+        """The parameter that a product is with, by its qualified name."""
+        if kind not in PRODUCTS:
+            return None
+        name = given.get(PRODUCTS[kind][1])
+        return self.parameters.get(name.name) if isinstance(name, NodeResult) else None
+
+    def of(self, value: Argument) -> State:
+        if not isinstance(value, NodeResult):
+            return None
+        if value.name not in self.cuts:
+            raise _Unknown
+        return self.cuts[value.name]
+
+    def shape(self, value: Argument) -> tuple[int, ...]:
+        found = self.shapes.get(value.name) if isinstance(value, NodeResult) else None
+        if found is None or not all(isinstance(size, int) for size in found):
+            raise _Unknown
+        return tuple(size for size in found if isinstance(size, int))
+
+    def _layer(self, node: ExportedNode, kind: str, given: Mapping[str, Argument], weight: str) -> State:
+        operand, name, out_first = PRODUCTS[kind]
+        x, style = given[operand], self.tied.get(node.scope, self.styles.get(weight))
+        layer = node.scope if node.scope in self.tied else weight.rpartition(".")[0] or weight
+        if style is not None and style.weight == OPEN:
+            raise _Unknown
+        shape, sizes = self.shape(x), self.shape(given[name])
+        last = len(shape) - 1
+        if weight in self.placed:  # placements ask nothing of what comes in: it is changed to what they need
+            raise _Unknown
+        if style is not None and isinstance(x, NodeResult) and x.name not in self.cuts:
+            return _given(style, last, layer)
+        cut = _State(self.of(x))
+        if style is None or style.weight == NOTHING:
+            if cut.dim == last:
+                raise _Wrong(
+                    f"{layer} takes all of its input, of which {cut.layer} (column-wise) leaves every rank a slice: "
+                    f"{layer} has to be row-wise, or {cut.layer} to gather what it gives"
+                )
+            return cut.state
+        if style.weight not in (OUT, IN):
+            raise _Wrong(f"{layer} has the style {style.name}, which is for tables of an embedding")
+        gives, takes = (sizes[-2], sizes[-1]) if out_first else (sizes[-1], sizes[-2])
+        size = gives if style.weight == OUT else takes
+        if size % self.parts:
+            what = "gives" if style.weight == OUT else "takes"
+            raise _Wrong(f"{layer} is {style.name}, and {self.parts} ranks do not divide the {size} that it {what}")
+        self._check_input(layer, style, cut, last)
+        return _given(style, last, layer)
+
+    def _check_input(self, layer: str, style: Style, cut: _State, last: int) -> None:
+        """Raise where the input is not there as the style says that it is."""
+        if style.takes == CUT and cut.dim != last:
+            if style.weight == OUT:
+                raise _Wrong(
+                    f"{layer} gathers an input that is whole already: {style.name} says that ranks hold slices of it, "
+                    "and it would be gathered twice"
+                )
+            behind = f"what {cut.layer} gives is cut along dimension {cut.dim}" if cut.layer else (
+                "no column-wise layer leaves slices of its input"
+            )  # fmt: skip
+            raise _Wrong(f"{layer} is row-wise ({style.name}), and {behind}: every rank holds all that it takes")
+        if style.takes == WHOLE and cut.dim >= 0:
+            what = "column-wise" if style.weight == OUT else "row-wise"
+            how = "along dimension 1" if cut.dim != last else "of its features"
+            raise _Wrong(
+                f"{layer} is {what} ({style.name}) and takes all of its input, of which {cut.layer} leaves every rank "
+                f"a slice {how}: it has to be gathered before"
+            )
+        if style.takes == SEQUENCE and cut.dim != 1:
+            raise _Wrong(f"{layer} gathers an input along dimension 1 that no layer has cut there ({style.name}): it "
+                         "would be gathered twice")  # fmt: skip
+
+    def _table(self, node: ExportedNode, given: Mapping[str, Argument]) -> State:
+        name = given["weight"]
+        weight = self.parameters.get(name.name, "") if isinstance(name, NodeResult) else ""
+        style, state = self.tied.get(node.scope, self.styles.get(weight)), self.of(given["indices"])
+        if weight in self.placed:
+            raise _Unknown
+        if style is None or style.weight in (OPEN, NOTHING):
+            return state
+        sizes, layer = self.shape(name), weight.rpartition(".")[0]
+        size = sizes[0] if style.weight in (ROWS, IN) else sizes[1]
+        if size % self.parts:
+            what = "rows" if style.weight in (ROWS, IN) else "columns"
+            raise _Wrong(f"{layer} is {style.name}, and {self.parts} ranks do not divide its {size} {what}")
+        return _given(style, len(self._result(node)) - 1, layer)
+
+    def _other(self, node: ExportedNode, kind: str, given: Mapping[str, Argument]) -> State:
+        values = [value for value in _results(tuple(given.values()))]
+        states = [(value, self.of(value)) for value in values]
+        cut = [(value, state) for value, state in states if state is not None]
+        if kind in NORMS:
+            return self._norm(node, given)
+        if not cut:
+            return None
+        if kind in SAME:
+            return self._elementwise(node, states)
+        first, state = cut[0]
+        if kind == ATTENTION:
+            return self._attention(node, given)
+        if kind in LOSSES and state.dim == 1:
+            raise _Wrong(f"the loss takes all classes, of which {state.layer} leaves every rank a slice: it has to be "
+                         "gathered before")  # fmt: skip
+        if kind in REDUCED:
+            return self._reduced(node, given, first, state)
+        shape, result = self.shape(first), self._result(node)
+        if kind in ("view", "reshape", "_unsafe_view", "flatten", "unflatten"):
+            return self._viewed(node, state, shape, result)
+        dim = moved(kind, given, state.dim, len(shape))
+        if dim is None or len(cut) != len([v for v, _ in states if self.shape(v)]):
+            raise _Unknown
+        return Cut(dim, state.layer)
+
+    def _result(self, node: ExportedNode) -> tuple[int, ...]:
+        if not node.results:
+            raise _Unknown
+        return self.shape(NodeResult(node.results[0]))
+
+    def _viewed(self, node: ExportedNode, state: Cut, shape: Sequence[int], result: Sequence[int]) -> State:
+        found = merged(shape, result, state.dim)
+        if found is None:
+            raise _Unknown
+        if result[found] % self.parts:
+            raise _Wrong(
+                f"{self.parts} ranks do not divide the {result[found]} heads that {state.layer} gives: its features "
+                f"are cut in the middle of a head"
+            )
+        return Cut(found, state.layer)
+
+    def _elementwise(self, node: ExportedNode, states: Sequence[tuple[NodeResult, State]]) -> State:
+        rank = len(self._result(node))
+        found: Cut | None = None
+        for value, state in states:
+            if state is not None:
+                found = found or Cut(state.dim + rank - len(self.shape(value)), state.layer)
+        assert found is not None
+        for value, state in states:
+            shape = self.shape(value)
+            dim = found.dim - rank + len(shape)
+            own = self.parameters.get(value.name, "")
+            if dim < 0 or shape[dim] == 1:
+                self._check_summed(own, found)
+                continue
+            if own and state is None:
+                style = self.styles.get(own)
+                if style is not None and style.weight in (OUT, OPEN):
+                    continue
+                raise _Wrong(f"{own} has all of what {found.layer} leaves slices of: it has to be cut as that is")
+            if state is None or state.dim != dim:
+                raise _Wrong(
+                    f"what {found.layer} leaves slices of meets a tensor of which every rank holds all: "
+                    f"{found.layer} has to give all of it (row-wise, or column-wise with a gather)"
+                )
+        return found
+
+    def _norm(self, node: ExportedNode, given: Mapping[str, Argument]) -> State:
+        value = given.get("input", given.get("self"))
+        state, rank = self.of(value), len(self.shape(value))
+        sizes = given.get("normalized_shape", ())
+        if state is None:
+            own = given.get("weight")
+            style = self.styles.get(self.parameters.get(own.name, "")) if isinstance(own, NodeResult) else None
+            if style is not None and style.takes == SEQUENCE:
+                raise _Wrong(f"{node.scope} is {style.name}, and no layer leaves slices of its input along dimension "
+                             "1: what is before it has to give Shard(1)")  # fmt: skip
+            return None
+        if state.dim >= rank - (len(sizes) if isinstance(sizes, tuple) else 1):
+            raise _Wrong(f"{node.scope} normalises over what {state.layer} leaves slices of: every rank would have "
+                         "another mean")  # fmt: skip
+        for name in ("weight", "bias"):
+            own = given.get(name)
+            if isinstance(own, NodeResult):
+                self._check_summed(self.parameters.get(own.name, ""), state)
+        return state
+
+    def _check_summed(self, parameter: str, cut: Cut) -> None:
+        """Raise where every rank has the gradient of a parameter for its own slice alone."""
+        style = self.styles.get(parameter)
+        if parameter and (style is None or not (style.sums_gradient or style.weight == OPEN)):
+            layer = parameter.rpartition(".")[0] or parameter
+            raise _Wrong(
+                f"the gradient of {parameter} is never summed: {layer} sees the slice alone that {cut.layer} leaves a "
+                "rank, and has to be sequence_parallel or replicated_with_grad_allreduce"
+            )
+
+    def _reduced(self, node: ExportedNode, given: Mapping[str, Argument], value: NodeResult, state: Cut) -> State:
+        rank = len(self.shape(value))
+        dims = given.get("dim")
+        named = dims if isinstance(dims, tuple) else (dims,)
+        if any(dim is None or (isinstance(dim, int) and dim % rank == state.dim) for dim in named or (None,)):
+            raise _Wrong(f"what {state.layer} leaves slices of is reduced over all of it: it has to be gathered before")
+        if len(self._result(node)) == rank:
+            return state
+        return Cut(state.dim - sum(isinstance(d, int) and d % rank < state.dim for d in named), state.layer)
+
+    def _attention(self, node: ExportedNode, given: Mapping[str, Argument]) -> State:
+        states = {name: self.of(given[name]) for name in ("query", "key", "value")}
+        cuts = {name: state for name, state in states.items() if state is not None}
+        if len(cuts) < 3 or len({state.dim for state in cuts.values()}) > 1:
+            state = next(iter(cuts.values()))
+            others = [name for name in states if name not in cuts] or ["the others"]
+            raise _Wrong(f"attention takes slices that {state.layer} leaves, and all of {' and '.join(others)}: query, "
+                         "key and value have to be cut alike")  # fmt: skip
+        state = cuts["query"]
+        if state.dim != 1:
+            raise _Wrong(f"attention takes slices along dimension {state.dim} of what {state.layer} gives, and not of "
+                         "heads")  # fmt: skip
+        return state
+
+
+class _State:
+    """A state as numbers: dim -1 where it is whole."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.dim = -1 if state is None else state.dim
+        self.layer = "" if state is None else state.layer
+
+
+class _Unknown(Exception):
+    """Nothing is known of a value."""
+
+
+class _Wrong(Exception):
+    """The plan is wrong here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+def _given(style: Style, last: int, layer: str) -> State:
+    """What a layer gives, by its style; what is handed on as a DTensor takes care of itself."""
+    if not style.is_local:
+        raise _Unknown
+    return None if style.gives in ("", WHOLE) else Cut(1 if style.gives == SEQUENCE else last, layer)
+
+
+def _results(value: Argument) -> list[NodeResult]:
+    if isinstance(value, NodeResult):
+        return [value]
+    return [found for each in value for found in _results(each)] if isinstance(value, tuple) else []
+

@@ -1,0 +1,250 @@
+"""Gives operators of a network what a plan says of its layers, as `shard()` would."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.named_layout import NamedLayout
+from mspc.ir.types import TensorType
+from mspc.ops.control.constraint import constrained
+from mspc.ops.op import Op
+from mspc.readers.pytorch.evaluation import scope_of
+from mspc.readers.pytorch.plans.flow import Flow, Mistake
+from mspc.readers.pytorch.plans.matching import matched, modules_of
+from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, ROWS, SEQUENCE, WHOLE, Style
+from mspc.readers.pytorch.plans.written_plan import WrittenPlan
+from mspc.readers.pytorch.program import ExportedProgram
+
+PASSING = frozenset(("Cast", "Load"))
+"""Operators that hand a parameter on, element by element."""
+MOST_TOLD = 5
+Cuts = dict[int, tuple[str, ...]]
+"""The axes of the mesh that cut dimensions."""
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """What a plan says of one program: styles of parameters by their qualified names, and placements of others.
+
+    batch: the rows of the program's inputs, which axes beside the styles' one cut. cuts: dimensions of values that are
+    slices, by the names of values in the program. tied: styles of modules whose parameters are those of others, too, by
+    their scopes.
+    """
+
+    plan: WrittenPlan
+    styles: Mapping[str, Style]
+    placed: Mapping[str, Cuts]
+    batch: int
+    cuts: Mapping[str, int] = field(default_factory=dict[str, int])
+    tied: Mapping[str, Style] = field(default_factory=dict[str, Style])
+
+    def inputs(self, types: Sequence[TensorType]) -> str | tuple[NamedLayout, ...]:
+        """How the program's inputs are sharded, as `dataset_strategy` says it."""
+        if not self.plan.batch_axes:
+            return "full_batch"
+        found: list[NamedLayout] = []
+        for type in types:
+            cut = bool(type.shape) and type.shape[0] == self.batch
+            dims = [[number] for number in range(type.rank)]
+            found.append(self._layout(dims, {0: self.plan.batch_axes} if cut else {}))
+        return tuple(found)
+
+    def given(self, builder: Builder, before: int, found: Any) -> Any:
+        """Give the operators from number `before` on that read parameters of the plan their strategies; what the call
+        that made them has given, held as their style says.
+
+        Raises:
+            MspcError: ranks do not divide what a style cuts.
+        """
+        style = None
+        for node in builder.nodes[before:]:
+            style = self._give(node) or style
+        if style is None or not isinstance(found, Node) or not isinstance(found.type, TensorType):
+            return found
+        changed = {SEQUENCE: (IN, ROWS), WHOLE: (OUT, COLUMNS)}.get(style.gives, ())
+        if style.weight in changed:
+            cut = style.gives == SEQUENCE
+            axes: Cuts = {1: (self.plan.tensor_axis,)} if cut and self._divide(found.shape[1:2]) else {}
+            dims = [[number] for number in range(len(found.shape))]
+            self._cut_batch(found.shape, dims, found.shape, axes)
+            return constrained(builder, found, self._layout(dims, axes))
+        return found
+
+    def held(self, builder: Builder, name: str, value: Any) -> Any:
+        """A value of the program, held in slices where layers leave them."""
+        dim = self.cuts.get(name)
+        if dim is None or not isinstance(value, Node) or not isinstance(value.type, TensorType):
+            return value
+        if dim >= len(value.shape) or not self._divide(value.shape[dim:]):
+            return value
+        axes: Cuts = {dim: (self.plan.tensor_axis,)}
+        dims = [[number] for number in range(len(value.shape))]
+        self._cut_batch(value.shape, dims, value.shape, axes)
+        return constrained(builder, value, self._layout(dims, axes))
+
+    def _divide(self, sizes: Sequence[int]) -> bool:
+        return bool(sizes) and sizes[0] % self.plan.parts == 0
+
+    def _give(self, node: Node) -> Style | None:
+        op = node.op
+        types = [value.type for value in node.inputs]
+        if not isinstance(op, Op) or op.name in PASSING or not all(isinstance(each, TensorType) for each in types):
+            return None
+        for number, value in enumerate(node.inputs):
+            name = parameter_of(value)
+            style = next((s for scope, s in self.tied.items() if node.scope.endswith(f"/{scope}")), None)
+            style = self.styles.get(name) if style is None or not name else style
+            if name in self.placed:
+                cuts = dict(self.placed[name])
+            elif style is not None:
+                cuts = self._cuts(node, number, style)
+                if not cuts and style.takes != SEQUENCE:
+                    continue
+            else:
+                continue
+            self._set(node, number, cuts, style)
+            return style
+        return None
+
+    def _cuts(self, node: Node, number: int, style: Style) -> Cuts:
+        """Which dimensions of an operand, a parameter, a style cuts."""
+        rank, axis = len(node.inputs[number].shape), self.plan.tensor_axis
+        name = node.op.name
+        if style.weight in (ROWS, COLUMNS):
+            return {0 if style.weight == ROWS else rank - 1: (axis,)} if name == "Gather" else {}
+        if style.weight not in (OUT, IN) or rank > 2:
+            return {}
+        if rank == 1:  # a bias lies with what the layer gives
+            return {0: (axis,)} if style.weight == OUT else {}
+        if name == "Gather":  # an embedding: its vectors are what it gives
+            return {1 if style.weight == OUT else 0: (axis,)}
+        if name not in ("MatMul", "BatchMatMul"):
+            return {}
+        attributes = node.op.attributes()
+        across = (number == 1 and not attributes.get("transpose_b")) or (number == 0 and attributes.get("transpose_a"))
+        gives = 1 if across else 0
+        return {gives if style.weight == OUT else 1 - gives: (axis,)}
+
+    def _set(self, node: Node, number: int, cuts: Cuts, style: Style | None) -> None:
+        """The strategy of a node one of whose operands is cut so: dimensions of others that belong to it, too."""
+        assert isinstance(node.op, Op)
+        rule = node.op.parsed_rule(*(value.tensor_type for value in node.inputs))
+        axes: dict[int, tuple[str, ...]] = {}
+        for dim, names in cuts.items():
+            place = dim % len(rule.inputs[number])
+            factors = rule.inputs[number][place]
+            parts = math.prod(self.plan.mesh[each] for each in names)
+            size = node.inputs[number].shape[place]
+            if not factors or rule.sizes[factors[0]] % parts or factors[0] in rule.frozen:
+                what = f"{parts} ranks do not divide dimension {place} of {parameter_of(node.inputs[number])}, {size}"
+                raise node.error(f"{self.plan.name}: {what}")
+            axes[factors[0]] = names
+        first = next((i for i, value in enumerate(node.inputs) if not parameter_of(value)), None)
+        if first is not None:
+            self._cut_batch(node.inputs[first].shape, rule.inputs[first], rule.sizes, axes)
+            if style is not None and style.takes == SEQUENCE and len(rule.inputs[first]) > 2:
+                factors = rule.inputs[first][1]
+                if factors and rule.sizes[factors[0]] % self.plan.parts == 0:
+                    axes[factors[0]] = (self.plan.tensor_axis,)
+        node.in_strategy = tuple(self._layout(dims, axes) for dims in rule.inputs)
+        if style is not None and style.weight == IN and style.gives == WHOLE and node.op.name != "Gather":
+            whole = {factor: names for factor, names in axes.items() if self.plan.tensor_axis not in names}
+            node.out_strategy = tuple(self._layout(dims, whole) for dims in rule.outputs)
+
+    def _cut_batch(
+        self, shape: Sequence[int], dims: Sequence[Sequence[int]], sizes: Sequence[int], axes: Cuts
+    ) -> None:
+        """Let the other axes of the mesh cut rows that come from the batch."""
+        names = self.plan.batch_axes
+        parts = math.prod(self.plan.mesh[axis] for axis in names)
+        used = {axis for each in axes.values() for axis in each}
+        if parts < 2 or not dims or not dims[0] or used & set(names) or dims[0][0] in axes:
+            return
+        if self.batch and shape[0] % self.batch == 0 and sizes[dims[0][0]] % parts == 0:
+            axes[dims[0][0]] = names
+
+    def _layout(self, dims: Sequence[Sequence[int]], axes: Mapping[int, tuple[str, ...]]) -> NamedLayout:
+        mesh = self.plan.mesh
+        last = len(mesh) - 1
+        places = {axis: last - i for i, axis in enumerate(mesh)}
+        entries: list[int | tuple[int, ...]] = []
+        for factors in dims:
+            named = tuple(places[axis] for factor in factors for axis in axes.get(factor, ()))
+            entries.append(named if len(named) > 1 else named[0] if named else -1)
+        return NamedLayout(tuple(mesh.values()), tuple(mesh), tuple(entries))
+
+
+def parameter_of(value: Value) -> str:
+    """The name of the parameter that a value is, perhaps in another type; "" where it is none."""
+    while isinstance(value, Node) and value.op.name in PASSING and value.inputs:
+        value = value.inputs[0]
+    return value.name if isinstance(value, Parameter) and value.kind == "parameter" else ""
+
+
+def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -> LayerPlan:
+    """What a plan says of a program, whose sizes are numbers.
+
+    is_own: the model brings it, with patterns for all of its kind: some name nothing here.
+
+    Raises:
+        MspcError: a pattern of it names nothing, or it is wrong.
+    """
+    modules = modules_of(program)
+    parameters = [each.qualified for each in program.inputs if each.kind == "parameter"]
+    styles: dict[str, Style] = {}
+    tied: dict[str, Style] = {}
+    shared = {*program.same, *program.same.values()}
+    for name, (_, style) in matched(plan.name, plan.layers, [*modules, *parameters], "layer", is_own).items():
+        if name in modules and shared.issuperset(modules[name]):
+            tied[name] = style
+        for parameter in modules.get(name, [name]):
+            styles[program.same.get(parameter, parameter)] = style
+    placed: dict[str, Cuts] = {}
+    shapes = {each.qualified: each.type.shape for each in program.inputs if each.type is not None}
+    for name, (_, placements) in matched(plan.name, plan.parameters, parameters, "parameter").items():
+        cuts: Cuts = {}
+        for axis, placement in zip(plan.mesh, placements, strict=True):
+            if isinstance(placement, int):
+                rank = len(shapes[name])
+                if not -rank <= placement < rank:
+                    raise MspcError(f"{plan.name}: {name} has {rank} dimensions, and Shard({placement}) names none")
+                cuts[placement % rank] = (*cuts.get(placement % rank, ()), axis)
+        placed[program.same.get(name, name)] = cuts
+    first = next((each.type for each in program.inputs if each.kind == "user" and each.type is not None), None)
+    rows = first.shape[0] if first is not None and first.shape else 0
+    if isinstance(rows, int) and plan.batch_axes:
+        parts = math.prod(plan.mesh[axis] for axis in plan.batch_axes)
+        if rows % parts:
+            raise MspcError(f"{plan.name}: {', '.join(plan.batch_axes)} cut the batch into {parts} parts, and it has "
+                            f"{rows} rows")  # fmt: skip
+    tensor = {name: dim for name, cuts in placed.items() for dim, axes in cuts.items() if plan.tensor_axis in axes}
+    flow = Flow(program, styles, plan.parts, tensor, tied)
+    _tell(plan.name, flow.mistakes)
+    cuts = {
+        name: state.dim for node in program.graph.nodes for name in node.results
+        if (state := flow.cuts.get(name)) is not None
+    }  # fmt: skip
+    return LayerPlan(plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, _scopes(program, tied))
+
+
+def _scopes(program: ExportedProgram, tied: Mapping[str, Style]) -> dict[str, Style]:
+    """Styles of modules by what the front end calls them."""
+    return {scope_of(node): tied[node.scope] for node in program.graph.nodes if node.scope in tied}
+
+
+def _tell(plan: str, mistakes: Sequence[Mistake]) -> None:
+    """Raise an error of the first mistake, which names the others."""
+    if not mistakes:
+        return
+    texts = list(dict.fromkeys(each.text for each in mistakes))
+    notes = [f"also: {text}" for text in texts[1:MOST_TOLD]]
+    if len(texts) > MOST_TOLD:
+        notes.append(f"and {len(texts) - MOST_TOLD} more")
+    raise mistakes[0].error(plan, notes)

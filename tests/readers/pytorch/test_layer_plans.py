@@ -1,0 +1,240 @@
+"""Plans of layers: what they make of a network, and the mistakes in them that are told."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc.ir.diagnostics import MspcError
+from mspc.readers.pytorch.plans.strategies import LayerPlan, planned
+from mspc.readers.pytorch.plans.written_plan import plan_in, plan_of
+from mspc.readers.pytorch.program import ExportedProgram
+from mspc.readers.pytorch.reading import read_program
+from mspc.readers.pytorch.sizes import with_sizes
+from tests.serving import SERVED
+
+SAMPLE = Path(__file__).resolve().parents[3] / "samples" / "pytorch" / "language_model.pt2"
+ATTENTION, FEED = "layers.*.attention", "layers.*"
+MEGATRON = {
+    f"{ATTENTION}.query": "colwise", f"{ATTENTION}.key": "colwise", f"{ATTENTION}.value": "colwise",
+    f"{ATTENTION}.out": "rowwise", f"{FEED}.up": "colwise", f"{FEED}.down": "rowwise",
+}  # fmt: skip
+ROWS = "RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))"
+SEQUENCE = {
+    **MEGATRON, "words": ROWS,
+    **{f"{FEED}.{name}": "sequence_parallel" for name in ("attention_norm", "feed_forward_norm")},
+    "norm": "sequence_parallel", "head": "ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())",
+    **{name: "ColwiseParallel(input_layouts=Shard(1))" for name, style in MEGATRON.items() if style == "colwise"},
+    **{name: "RowwiseParallel(output_layouts=Shard(1))" for name, style in MEGATRON.items() if style == "rowwise"},
+}  # fmt: skip
+"""Between the layers every rank holds a slice of the sequence."""
+PLACES = {"parameters": {"places": "Shard(0)"}}
+
+
+def mspc(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SERVED, *arguments], capture_output=True, text=True, check=False, cwd=cwd)
+
+
+@cache
+def program() -> ExportedProgram:
+    return with_sizes(read_program(SAMPLE), {})
+
+
+def plan(layers: Mapping[str, str | None], ranks: int = 4, **others: Any) -> LayerPlan:
+    """The plan of these layers for the sample."""
+    found = {"layers": {name: style for name, style in layers.items() if style is not None}, **others}
+    return planned(program(), plan_of("plan.toml", found, ranks))
+
+
+MISTAKES: Mapping[str, tuple[Mapping[str, str | None], int, str, str]] = {
+    "unknown style": ({f"{FEED}.up": "colwize"}, 4, "no style 'colwize'", ""),
+    "names no layer": ({f"{FEED}.upp": "colwise"}, 4, r"'layers.\*.upp' names no layer", ""),
+    "row-wise behind nothing": (
+        {f"{FEED}.up": None}, 4, "layers.0.down is row-wise .* no column-wise layer", "self.down(",
+    ),
+    "row-wise is missing": (
+        {f"{FEED}.down": None}, 4, "layers.0.down takes all of its input, of which layers.0.up", "self.down(",
+    ),
+    "column behind column": (
+        {f"{FEED}.down": "colwise"}, 4, "layers.0.down is column-wise .* layers.0.up leaves every rank a slice",
+        "self.down(",
+    ),
+    "not gathered": (
+        {f"{ATTENTION}.out": "colwise", f"{ATTENTION}.query": None, f"{ATTENTION}.key": None,
+         f"{ATTENTION}.value": None}, 4,
+        "what layers.0.attention.out leaves slices of meets a tensor of which every rank holds all", "x + ",
+    ),
+    "query without key": (
+        {f"{ATTENTION}.key": None}, 4, "attention takes slices that layers.0.attention.query .* all of key",
+        "scaled_dot_product_attention",
+    ),
+    "heads": (dict.fromkeys(()), 16, "16 ranks do not divide the 8 heads that layers.0.attention.query", "self.query"),
+    "features": ({f"{FEED}.up": "colwise"}, 3, "3 ranks do not divide the 32 that it gives", "self.query"),
+    "gathered twice": (
+        {f"{FEED}.up": "ColwiseParallel(input_layouts=Shard(-1))"}, 4,
+        "layers.0.up gathers an input that is whole already", "self.up(",
+    ),
+    "gathered ahead of row-wise": (
+        {f"{FEED}.up": "colwise_gather_output"}, 4, "layers.0.down is row-wise", "self.down(",
+    ),
+    "gathered along the sequence, which nothing cuts": (
+        {f"{FEED}.up": "ColwiseParallel(input_layouts=Shard(1))"}, 4, "gathers an input along dimension 1", "self.up(",
+    ),
+    "places are whole": (
+        {"words": "colwise"}, 4, "places has all of what words leaves slices of", "self.places",
+    ),
+    "sequence of nothing": (
+        {f"{FEED}.attention_norm": "sequence_parallel"}, 4,
+        "layers.0.attention_norm is sequence_parallel, and no layer leaves slices", "attention_norm",
+    ),
+    "a style of tables": ({f"{FEED}.up": "embedding_rowwise"}, 4, "for tables of an embedding", "self.up("),
+    "rows of a table": ({"words": "embedding_rowwise"}, 7, "7 ranks do not divide its 64 rows", "self.words"),
+}  # fmt: skip
+"""Changes of a right plan, ranks, what is told, and the line of the model that it is told at."""
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_with_its_layer_and_its_line(name: str) -> None:
+    changes, ranks, message, line = MISTAKES[name]
+    with pytest.raises(MspcError, match=message) as told:
+        plan({**MEGATRON, **changes}, ranks)
+    if line:
+        assert told.value.location is not None
+        assert told.value.location.file.endswith("samples/pytorch/language_model.py")
+        source = (SAMPLE.parent / "language_model.py").read_text().splitlines()[told.value.location.line - 1]
+        assert line in source
+
+
+SEQUENCE_MISTAKES: Mapping[str, tuple[Mapping[str, str | None], str, str]] = {
+    "a norm's gradient": (
+        {f"{FEED}.attention_norm": None}, "gradient of layers.0.attention_norm.weight is never summed",
+        "attention_norm",
+    ),
+    "sequence is not gathered": (
+        {f"{FEED}.up": "colwise"}, "layers.0.up is column-wise .* a slice along dimension 1: it has to be gathered",
+        "self.up(",
+    ),
+    "sequence meets all": ({f"{FEED}.down": "rowwise"}, "meets a tensor of which every rank holds all", "x + "),
+    "sequence into the loss": (
+        {"head": "ColwiseParallel(input_layouts=Shard(1))"}, "the loss takes all classes", "cross_entropy",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEQUENCE_MISTAKES)
+def test_a_mistake_along_the_sequence_is_told(name: str) -> None:
+    changes, message, line = SEQUENCE_MISTAKES[name]
+    with pytest.raises(MspcError, match=message) as told:
+        plan({**SEQUENCE, **changes}, **PLACES)
+    if line:
+        assert told.value.location is not None
+        assert line in (SAMPLE.parent / "language_model.py").read_text().splitlines()[told.value.location.line - 1]
+
+
+WORDS = {"colwise": "ColwiseParallel()", "rowwise": "RowwiseParallel(output_layouts=Replicate())"}
+
+
+@pytest.mark.parametrize("layers", [MEGATRON, {name: WORDS[style] for name, style in MEGATRON.items()}])
+def test_a_right_plan_is_not_told_of(layers: Mapping[str, str]) -> None:
+    styles = plan(layers).styles
+    assert {name for name in styles if ".0." in name} == {
+        *(f"layers.0.attention.{part}.weight" for part in ("query", "key", "value", "out")),
+        *(f"layers.0.{layer}.{part}" for layer in ("up", "down") for part in ("weight", "bias")),
+    }
+
+
+@pytest.mark.parametrize(
+    "said", [{"layers": MEGATRON}, MEGATRON, {"base_model_tp_plan": MEGATRON, "model_type": "words", "hidden_size": 32}]
+)
+def test_json_has_the_dictionary_alone_or_a_models_configuration(tmp_path: Path, said: Mapping[str, Any]) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(said))
+    assert plan_in(path, 4).layers == plan_of("", {"layers": MEGATRON}, 4).layers
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[layers]\na = 1", "'a' has the style 1, not a name"),
+        ("layers = 1", "layers is 1, not a table"),
+        ("", "there is no table"),
+        ("layer = 1", "there is no 'layer' of a plan"),
+        ("mesh = {tp = 3}\nlayers = {a = 'colwise'}", "mesh is tp 3, of 3 ranks, and there are 4"),
+        ("mesh = 4\nlayers = {a = 'colwise'}", "mesh is 4, not axes"),
+        ("fully_shard = 1", "fully_shard is 1"),
+        ("[parameters]\na = 'Shard'", "not one for each of tp"),
+        ("[parameters]\na = ['Shard(0)', 'Shard(1)']", "not one for each of tp"),
+        ("[parameters]\na = 'Partial()'", "is Partial"),
+        ("[layers]\na = 'colwise('", "cannot read the style"),
+        ("[layers]\na = 'colwise(output=Shard(1))'", "has no 'output'"),
+        ("[layers]\na = 'colwise(output_layouts=Partial())'", "has a layout that is not"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with pytest.raises(MspcError, match=re.escape(message)):
+        plan_in(path, 4)
+
+
+def test_what_is_handed_on_as_a_dtensor_takes_care_of_itself() -> None:
+    head = "ColwiseParallel(input_layouts=Shard(1), use_local_output=False)"
+    assert plan({**SEQUENCE, "head": head}, **PLACES).styles["head.weight"].name == head
+
+
+def test_a_pattern_of_the_models_own_plan_may_name_nothing() -> None:
+    written = plan_of("own", {"layers": {**MEGATRON, "layers.*.experts": "moe_tp_experts"}}, 4)
+    assert planned(program(), written, is_own=True).styles == plan(MEGATRON).styles
+
+
+MEGATRON_COLLECTIVES = {"AllReduce": 9}
+"""Two of every layer forward, two backward, and one of the gradients of norms."""
+
+
+@pytest.mark.parametrize(
+    ("layers", "others", "ranks"),
+    [
+        (MEGATRON, {}, 4), (MEGATRON, {"mesh": {"dp": 2, "tp": 4}}, 8), (SEQUENCE, PLACES, 4),
+        (MEGATRON, {"mesh": {"dp": 2, "tp": 2}, "fully_shard": True}, 4),
+        ({"head": "colwise_gather_output", "words": "embedding_rowwise", "norm": "replicate"}, {}, 4),
+        ({}, {"mesh": {"dp": 2, "tp": 2},
+              "parameters": {"layers.*.up.weight": ["Replicate()", "Shard(0)"],
+                             "words.weight": ["Shard(1)", "Shard(0)"], "head.weight": ["Replicate()", "Shard(1)"]}}, 4),
+    ],
+)  # fmt: skip
+def test_ranks_have_the_numbers_of_one_device(
+    tmp_path: Path, layers: Mapping[str, str], others: Mapping[str, Any], ranks: int
+) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps({"layers": layers, **others}))
+    done = mspc("verify", str(SAMPLE), "--ranks", str(ranks), "--optimizer", "sgd:lr=0.1", "--plan", "plan.json",
+                cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"values on {ranks} ranks within 1e-05 of one device" in done.stdout
+
+
+def test_megatrons_plan_sends_megatrons_collectives(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(MEGATRON))
+    done = mspc("compile", str(SAMPLE), "--ranks", "4", "--optimizer", "sgd:lr=0.1", "--plan", "plan.json", "--json",
+                "-", "--quiet", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    counts = Counter(each["operator"] for each in found["collectives"])
+    assert counts == MEGATRON_COLLECTIVES
+
+
+def test_tied_weights_have_the_style_of_the_module_that_reads_them() -> None:
+    tied = replace(program(), same={"head.weight": "words.weight"})
+    layers = {"words": "embedding_rowwise", "head": "colwise_gather_output"}
+    found = planned(tied, plan_of("plan", {"layers": layers}, 4))
+    assert {scope: style.name for scope, style in found.tied.items()} == {
+        "words-Embedding": "embedding_rowwise", "head-Linear": "colwise_gather_output",
+    }  # fmt: skip
