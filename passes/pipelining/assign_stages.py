@@ -92,6 +92,7 @@ def chunks_of(loop: Node, placement: Placement, errors: list[MspcError]) -> dict
     """The chunks of the operators of a loop over micro-batches; those that are not there belong to none."""
     found: dict[Value, int] = {}
     nodes = body_of(loop).nodes
+    _finish_gradients(body_of(loop))
     forward = [node for node in nodes if node.phase != "backward"]
     for node in forward:
         read = [(found[v], v) for v in node.inputs if v in found]
@@ -115,6 +116,15 @@ def chunks_of(loop: Node, placement: Placement, errors: list[MspcError]) -> dict
         if node in found:
             node.attrs[STAGE] = found[node]
     return found
+
+
+def _finish_gradients(body: Graph) -> None:
+    """What brings a sum of gradients into the layout in which the loop carries it is work on gradients, too."""
+    results = set(body.results)
+    for node in body.nodes:
+        made = [value for value in node.inputs if isinstance(value, Node)]
+        if node in results and made and all(value.phase == "backward" for value in made):
+            node.phase = "backward"
 
 
 def _backward(nodes: Sequence[Node], found: dict[Value, int]) -> None:

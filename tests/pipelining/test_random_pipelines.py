@@ -16,6 +16,12 @@ def test_networks_in_stages_are_those_of_one_device(number: int, way: str) -> No
     assert outcome.kind == EQUAL, outcome.message
 
 
+def test_sums_that_change_their_layout_in_the_loop() -> None:
+    """Gradients are added up in slices, and carried as a whole."""
+    outcome = check(3026)
+    assert outcome.kind == EQUAL, outcome.message
+
+
 @pytest.mark.parametrize("number", range(share_of(4)))
 def test_real_ranks_have_the_same_numbers(number: int) -> None:
     outcome = check(7100 + number, stages=2 + number % 3, mpi=True)
