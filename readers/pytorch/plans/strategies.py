@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from mspc.ir.builder import Builder
@@ -18,7 +18,7 @@ from mspc.ops.op import Op
 from mspc.readers.pytorch.evaluation import scope_of
 from mspc.readers.pytorch.plans.flow import Flow, Mistake
 from mspc.readers.pytorch.plans.matching import matched, modules_of
-from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, ROWS, SEQUENCE, WHOLE, Style
+from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, PREPARED, ROWS, SEQUENCE, WHOLE, Style
 from mspc.readers.pytorch.plans.written_plan import WrittenPlan
 from mspc.readers.pytorch.program import ExportedProgram
 
@@ -207,12 +207,17 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
     parameters = [each.qualified for each in program.inputs if each.kind == "parameter"]
     styles: dict[str, Style] = {}
     tied: dict[str, Style] = {}
+    prepared: dict[str, Style] = {}
     shared = {*program.same, *program.same.values()}
     for name, (_, style) in matched(plan.name, plan.layers, [*modules, *parameters], "layer", is_own).items():
+        if style.weight == PREPARED:
+            prepared[name] = style
+            continue
         if name in modules and shared.issuperset(modules[name]):
             tied[name] = style
         for parameter in modules.get(name, [name]):
             styles[program.same.get(parameter, parameter)] = style
+    _prepare(styles, prepared)
     placed: dict[str, Cuts] = {}
     shapes = {each.qualified: each.type.shape for each in program.inputs if each.type is not None}
     for name, (_, placements) in matched(plan.name, plan.parameters, parameters, "parameter").items():
@@ -239,6 +244,14 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
         if (state := flow.cuts.get(name)) is not None
     }  # fmt: skip
     return LayerPlan(plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, _scopes(program, tied))
+
+
+def _prepare(styles: dict[str, Style], prepared: Mapping[str, Style]) -> None:
+    """Column-wise layers inside of modules whose input is gathered take what that was before."""
+    for module, style in prepared.items():
+        for name, own in styles.items():
+            if name.startswith(f"{module}.") and own.weight == OUT and own.takes == style.gives == WHOLE:
+                styles[name] = replace(own, takes=style.takes or WHOLE)
 
 
 def _scopes(program: ExportedProgram, tied: Mapping[str, Style]) -> dict[str, Style]:

@@ -334,3 +334,12 @@ def test_stacks_of_experts_weights_are_cut(tmp_path: Path) -> None:
     assert [each["operator"] for each in found["collectives"]] == ["AllReduce"]
     done = mspc("verify", str(file), "--ranks", "2", "--plan", "plan.json", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_input_that_a_module_gathers_is_whole_for_its_layers() -> None:
+    inside = {name: "colwise" for name, style in MEGATRON.items() if style == "colwise" and ATTENTION in name}
+    gathers = "PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))"
+    found = plan({**SEQUENCE, **inside, ATTENTION: gathers}, **PLACES)
+    assert found.cuts == plan(SEQUENCE, **PLACES).cuts
+    with pytest.raises(MspcError, match="it has to be gathered before"):
+        plan({**SEQUENCE, **inside}, **PLACES)
