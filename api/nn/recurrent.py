@@ -28,14 +28,16 @@ def simple_step(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: st
 
 
 def lstm_step(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
-    """(output, memory) after one step; gates are in the order input, forget, memory, output."""
+    """(output, memory) after one step; gates are in the order input, forget, memory, output. Not
+    read is nonlinearity, which other steps have."""
     enter, forget, fresh, leave = ops.Split(1, 4)(given + project(state[0], weight, bias))
     memory = ops.sigmoid(forget) * state[1] + ops.sigmoid(enter) * ops.tanh(fresh)
     return ops.sigmoid(leave) * ops.tanh(memory), memory
 
 
 def gru_step(given: Any, state: Any, weight: Any, bias: Any, nonlinearity: str) -> Any:
-    """The next state, a tuple of one; gates are in the order reset, update, new."""
+    """The next state, a tuple of one; gates are in the order reset, update, new. Not read is nonlinearity, which
+    other steps have."""
     reset, update, fresh = ops.Split(1, 3)(given)
     own_reset, own_update, own_fresh = ops.Split(1, 3)(project(state[0], weight, bias))
     fresh = ops.tanh(fresh + ops.sigmoid(reset + own_reset) * own_fresh)

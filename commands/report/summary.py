@@ -28,7 +28,7 @@ MOST_COLLECTIVES = 10
 MOST_LINES = 4
 """Source lines that are named of the slices that were inserted."""
 MOST_NOTES = 4
-LEAST_STRATEGIES = 26
+LEAST_STRATEGIES = 22
 """Characters at least of the column that says how operators are sharded."""
 
 

@@ -17,8 +17,9 @@ REASONS = {
         ops.PasteSlices ops.reshard ops._VirtualDataset ops.ReduceOp ops.AlltoAllV ops.CollectiveGather
         ops.CollectiveScatter ops.Reduce mint.distributed""",
     "a graph's statement, nothing to compute":
-        """ops.Depend ops.depend ops.MakeTuple ops.TupleGetItem ops.Gradient ops.GradOperation ops.grad
-        ops.value_and_grad ops.StopGradient ops.stop_gradient ops.HyperMap ops.Map ops.MultitypeFuncGraph ops.Primitive
+        """ops.Depend ops.depend ops.MakeTuple ops.TupleGetItem ops.TupleGetItems ops.Gradient
+        ops.GradOperation ops.grad ops.value_and_grad
+        ops.StopGradient ops.stop_gradient ops.HyperMap ops.Map ops.MultitypeFuncGraph ops.Primitive
         ops.partial ops.Morph ops.constexpr ops._primexpr ops.DumpGradient ops.TensorDump ops.tensordump
         ops.Print ops.ControlDepend ops.Partial ops._constexpr ops.add_flags ops.identity ops.make_range
         ops.PrimitiveWithCheck ops.PrimitiveWithInfer ops.prim_attr_register ops.MoveTo
