@@ -123,7 +123,9 @@ def compile_target(target: str, options: CompileOptions) -> None:
 
 
 def _check_files(options: CompileOptions) -> None:
-    """Raises MspcError where a file beside the folder cannot be written."""
+    """Raises MspcError where a file beside the folder cannot be written, or two say how the network is sharded."""
+    if options.strategies is not None and options.imported.plan:
+        raise MspcError("--plan and --strategies both say how the network is sharded; give one of them")
     check_json(options.json)
     if options.schedule is not None:
         from mspc.commands.report.stage_times import check_picture  # late: few compiles have stages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from mspc.ir.builder import Builder
@@ -18,12 +18,14 @@ from mspc.ops.op import Op
 from mspc.readers.pytorch.evaluation import scope_of
 from mspc.readers.pytorch.plans.flow import Flow, Mistake
 from mspc.readers.pytorch.plans.matching import matched, modules_of
-from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, ROWS, SEQUENCE, WHOLE, Style
+from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, PREPARED, ROWS, SEQUENCE, WHOLE, Style
 from mspc.readers.pytorch.plans.written_plan import WrittenPlan
 from mspc.readers.pytorch.program import ExportedProgram
 
 PASSING = frozenset(("Cast", "Load"))
 """Operators that hand a parameter on, element by element."""
+PRODUCTS = frozenset(("MatMul", "BatchMatMul"))
+EXPERTS, PACKED, GROUPED = 3, "packed_colwise", "GroupedProduct"
 MOST_TOLD = 5
 Cuts = dict[int, tuple[str, ...]]
 """The axes of the mesh that cut dimensions."""
@@ -98,7 +100,8 @@ class LayerPlan:
         if not isinstance(op, Op) or op.name in PASSING or not all(isinstance(each, TensorType) for each in types):
             return None
         for number, value in enumerate(node.inputs):
-            name = parameter_of(value)
+            is_stack = op.name == GROUPED and isinstance(value, Node) and value.op.name == "Transpose"
+            name = parameter_of(value.inputs[0] if is_stack else value)
             style = next((s for scope, s in self.tied.items() if node.scope.endswith(f"/{scope}")), None)
             style = self.styles.get(name) if style is None or not name else style
             if name in self.placed:
@@ -110,7 +113,7 @@ class LayerPlan:
             else:
                 continue
             self._set(node, number, cuts, style)
-            return style
+            return None if node.op.name in ("Transpose", GROUPED) else style
         return None
 
     def _cuts(self, node: Node, number: int, style: Style) -> Cuts:
@@ -119,13 +122,17 @@ class LayerPlan:
         name = node.op.name
         if style.weight in (ROWS, COLUMNS):
             return {0 if style.weight == ROWS else rank - 1: (axis,)} if name == "Gather" else {}
+        if rank == EXPERTS and name in ("Transpose", GROUPED):  # a stack of weights, [experts, out, in] in its file
+            place = {IN: 2, OUT: 1}.get(style.weight, 1 if PACKED in style.name else 0)
+            place = 3 - place if place and name == GROUPED else place
+            return {place: (axis,)} if place and node.inputs[number].shape[place] % self.plan.parts == 0 else {}
         if style.weight not in (OUT, IN) or rank > 2:
             return {}
         if rank == 1:  # a bias lies with what the layer gives
             return {0: (axis,)} if style.weight == OUT else {}
         if name == "Gather":  # an embedding: its vectors are what it gives
             return {1 if style.weight == OUT else 0: (axis,)}
-        if name not in ("MatMul", "BatchMatMul"):
+        if name not in PRODUCTS:
             return {}
         attributes = node.op.attributes()
         across = (number == 1 and not attributes.get("transpose_b")) or (number == 0 and attributes.get("transpose_a"))
@@ -154,7 +161,7 @@ class LayerPlan:
                 if factors and rule.sizes[factors[0]] % self.plan.parts == 0:
                     axes[factors[0]] = (self.plan.tensor_axis,)
         node.in_strategy = tuple(self._layout(dims, axes) for dims in rule.inputs)
-        if style is not None and style.weight == IN and style.gives == WHOLE and node.op.name != "Gather":
+        if style is not None and style.weight == IN and style.gives == WHOLE and node.op.name in PRODUCTS:
             whole = {factor: names for factor, names in axes.items() if self.plan.tensor_axis not in names}
             node.out_strategy = tuple(self._layout(dims, whole) for dims in rule.outputs)
 
@@ -200,12 +207,17 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
     parameters = [each.qualified for each in program.inputs if each.kind == "parameter"]
     styles: dict[str, Style] = {}
     tied: dict[str, Style] = {}
+    prepared: dict[str, Style] = {}
     shared = {*program.same, *program.same.values()}
     for name, (_, style) in matched(plan.name, plan.layers, [*modules, *parameters], "layer", is_own).items():
+        if style.weight == PREPARED:
+            prepared[name] = style
+            continue
         if name in modules and shared.issuperset(modules[name]):
             tied[name] = style
         for parameter in modules.get(name, [name]):
             styles[program.same.get(parameter, parameter)] = style
+    _prepare(styles, prepared)
     placed: dict[str, Cuts] = {}
     shapes = {each.qualified: each.type.shape for each in program.inputs if each.type is not None}
     for name, (_, placements) in matched(plan.name, plan.parameters, parameters, "parameter").items():
@@ -232,6 +244,14 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
         if (state := flow.cuts.get(name)) is not None
     }  # fmt: skip
     return LayerPlan(plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, _scopes(program, tied))
+
+
+def _prepare(styles: dict[str, Style], prepared: Mapping[str, Style]) -> None:
+    """Column-wise layers inside of modules whose input is gathered take what that was before."""
+    for module, style in prepared.items():
+        for name, own in styles.items():
+            if name.startswith(f"{module}.") and own.weight == OUT and own.takes == style.gives == WHOLE:
+                styles[name] = replace(own, takes=style.takes or WHOLE)
 
 
 def _scopes(program: ExportedProgram, tied: Mapping[str, Style]) -> dict[str, Style]:

@@ -15,8 +15,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 
-OUT, IN, ROWS, COLUMNS, NOTHING, OPEN = "out", "in", "rows", "columns", "nothing", "open"
-"""What of a weight is cut: what it gives, what it takes, the rows or the columns of a table; OPEN: it is not said."""
+OUT, IN, ROWS, COLUMNS, NOTHING, OPEN, PREPARED = "out", "in", "rows", "columns", "nothing", "open", "prepared"
+"""What of a weight is cut: what it gives, what it takes, the rows or the columns of a table; OPEN: it is not said;
+PREPARED: it is about what layers inside of a module take."""
 WHOLE, CUT, SEQUENCE = "whole", "cut", "sequence"
 """How ranks hold what a layer takes or gives: all of it, a slice of the last dimension, or a slice of dimension 1."""
 
@@ -52,6 +53,7 @@ STYLES: Mapping[str, Style] = {
     **_styles("sequence_parallel SequenceParallel", NOTHING, SEQUENCE, SEQUENCE, True),
     **_styles("replicated_with_grad_allreduce", NOTHING, sums=True),
     **_styles("replicate", NOTHING),
+    **_styles("PrepareModuleInput", PREPARED, "", WHOLE),
     **_styles(
         "packed_colwise packed_rowwise mla_kv_a_proj all_reduce moe_tp_experts moe_identity_expert local_params local "
         "local_colwise local_rowwise local_packed_rowwise gather isolated grouped_gemm ep_router ep_dispatch_experts",
@@ -59,7 +61,7 @@ STYLES: Mapping[str, Style] = {
     ),
 }  # fmt: skip
 """Those of the last row say how ranks divide work by hand; what they compute is divided as the rest suggests."""
-_ARGUMENTS = ("input_layouts", "output_layouts", "use_local_output", "sequence_dim")
+_ARGUMENTS = ("desired_input_layouts", "input_layouts", "output_layouts", "use_local_output", "sequence_dim")
 
 
 def style_of(text: str) -> Style:
@@ -79,7 +81,7 @@ def style_of(text: str) -> Style:
     for word, value in _given(text).items():
         if word == "input_layouts":
             style = replace(style, takes=_held(text, value))
-        elif word == "output_layouts":
+        elif word in ("output_layouts", "desired_input_layouts"):
             style = replace(style, gives=_held(text, value))
         elif word == "use_local_output":
             style = replace(style, is_local=not (isinstance(value, ast.Constant) and value.value is False))
@@ -103,7 +105,9 @@ def _given(text: str) -> dict[str, ast.expr]:
 
 
 def _held(text: str, value: ast.expr) -> str:
-    """How ranks hold a tensor by `Shard(-1)`, `Shard(1)` or `Replicate()`."""
+    """How ranks hold a tensor by `Shard(-1)`, `Shard(1)` or `Replicate()`; of several the first one."""
+    if isinstance(value, ast.Tuple) and value.elts:
+        value = value.elts[0]
     placement = placement_of(value)
     if placement is None or placement == PARTIAL:
         raise MspcError(f"the style {text!r:.80} has a layout that is not Shard(d) or Replicate()")

@@ -34,6 +34,7 @@ from mspc.readers.pytorch.plans.styles import PARTIAL, Placement, Style, placeme
 LARGEST = 1 << 24
 """Bytes of a file."""
 KEYS = ("mesh", "layers", "parameters", "fully_shard", "base_model_tp_plan", "base_model_ep_plan", "base_model_pp_plan")
+PIPELINE = "pp"
 TENSOR = "tp"
 """The axis of the mesh that styles mean, where it has one called so."""
 
@@ -128,6 +129,8 @@ def _mesh(shown: str, found: Any, ranks: int) -> dict[str, int]:
     if not legal:
         raise MspcError(f"{shown}: mesh is {found!r:.60}, not axes with their sizes", notes=["as {dp = 2, tp = 4}"])
     mesh = cast("dict[str, int]", found)
+    if mesh.get(PIPELINE, 1) > 1:
+        raise MspcError(f"{shown}: its mesh has an axis {PIPELINE!r}, and no plan of layers makes stages of a pipeline")
     if math.prod(mesh.values()) != ranks:
         axes = " x ".join(f"{axis} {size}" for axis, size in mesh.items())
         raise MspcError(f"{shown}: its mesh is {axes}, of {math.prod(mesh.values())} ranks, and there are {ranks}")

@@ -12,14 +12,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import MspcError
+from mspc.readers.pytorch.exporting import export_made
 from mspc.readers.pytorch.plans.strategies import LayerPlan, planned
 from mspc.readers.pytorch.plans.written_plan import plan_in, plan_of
 from mspc.readers.pytorch.program import ExportedProgram
 from mspc.readers.pytorch.reading import read_program
 from mspc.readers.pytorch.sizes import with_sizes
+from tests.exported_programs import Exported
 from tests.serving import SERVED
 
 SAMPLE = Path(__file__).resolve().parents[3] / "samples" / "pytorch" / "language_model.pt2"
@@ -169,6 +172,7 @@ def test_json_has_the_dictionary_alone_or_a_models_configuration(tmp_path: Path,
         ("", "there is no table"),
         ("layer = 1", "there is no 'layer' of a plan"),
         ("mesh = {tp = 3}\nlayers = {a = 'colwise'}", "mesh is tp 3, of 3 ranks, and there are 4"),
+        ("mesh = {pp = 2, tp = 2}\nlayers = {a = 'colwise'}", "no plan of layers makes stages"),
         ("mesh = 4\nlayers = {a = 'colwise'}", "mesh is 4, not axes"),
         ("fully_shard = 1", "fully_shard is 1"),
         ("[parameters]\na = 'Shard'", "not one for each of tp"),
@@ -238,3 +242,104 @@ def test_tied_weights_have_the_style_of_the_module_that_reads_them() -> None:
     assert {scope: style.name for scope, style in found.tied.items()} == {
         "words-Embedding": "embedding_rowwise", "head-Linear": "colwise_gather_output",
     }  # fmt: skip
+
+
+def normed_heads(path: Path) -> Path:
+    """A product, its result in four heads, each times the same weight, and a product of all."""
+    made, random = Exported(), np.random.default_rng(0)
+    q, norm, o = (
+        made.stored(name, random.normal(size=shape).astype(np.float32))
+        for name, shape in (("q.weight", (8, 8)), ("norm.weight", (2,)), ("o.weight", (8, 8)))
+    )
+    x = made.user("x", "float32", (4, 6, 8))
+    wide, heads = ("float32", (4, 6, 8)), ("float32", (4, 6, 4, 2))
+    x = made.node("aten.linear.default", {"input": x, "weight": q}, {"q": wide}, "q", 3)
+    x = made.node("aten.view.default", {"self": x, "size": [4, 6, 4, 2]}, {"split": heads}, "", 4)
+    x = made.node("aten.mul.Tensor", {"self": x, "other": norm}, {"normed": heads}, "norm", 5)
+    x = made.node("aten.view.default", {"self": x, "size": [4, 6, 8]}, {"joined": wide}, "", 6)
+    x = made.node("aten.linear.default", {"input": x, "weight": o}, {"o": wide}, "o", 7)
+    made.output(x)
+    return made.save(path / "heads.pt2")
+
+
+def test_a_norm_of_every_head_needs_its_gradient_summed(tmp_path: Path) -> None:
+    found = with_sizes(read_program(normed_heads(tmp_path)), {})
+    layers = {"q": "colwise", "o": "rowwise"}
+    with pytest.raises(MspcError, match=r"gradient of norm.weight is never summed: norm sees the slice .* q ") as told:
+        planned(found, plan_of("plan", {"layers": layers}, 4))
+    assert str(told.value.location).startswith("net.py:5")
+    summed = {**layers, "norm": "replicated_with_grad_allreduce"}
+    cuts = planned(found, plan_of("plan", {"layers": summed}, 4)).cuts
+    assert cuts == {"q": 2, "split": 2, "normed": 2, "joined": 2}
+    with pytest.raises(MspcError, match="8 ranks do not divide the 4 heads that q gives"):
+        planned(found, plan_of("plan", {"layers": summed}, 8))
+
+
+def test_a_program_alone_brings_no_plan_and_a_script_takes_none(tmp_path: Path) -> None:
+    done = mspc("compile", str(SAMPLE), "--ranks", "4", "--plan", "own", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "brings no plan of its own" in done.stderr
+    done = mspc("compile", str(SAMPLE), "--plan", "own", "--strategies", "plan.toml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--plan and --strategies both" in done.stderr
+    (tmp_path / "script.py").write_text("")
+    done = mspc("compile", "script.py", "--plan", "own", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--plan is for a network of PyTorch" in done.stderr
+
+
+def test_a_module_brings_its_own_plan(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)
+            self._tp_plan = {"up": "colwise", "down": "rowwise", "experts": "moe_tp_experts"}
+
+        def forward(self, x: Any) -> Any:
+            return self.down(self.up(x))
+
+    exported = export_made((Layers(), torch.zeros(2, 4)), tmp_path / "layers.pt2", "make")
+    assert exported.own_plan == {"up": "colwise", "down": "rowwise", "experts": "moe_tp_experts"}
+
+
+def experts(path: Path) -> Path:
+    """Rows of two experts, each with two products, whose weights are stacks [experts, out, in]."""
+    made, random = Exported(), np.random.default_rng(0)
+    up, down = (
+        made.stored(f"experts.{name}", random.normal(size=shape).astype(np.float32))
+        for name, shape in (("up", (2, 8, 4)), ("down", (2, 4, 8)))
+    )
+    ends = made.stored("ends", np.array([2, 6], np.int32), "tensor_constant", trains=False)
+    x = made.user("x", "float32", (6, 4))
+    for number, (name, weight, out) in enumerate((("up", up, 8), ("down", down, 4))):
+        shape = ("float32", (2, 12 - out, out))
+        dims = {"self": weight, "dim0": -2, "dim1": -1}
+        swapped = made.node("aten.transpose.int", dims, {f"swapped_{name}": shape}, "experts", number)
+        product = {"self": x, "mat2": swapped, "offs": ends}
+        x = made.node("aten._grouped_mm.default", product, {name: ("float32", (6, out))}, "experts", number)
+    made.output(x)
+    return made.save(path / "experts.pt2")
+
+
+def test_stacks_of_experts_weights_are_cut(tmp_path: Path) -> None:
+    file = experts(tmp_path)
+    layers = {"experts.up": "packed_colwise", "experts.down": "rowwise", "experts": "moe_tp_experts"}
+    (tmp_path / "plan.json").write_text(json.dumps(layers))
+    done = mspc("compile", str(file), "--ranks", "2", "--plan", "plan.json", "--json", "-", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["totals"]["parameter_bytes"] == 4 * (2 * 8 * 4 + 2 * 4 * 8) // 2
+    assert [each["operator"] for each in found["collectives"]] == ["AllReduce"]
+    done = mspc("verify", str(file), "--ranks", "2", "--plan", "plan.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_input_that_a_module_gathers_is_whole_for_its_layers() -> None:
+    inside = {name: "colwise" for name, style in MEGATRON.items() if style == "colwise" and ATTENTION in name}
+    gathers = "PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))"
+    found = plan({**SEQUENCE, **inside, ATTENTION: gathers}, **PLACES)
+    assert found.cuts == plan(SEQUENCE, **PLACES).cuts
+    with pytest.raises(MspcError, match="it has to be gathered before"):
+        plan({**SEQUENCE, **inside}, **PLACES)
