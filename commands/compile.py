@@ -45,7 +45,7 @@ class CompileOptions:
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
     are sharded. schedule: where the timeline of stages goes, if anywhere; machine: whose times it has, by name or file.
     loudness: what is printed beside what was requested. all_rows: of the tables, not a summary. imported: what is said
-    of a network that comes from another framework.
+    of a network that comes from another framework. out_torch: where its plan goes as code for DTensor, if anywhere.
     """
 
     ranks: int | None = None
@@ -64,6 +64,7 @@ class CompileOptions:
     loudness: Loudness = NORMAL
     all_rows: bool = False
     imported: ImportOptions = NOTHING_SAID
+    out_torch: Path | None = None
 
 
 def compile_target(target: str, options: CompileOptions) -> None:
@@ -117,7 +118,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
         report.notes.append("the network depends on get_rank(), so the script was run once for every rank")
     elif programs.runs > 1:
         report.notes.append(found.why_again(programs.runs))
-    _write_others(options, first.compiled, report)
+    _write_others(options, first.compiled, report, captured.script)
     if options.json != Path("-") and not loudness.quiet:
         (print_report if options.all_rows or loudness.verbose else print_summary)(report, folder)
 
@@ -127,6 +128,8 @@ def _check_files(options: CompileOptions) -> None:
     if options.strategies is not None and options.imported.plan:
         raise MspcError("--plan and --strategies both say how the network is sharded; give one of them")
     check_json(options.json)
+    if options.out_torch is not None and options.out_torch.suffix != ".py":
+        raise MspcError(f"--out-torch writes Python, and {options.out_torch} is called otherwise")
     if options.schedule is not None:
         from mspc.commands.report.stage_times import check_picture  # late: few compiles have stages
 
@@ -138,12 +141,21 @@ def _check_files(options: CompileOptions) -> None:
         )
 
 
-def _write_others(options: CompileOptions, compiled: Compiled, report: Report) -> None:
+def _write_others(options: CompileOptions, compiled: Compiled, report: Report, script: object) -> None:
     """Write the files beside the folder. Raises MspcError."""
     if options.schedule is not None:
         from mspc.commands.report.stage_times import write_picture  # late, as above
 
         write_picture(compiled, options.schedule, options.machine)
+    if options.out_torch is not None:
+        from mspc.ir.files.atomic_writing import write_atomically  # late, as above
+        from mspc.readers.pytorch.plans.layers_back import plan_back
+        from mspc.readers.pytorch.plans.torch_code import torch_code
+
+        if compiled.config.pipeline_stages > 1:
+            raise MspcError("--out-torch writes plans of layers, and this one has stages")
+        code = torch_code(plan_back(compiled.graph), str(script), compiled.compile_id)
+        write_atomically(options.out_torch, lambda file: file.write(code.encode()))
     if options.json is not None:
         write_json(report.as_dict(), options.json)
 
@@ -271,6 +283,8 @@ def _launch(target: NamedTarget | Path, options: CompileOptions, session: Sessio
         from mspc.commands.imported import capture_imported  # late: few networks come from PyTorch
 
         return capture_imported(target, options.imported, options.inputs, session)
+    if options.out_torch is not None:
+        raise MspcError(f"--out-torch is for a network of PyTorch, and {target_name(target)} is none")
     if options.imported != NOTHING_SAID:
         raise MspcError(
             f"{options.imported.given} is for a network of PyTorch, and {target_name(target)} is none",

@@ -32,6 +32,10 @@ SchedulePicture = Annotated[
     Path | None,
     typer.Option("--schedule", metavar="FILE", help="Write when each stage works on which micro-batch: .svg or .txt."),
 ]
+TorchPlan = Annotated[
+    Path | None,
+    typer.Option("--out-torch", metavar="FILE", help="Write the plan of model.pt2 in DTensor's words: plan.py."),
+]
 ScheduleMachine = Annotated[
     str, typer.Option("--machine", metavar="NAME|FILE", help="The machine of --schedule, as of mspc search [h200].")
 ]
@@ -71,6 +75,7 @@ def compile_(
         Path | None,
         typer.Option(metavar="FILE", help="A plan (of `mspc search --out`) or a strategy file; goes before shard()."),
     ] = None,
+    out_torch: TorchPlan = None,
     schedule: SchedulePicture = None,
     machine: ScheduleMachine = "",
     weights: Annotated[
@@ -91,7 +96,7 @@ def compile_(
             ranks=ranks, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()),
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, machine=machine, loudness=Loudness(verbose, quiet),
-            all_rows=all_rows,
+            all_rows=all_rows, out_torch=out_torch,
             imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan),
         ),
     )

@@ -1,0 +1,85 @@
+"""Writes a plan as Python code for DTensor's `parallelize_module` and `fully_shard`."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+
+from mspc.readers.pytorch.plans.layers_back import WHOLE, LayerBack, PlanBack
+
+DATA, TENSOR = "dp", "tp"
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def torch_code(plan: PlanBack, made_of: str, compile_id: str) -> str:
+    """The file. made_of: what was compiled, in words."""
+    axes = [(axis, name) for axis, name in ((plan.data, DATA), (plan.tensor, TENSOR)) if axis is not None]
+    axes.sort(key=lambda pair: -pair[0].stride)
+    comma = "," if len(axes) == 1 else ""
+    sizes, names = ", ".join(str(axis.size) for axis, _ in axes), ", ".join(f'"{name}"' for _, name in axes)
+    layers = styles(plan)
+    used = sorted({word for style in layers.values() for word in re.findall(r"\w+Parallel", style)})
+    placements = sorted({word for style in layers.values() for word in re.findall(r"Shard|Replicate", style)})
+    lines = [
+        f'"""How {made_of} is sharded over {plan.ranks} ranks, in DTensor\'s words.', "",
+        f"Written by `mspc compile --out-torch`, of compile {compile_id}.", "", *_told(plan), '"""', "",
+        "from torch import nn", "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
+    ]  # fmt: skip
+    if plan.data is not None:
+        lines.append("from torch.distributed.fsdp import fully_shard")
+    if placements:
+        lines.append(f"from torch.distributed.tensor import {', '.join(placements)}")
+    if layers:
+        lines.append(f"from torch.distributed.tensor.parallel import {', '.join([*used, 'parallelize_module'])}")
+    lines += ["", "", 'def mesh(device: str = "cuda") -> DeviceMesh:', '    """The ranks and their axes."""']
+    lines += [f"    return init_device_mesh(device, ({sizes}{comma}), mesh_dim_names=({names}{comma}))", ""]
+    if layers:
+        lines += ["", "LAYERS = {", *(f'    "{name}": {style},' for name, style in layers.items()), "}", ""]
+    lines += ["", "def parallelize(module: nn.Module, ranks: DeviceMesh | None = None) -> nn.Module:",
+              '    """Shard a module, which every process has with the same weights."""',
+              "    ranks = ranks or mesh()"]  # fmt: skip
+    if layers:
+        lines.append(f'    parallelize_module(module, ranks["{TENSOR}"], LAYERS)')
+    if plan.data is not None:
+        again = plan.sharing == "parameters"
+        lines.append(f'    fully_shard(module, mesh=ranks["{DATA}"], reshard_after_forward={again})')
+    return "\n".join([*lines, "    return module", ""])
+
+
+def _told(plan: PlanBack) -> list[str]:
+    """What a reader has to know."""
+    found = ["Between layers are local tensors: a module that views them has to ask for their sizes, or for -1 heads."]
+    if plan.tensor is not None:
+        found.append("Parameters that no layer cuts stay tensors, beside DTensors: optimizers take `foreach=False`.")
+    if plan.data is not None:
+        found.append(f"Every process of `{DATA}` takes its own rows; the loss is the mean of theirs.")
+        if not plan.sharing:
+            found.append("mspc has every rank update all; fully_shard keeps shares, with equal numbers.")
+    return found
+
+
+def styles(plan: PlanBack) -> dict[str, str]:
+    """The styles of modules, or of patterns of them where all that a pattern names have one."""
+    own = {layer.module: _style(layer) for layer in plan.layers}
+    found: dict[str, str] = {}
+    for name, style in own.items():
+        pattern = _NUMBER.sub("*", name)
+        named = [each for each in plan.modules if fnmatchcase(each, pattern)]
+        found[pattern if all(own.get(each) == style for each in named) else name] = style
+    return found
+
+
+def _style(layer: LayerBack) -> str:
+    said: list[str] = []
+    usual = (WHOLE if layer.kind == "Colwise" else layer.last, WHOLE if layer.kind == "Rowwise" else layer.last)
+    if layer.takes != usual[0]:
+        said.append(f"input_layouts={_placement(layer.takes, layer.last)}")
+    if layer.gives != usual[1]:
+        said.append(f"output_layouts={_placement(layer.gives, layer.last)}")
+    return f"{layer.kind}Parallel({', '.join(said)})"
+
+
+def _placement(dim: int, last: int) -> str:
+    if dim == WHOLE:
+        return "Replicate()"
+    return "Shard(-1)" if dim == last else f"Shard({dim})"
