@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from mspc.analysis.shadow_weights import ShadowWeights
-from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
@@ -127,13 +127,21 @@ def row_pitches(node: Node) -> Sequence[int]:
     return found
 
 
-def equal_results(node: Node) -> dict[int, int]:
-    """Results of a graph that a node runs once which are others of its results, by their numbers."""
+def equal_results(node: Node, known: dict[Graph, dict[int, int]]) -> dict[int, int]:
+    """Results of a graph that a node runs once which are others of its results, by their numbers. known: of graphs that
+    were looked at before, as several nodes run one."""
     if len(node.regions) != 1 or isinstance(node.op, Loop) or node.attrs.get("row_pitch") is not None:
         return {}
+    (graph,) = node.regions
+    if graph not in known:
+        known[graph] = _equal(graph)
+    return known[graph]
+
+
+def _equal(graph: Graph) -> dict[int, int]:
     first: dict[object, int] = {}
     found: dict[int, int] = {}
-    for number, value in enumerate(node.regions[0].results):
+    for number, value in enumerate(graph.results):
         same: object = _made(value)
         if same is not None and first.setdefault(same, number) != number:
             found[number] = first[same]

@@ -21,6 +21,7 @@ them for the next one. Where others wrote to the parameters, their nodes run in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -179,6 +180,7 @@ class _Planner:
     def _find_parts(self, copied: Mapping[Node, None]) -> dict[Value, tuple[Part, ...]]:
         """The memory of every value; that of the nodes in `copied` is their own."""
         self.cells = []
+        known: dict[Graph, dict[int, int]] = {}
         parts: dict[Value, tuple[Part, ...]] = {p: (p,) for p in self.graph.parameters}
         for value in self.graph.results:
             if isinstance(value, Constant):
@@ -190,7 +192,7 @@ class _Planner:
             shown = self._shown(node, parts)
             if shown is None or node in copied:
                 fresh: list[Part] = []
-                alike = equal_results(node)
+                alike = equal_results(node, known)
                 for number, (type, pitch) in enumerate(zip(element_types(node.type), row_pitches(node), strict=True)):
                     if number in alike:
                         fresh.append(fresh[alike[number]])
@@ -241,16 +243,18 @@ class _Planner:
         if isinstance(node.op, AllReduce) and len(node.inputs) > 1:
             self._bucket(index, node)
         taken: list[MemoryBlock] = []
+        replaced = self._replaced(index, node)
         sources = sources_of(node, len(self.parts[node]))
-        for part in sorted(own, key=lambda part: len(sources[self.parts[node].index(part)])):
-            cell = self.cells[part]
-            operands = sources[self.parts[node].index(part)]
+        number_of = {part: number for number, part in reversed([*enumerate(self.parts[node])])}
+        for part in sorted(own, key=lambda part: len(sources[number_of[part]])):
+            cell, operands = self.cells[part], sources[number_of[part]]
             if self.carried is not None and cell.block is None and node not in self.copied:
                 cell.parameter = self.carried.place(index, node, operands, part, cell.type)
             if cell.parameter is not None:
                 continue
             if cell.block is None:
-                cell.block = self._overwritten(index, node, operands, cell, taken) or self._new(cell.nbytes)
+                cell.block = replaced.get(part) or self._overwritten(index, node, operands, cell, taken)
+                cell.block = cell.block or self._new(cell.nbytes)
             taken.append(cell.block)
 
     def results_outside(self) -> OutsideResults:
@@ -286,7 +290,7 @@ class _Planner:
         if node in self.copied or node in self.shadow_weights.copies:
             return None
         if node.regions:
-            return self._replaced(index, node, made)
+            return None
         if not isinstance(node.op, AllReduce):
             if not (isinstance(node.op, Op) and node.op.in_place):
                 return None
@@ -300,18 +304,20 @@ class _Planner:
                     return block if isinstance(node.op, AllReduce) or works_on(node, made.type.size) else None
         return None
 
-    def _replaced(self, index: int, node: Node, made: ResultMemory) -> MemoryBlock | None:
-        """The block of the operand that a graph which the node runs may overwrite by this result."""
-        pairs = self.replaced.get(node.regions[0], {})
-        own = self.parts[node]
-        number = next(k for k, part in enumerate(own) if isinstance(part, int) and self.cells[part] is made)
-        if number not in pairs:
-            return None
-        every = [part for value in node.inputs for part in self.parts[value]]  # one for each parameter of the graph
-        part = every[pairs[number]] if len(every) == len(node.regions[0].parameters) else None
-        if not isinstance(part, int) or every.count(part) != 1:
-            return None
-        return self.cells[part].block if self._dies(part, index, made.type.dtype, made.nbytes) else None
+    def _replaced(self, index: int, node: Node) -> dict[Part, MemoryBlock]:
+        """For results of the graph that a node runs the blocks of operands that it may overwrite by them."""
+        pairs = self.replaced.get(node.regions[0], {}) if node.regions and node not in self.copied else {}
+        every = [part for value in node.inputs for part in self.parts[value]] if pairs else []
+        if not pairs or len(every) != len(node.regions[0].parameters):  # one for each parameter of the graph
+            return {}
+        times, found = Counter(every), dict[Part, MemoryBlock]()
+        for number, operand in pairs.items():
+            part, own = every[operand], self.parts[node][number]
+            if isinstance(part, int) and isinstance(own, int) and times[part] == 1:
+                block, cell = self.cells[part].block, self.cells[own]
+                if block is not None and self._dies(part, index, cell.type.dtype, cell.nbytes):
+                    found[own] = block
+        return found
 
     def _dies(self, part: int, index: int, dtype: DType, nbytes: int) -> bool:
         """Whether the node at `index` is the last to touch the cell, and may overwrite it by a result of this size."""

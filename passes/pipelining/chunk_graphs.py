@@ -159,9 +159,7 @@ def _make_again(body: Graph, own: set[Node]) -> None:
     """Add to a graph of gradients what costs nothing to be made of what it is made of, and would be kept beside that:
     a view, or what one smaller tensor is cast or repeated to."""
     for node in reversed(body.nodes):
-        if node not in own or isinstance(node.op, TupleGetItem):
-            continue
-        for value in node.inputs:
+        for value in node.inputs if node in own else ():
             if isinstance(value, Node) and value not in own and _is_free(value):
                 own.add(value)
 

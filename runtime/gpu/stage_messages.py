@@ -78,9 +78,9 @@ class StageMessages:
         """The launch of a message: of one that is sent on a side stream, of one that is received where it is read."""
         return self._launches[node]
 
-    def due(self, graph: Graph, read: Mapping[int, Sequence[Value]]) -> dict[int, list[Node]]:
-        """The messages that must have come for the node of an index, which is the first to read them, at the latest for
-        the last node. read: what is looked at ahead of the node of an index, too."""
+    def due(self, graph: Graph, read: Mapping[int, Sequence[Value]]) -> dict[int, list[int]]:
+        """The indices of messages that must have come for the node of an index, which is the first to read them, at the
+        latest for the last node. read: what is looked at ahead of the node of an index, too."""
         left = {node: len(graph.nodes) - 1 for node in self._launches if isinstance(node.op, ReceiveFromStage)}
         for index, node in reversed([*enumerate(graph.nodes)]):
             values = [*(() if node.op.is_view else node.inputs), *read.get(index, ())]
@@ -90,9 +90,10 @@ class StageMessages:
                     left[value] = index
                 elif isinstance(value, Node) and value.op.is_view:
                     values += value.inputs
-        found: dict[int, list[Node]] = {}
-        for node, index in left.items():
-            found.setdefault(index, []).append(node)
+        found: dict[int, list[int]] = {}
+        for number, node in enumerate(graph.nodes):
+            if node in left:
+                found.setdefault(left[node], []).append(number)
         return found
 
     def add_received(self, node: Node, sign: int) -> None:

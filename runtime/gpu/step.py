@@ -191,9 +191,9 @@ class GpuStep:
         found = (placed[other] for other in self.plan.waits.get(node, ()))
         return tuple(place for place in found if self.work[place].stream != "compute")
 
-    def _receive(self, node: Node, messages: StageMessages) -> None:
-        """Let the compute stream wait until a message of another stage is there."""
-        index, launch = self.graph.nodes.index(node), messages.launch(node)
+    def _receive(self, index: int, messages: StageMessages) -> None:
+        """Let the compute stream wait until the message of another stage that a node stands for is there."""
+        launch = messages.launch(self.graph.nodes[index])
         if self.device.progress is not None:
             launch = self.device.progress.before(index, launch)
         self.work.append(Work(index, "compute", launch))
