@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from mspc.api.setting_kind import say_once
@@ -161,7 +161,7 @@ def _write_others(options: CompileOptions, compiled: Compiled, report: Report, s
 
 
 @contextlib.contextmanager
-def _output_folder(captured: CapturedCall, options: CompileOptions, folder: Path) -> Iterator[OutputFolder]:
+def _output_folder(captured: CapturedCall, options: CompileOptions, folder: Path) -> Generator[OutputFolder]:
     """The folder that is written; where the script has named one that cannot be, the error is told at its line."""
     place = None if options.out else captured.context.place_of("save_graphs_path")
     with contextlib.ExitStack() as stack:
@@ -202,7 +202,7 @@ class FoundCall:
         return f"the script was run {runs} times, once for each of so many ranks, as {where}; their networks are equal"
 
     @contextlib.contextmanager
-    def rerun(self, rank: int) -> Iterator[CapturedCall]:
+    def rerun(self, rank: int) -> Generator[CapturedCall]:
         """The launch as another rank sees it: the script runs again with modules of its own, unseen. That rank's
         session is in place inside."""
         from mspc.engine.user_state import UserState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from mspc.commands.report.fitting import Table
@@ -34,7 +34,7 @@ def examine_script(script: Path, json: Path | None, for_gpu: bool = False) -> in
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def _no_collection() -> Generator[None]:
     """Nothing that an examination makes goes before its end: to look for garbage among the nodes of hundreds of files
     takes as long as all the rest."""
     collects = gc.isenabled()

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ def run_directory(
 
 
 @contextlib.contextmanager
-def _said_once() -> Iterator[None]:
+def _said_once() -> Generator[None]:
     """Around what every rank checks before it joins the job: rank 0 alone reports a mistake, the others
     end later."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def examine_alone(script: Path) -> list[Finding]:
 
 
 @contextlib.contextmanager
-def _deep_calls(script: Path) -> Iterator[None]:
+def _deep_calls(script: Path) -> Generator[None]:
     """Scripts chain hundreds of methods."""
     try:
         with deep_calls():

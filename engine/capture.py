@@ -9,7 +9,7 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -280,7 +280,7 @@ def _prepare(session: state.Session, recorder: _Recorder) -> None:
 
 
 @contextlib.contextmanager
-def _undone() -> Iterator[None]:
+def _undone() -> Generator[None]:
     """Puts the working folder and the standard streams back where the script has changed them: what follows is the
     command's, and its paths are those of its user."""
     folder, streams = os.getcwd(), (sys.stdout, sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 NEW_OBJECTS = 250_000
@@ -17,7 +17,7 @@ def look_rarely() -> None:
 
 
 @contextmanager
-def looking_rarely(wanted: bool) -> Iterator[None]:
+def looking_rarely(wanted: bool) -> Generator[None]:
     """Look for garbage after so many new objects meanwhile where that is wanted, unless it is looked for more rarely,
     or never, anyway. Where several ranks run in one process they would give back each other's threshold."""
     before = gc.get_threshold()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
@@ -71,7 +71,7 @@ class ParameterStore:
         the newest values. Needed at every step, so stored."""
 
     @contextmanager
-    def drawn_ahead(self, wanted: Iterable[tuple[Any, GraphParameter]]) -> Iterator[None]:
+    def drawn_ahead(self, wanted: Iterable[tuple[Any, GraphParameter]]) -> Generator[None]:
         """Inside, Parameters are attached in this order."""
         new = [(parameter, of_graph) for parameter, of_graph in wanted if id(parameter) not in self._stored]
         self._ahead = FirstValues(new, self._job.rank)

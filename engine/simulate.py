@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,7 +34,7 @@ class SimulatedJob(Job):
         self.comm.world.ranks[self.rank].said = text
 
     @contextlib.contextmanager
-    def outside_user_code(self) -> Iterator[None]:
+    def outside_user_code(self) -> Generator[None]:
         self._inside += 1
         if self._inside > 1:
             yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ EVERYONE = (
 
 
 @contextlib.contextmanager
-def joint_call(job: Job, what: str, how: str, *notes: str) -> Iterator[None]:
+def joint_call(job: Job, what: str, how: str, *notes: str) -> Generator[None]:
     """A context in which this rank does `what` ("reads ...") at a line of the script, `how`, and needs the others."""
     if job.size == 1:
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 DEPTH = 20_000
@@ -17,7 +17,7 @@ DEPTH_IN_THREAD = 6_000
 
 
 @contextmanager
-def deep_calls() -> Iterator[None]:
+def deep_calls() -> Generator[None]:
     """Let calls nest that deep; the first thread's stack grows as far as the process may let it."""
     is_first = threading.current_thread() is threading.main_thread()
     before = sys.getrecursionlimit()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from functools import cache
 from typing import Any
 
@@ -130,7 +130,7 @@ class ExecutionError(MspcError, RuntimeError):
 
 
 @contextlib.contextmanager
-def told_at(place: Location | None) -> Iterator[None]:
+def told_at(place: Location | None) -> Generator[None]:
     """Errors from inside that have no place of their own are told at this one, the call in which they arose."""
     try:
         yield

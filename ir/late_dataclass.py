@@ -225,5 +225,6 @@ def _written_init(cls: type[Any], found: dict[str, dataclasses.Field[Any]], froz
     exec(f"def make({', '.join(known)}):\n def __init__({parameters}):\n  {body}\n return __init__", made)
     init = made["make"](**known)
     init.__qualname__ = f"{cls.__qualname__}.{_INIT}"
-    init.__annotations__ = {name: field.type for name, field in found.items() if field.init} | {"return": None}
+    types: dict[str, Any] = {name: field.type for name, field in found.items() if field.init}
+    init.__annotations__ = {**types, "return": None}
     return init

@@ -383,4 +383,4 @@ def has_gpu_kernel(op: Op | type[Op]) -> bool:
     """Whether a GPU has something to launch for an operator, or nothing to do; else it runs through CuPy. For some
     attributes of a class, and for some shapes and element types, there may be nothing all the same."""
     kind = op if isinstance(op, type) else type(op)
-    return bool(op.cuda) or kind.launch is not Op.launch or bool(op.is_view)
+    return bool(op.cuda) or kind.launch is not Op.launch or op.is_view

@@ -5,7 +5,7 @@ shape.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from mspc.ir.diagnostics import MspcError
@@ -37,7 +37,7 @@ REMEDY = "use more ranks, a smaller batch, or shard larger tensors over the rank
 
 
 @contextmanager
-def room_for(what: str) -> Iterator[None]:
+def room_for(what: str) -> Generator[None]:
     """Around what makes arrays: where memory does not suffice, an MspcError says so."""
     try:
         yield

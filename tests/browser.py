@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def why_not() -> str:
 
 
 @contextmanager
-def browser() -> Iterator[Any]:
+def browser() -> Generator[Any]:
     """A running Chromium. Raises playwright's Error where it does not start."""
     from playwright.sync_api import sync_playwright
 

@@ -8,7 +8,7 @@ but for the rounding of the result; of a query whose keys have much the same val
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -27,7 +27,7 @@ def has_gradients_of_attention(graph: Graph) -> bool:
 
 
 @contextlib.contextmanager
-def results_as_stored() -> Iterator[None]:
+def results_as_stored() -> Generator[None]:
     """In this context NumPy's gradients of attention are those of results as they are stored."""
     exact = attention_kernel._score_gradients
     results: list[Any] = []

@@ -29,6 +29,8 @@ preset = "strict"
 [errors]
 bad-override = false  # as above
 implicit-any-lambda = false  # a lambda is of the type of what takes it
+untyped-import = false  # networkx says no types
+possibly-uninitialized-attribute = false  # what a stage has of its loop, a stage without one has not
 missing-override-decorator = false  # hooks of operators are named by their base class; Python 3.11 has no decorator
 """
 

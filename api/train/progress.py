@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from mspc.api import state
 from mspc.ir.notebook import is_notebook
@@ -50,7 +50,7 @@ class ProgressBar:
         self._draw(self._picture)
 
     @contextlib.contextmanager
-    def away(self) -> Iterator[None]:
+    def away(self) -> Generator[None]:
         """A context in which others may write."""
         if not self._picture:
             yield

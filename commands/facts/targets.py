@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ def file_of(target: str) -> Path:
 
 
 @contextmanager
-def compiled_folder(target: str, options: CompileOptions) -> Iterator[Path]:
+def compiled_folder(target: str, options: CompileOptions) -> Generator[Path]:
     """The folder of a script's compile, which is gone behind the `with`. Raises MspcError as `compile_target`."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "graphs"

@@ -11,7 +11,7 @@ Both ways are traced, each from the same state of the program. What a name refer
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,7 +44,7 @@ class Ways:
         self.pieces: list[tuple[int, int]] = []
 
     @contextmanager
-    def along(self, way: int) -> Iterator[None]:
+    def along(self, way: int) -> Generator[None]:
         """What is traced inside belongs to a way, and goes on where that ended."""
         begun = self.ends[way]
         begun.restore(self.tracer, self.frame)
@@ -75,7 +75,7 @@ class GuardedWays(Ways):
         self.conditions = (holds, negation(tracer, holds))
 
     @contextmanager
-    def along(self, way: int) -> Iterator[None]:
+    def along(self, way: int) -> Generator[None]:
         runs = dict(self.tracer.runs)
         self.ends[way].restore(self.tracer, self.frame)
         self.tracer.at(self.frame, self.test)
@@ -94,7 +94,7 @@ class GuardedWays(Ways):
 
 
 @contextmanager
-def _guarded(tracer: Tracer, condition: Value) -> Iterator[None]:
+def _guarded(tracer: Tracer, condition: Value) -> Generator[None]:
     """Updates change nothing where `condition` does not hold."""
     outer = tracer.guard
     tracer.guard = condition if outer is None else tracer.emit(tracer.op("LogicalAnd"), outer, condition)

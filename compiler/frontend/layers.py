@@ -10,7 +10,7 @@ that a turn does depends on which it is.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -148,7 +148,7 @@ def _loop(
 
 
 @contextmanager
-def _names_of_all(tracer: Tracer, counterparts: Counterparts) -> Iterator[None]:
+def _names_of_all(tracer: Tracer, counterparts: Counterparts) -> Generator[None]:
     """Let what a turn does with the first cells be of all of them by its scope: `layers-CellList/[0..79]-Layer`, where
     their names count up."""
     from mspc.ir.cell_names import name_of_cells  # late: few networks have layers that are one graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from mspc.ir.diagnostics import OWN_FILES, MspcError
 @contextmanager
 def naming_arguments(
     tracer: Tracer, label: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], depth: int
-) -> Iterator[None]:
+) -> Generator[None]:
     """What Python says of values inside of a function, called `label` at this depth, becomes a message that names its
     arguments; other mistakes, those in a function of the script that it calls among them, stay as they are."""
 

@@ -5,7 +5,7 @@ A branch of an `if` and a turn of a loop each begin with a state, and leave anot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,7 +74,7 @@ def fill(held: Any, contents: Any) -> None:
 
 
 @contextmanager
-def apart(tracer: Tracer) -> Iterator[list[Node]]:
+def apart(tracer: Tracer) -> Generator[list[Node]]:
     """What is emitted inside goes into a list of its own. No gradient takes up calls across its border."""
     nodes, runs = tracer.builder.nodes, tracer.runs
     tracer.builder.nodes, tracer.runs = [], {}
@@ -85,7 +85,7 @@ def apart(tracer: Tracer) -> Iterator[list[Node]]:
 
 
 @contextmanager
-def emitting_to(tracer: Tracer, nodes: list[Node]) -> Iterator[None]:
+def emitting_to(tracer: Tracer, nodes: list[Node]) -> Generator[None]:
     """What is emitted inside is appended to these nodes."""
     outer = tracer.builder.nodes
     tracer.builder.nodes = nodes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from mspc.compiler.frontend.state import Tracer
@@ -53,7 +53,7 @@ def marked(tracer: Tracer, value: Value, entry: Any) -> Value:
 
 
 @contextlib.contextmanager
-def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Iterator[None]:
+def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Generator[None]:
     """While a cell is traced, its parameters are read with the strategies that its `parameter_plan` gives them."""
     if not plan or not tracer.sharded:
         yield
@@ -68,7 +68,7 @@ def planned(tracer: Tracer, plan: Sequence[tuple[Any, Any]]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def within(tracer: Tracer, fn: Any) -> Iterator[None]:
+def within(tracer: Tracer, fn: Any) -> Generator[None]:
     """While what `shard()` gave is traced, its parameters are read by its plan.
 
     Raises:

@@ -10,7 +10,7 @@ import builtins
 import difflib
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -246,7 +246,7 @@ class Frame:
         return self._local_names
 
     @contextmanager
-    def followed_by(self, statements: list[ast.stmt] | None) -> Iterator[None]:
+    def followed_by(self, statements: list[ast.stmt] | None) -> Generator[None]:
         """Inside of a block that `statements` follow; None is a loop."""
         outer = self.following
         self.following = (*outer, statements)

@@ -4,7 +4,7 @@ the number of workers nor the size of blocks changes them."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -132,7 +132,7 @@ def seed_row(key: int, row: int) -> None:
 
 
 @contextmanager
-def own_generators() -> Iterator[None]:
+def own_generators() -> Generator[None]:
     """Inside, the global generators may be seeded; behind, they stand where they stood."""
     numpy_state, python_state = np.random.get_state(), random.getstate()
     try:

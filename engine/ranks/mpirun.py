@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def _relay(child: subprocess.Popen[bytes]) -> OSError | None:
 
 
 @contextmanager
-def forwarding(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+def forwarding(child: subprocess.Popen[bytes]) -> Generator[list[int]]:
     """Inside, Ctrl-C and SIGTERM go to the child; gives the list of those that came."""
     came: list[int] = []
 

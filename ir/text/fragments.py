@@ -55,7 +55,7 @@ class _Actions:
     def integer(self, items: list[Any]) -> int:
         return int(items[0])
 
-    def float(self, items: list[Any]) -> float:
+    def float_number(self, items: list[Any]) -> float:
         return float(items[0])
 
     def string(self, items: list[Any]) -> str:
@@ -210,7 +210,7 @@ class _Actions:
         kinds = [run.kind for run in runs for _ in range(run.times)]
         return TupleType(tuple(run.with_shape(shape) for run, shape in zip(kinds, shapes, strict=True)))
 
-    def tuple(self, items: list[Any]) -> tuple[Any, ...]:  # the last: annotations after it would mean this
+    def tuple_of_values(self, items: list[Any]) -> tuple[Any, ...]:
         return _shallow(tuple(items))
 
 

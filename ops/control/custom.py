@@ -84,7 +84,7 @@ class Custom(Op):
         count = len(cast(Any, returned)) if isinstance(returned, (tuple, list)) else 1
         if self.several and count != len(self.results):
             raise ExecutionError(f"Custom: {self.called} must return {len(self.results)} arrays")
-        arrays = cast("list[Any]", list(cast(Any, returned)) if self.several else [returned])
+        arrays: list[Any] = list(cast(Any, returned)) if self.several else [returned]
         found: list[Any] = [np.asarray(array) for array in arrays]
         for array, type in zip(found, self.results, strict=True):
             if array.shape != type.shape:

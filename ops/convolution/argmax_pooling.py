@@ -128,7 +128,7 @@ class MaxPoolWithArgmax(_Pooled):
     )
 
     def pool(self) -> Pooling:
-        if str(self.pad_mode).lower() not in ("same", "valid"):
+        if self.pad_mode.lower() not in ("same", "valid"):
             raise MspcError(f"{self.name}: pad_mode must be 'same' or 'valid', not {self.pad_mode!r}")
         return MaxPool(self.kernel_size, self.strides, self.pad_mode, self.data_format)
 

@@ -80,7 +80,7 @@ class Pooling(ImageOperator, abstract=True):
         along = self.along(image[2:])
         for d, window in enumerate(along):
             pads = (window.before, window.after)
-            if str(self.pad_mode).lower() != "pad" or 2 * max(pads) <= window.extent:
+            if self.pad_mode.lower() != "pad" or 2 * max(pads) <= window.extent:
                 continue
             if self.dims == 2:
                 raise MspcError(

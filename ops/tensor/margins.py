@@ -54,7 +54,7 @@ class _Margins(Op, abstract=True):
     @property
     def kind(self) -> str:
         """`mode` as `MODES` has it. Raises MspcError for another one."""
-        found = str(self.mode).lower()
+        found = self.mode.lower()
         if found not in MODES:
             raise MspcError(f"{self.name}: mode must be one of {', '.join(map(repr, MODES))}, not {self.mode!r}")
         return found

@@ -146,7 +146,7 @@ class _Backward:
 
     def carry(self, parameter: Parameter, result: Value, source: Source) -> None:
         """The gradient of a carried value, from turn to turn."""
-        number = int(source.number) + self.op.first
+        number = source.number + self.op.first
         self.grads[number] = len(self._carried)
         self._carried.append((parameter, result, source))
 

@@ -10,7 +10,7 @@ are equal behind the pass become one graph again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -27,7 +27,7 @@ from mspc.passes.sharding.closed_graphs import COPY, close_regions
 
 
 @contextmanager
-def opened(graph: Graph) -> Iterator[Graph]:
+def opened(graph: Graph) -> Generator[Graph]:
     """Work on a graph whose regions are open; one without regions stays as it is."""
     if not any(node.regions for node in graph.nodes):
         yield graph

@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -177,7 +177,7 @@ def fake_mode() -> Any:
 
 
 @contextlib.contextmanager
-def without_values(mode: Any) -> Iterator[None]:
+def without_values(mode: Any) -> Generator[None]:
     """Parameters that are made have shapes and types only, and buffers their values."""
     torch = importlib.import_module("torch")
     module = torch.nn.Module
@@ -197,7 +197,7 @@ def without_values(mode: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_type(dtype: Any) -> Iterator[None]:
+def in_type(dtype: Any) -> Generator[None]:
     """Parameters are made in this element type."""
     torch = importlib.import_module("torch")
     before = torch.get_default_dtype()
@@ -209,7 +209,7 @@ def in_type(dtype: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _told(what: str) -> Generator[None]:
     """An error of PyTorch's becomes a message of its first lines."""
     try:
         yield

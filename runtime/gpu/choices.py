@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ class Choices:
     # Time
 
     @contextlib.contextmanager
-    def beside(self, blocks: int) -> Iterator[None]:
+    def beside(self, blocks: int) -> Generator[None]:
         """What is made in this context leaves so many multiprocessors to others."""
         before, self._taken = self._taken, blocks
         try:

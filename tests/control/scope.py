@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 
 Shape = tuple[int, ...]
@@ -111,7 +111,7 @@ class Scope:
         return total
 
     @contextlib.contextmanager
-    def block(self) -> Iterator[None]:
+    def block(self) -> Generator[None]:
         """What is written inside stands in a block; its own variables end with it."""
         known = list(self.variables)
         self.depth += 1
@@ -120,7 +120,7 @@ class Scope:
         self.variables = known
 
     @contextlib.contextmanager
-    def loop(self, loop: Loop) -> Iterator[None]:
+    def loop(self, loop: Loop) -> Generator[None]:
         """A block of a loop."""
         self.loops.append(loop)
         with self.block():
@@ -128,7 +128,7 @@ class Scope:
         self.loops.pop()
 
     @contextlib.contextmanager
-    def kept(self, *variables: Variable) -> Iterator[None]:
+    def kept(self, *variables: Variable) -> Generator[None]:
         """What is written inside does not assign these variables."""
         self.variables = [replace(v, fixed=True) if v in variables else v for v in self.variables]
         yield

@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -96,7 +96,7 @@ def _told(worker: _Worker, seconds: float) -> Iterator[Outcome]:
 
 
 @contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
+def limited(seconds: float) -> Generator[None]:
     """Raises TimeoutError inside what takes longer, in the main thread."""
 
     def stop(*_: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def test_what_is_behind_a_loop_that_took_too_long_changes_nothing(tmp_path: Path
 
 
 @contextlib.contextmanager
-def interrupted(seconds: float) -> Iterator[None]:
+def interrupted(seconds: float) -> Generator[None]:
     """This process gets the signal of Ctrl-C."""
 
     def interrupt(*_: Any) -> None:

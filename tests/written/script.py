@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 BATCH = 2
@@ -113,7 +113,7 @@ class Script:
         return f"{start}{self._count}"
 
     @contextlib.contextmanager
-    def in_halves(self) -> Iterator[None]:
+    def in_halves(self) -> Generator[None]:
         """What is written inside computes in halves."""
         self.kind = "HALF"
         yield

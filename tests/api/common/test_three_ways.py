@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -339,7 +339,7 @@ def in_parts(names: set[str]) -> pytest.MarkDecorator:
 
 
 @contextlib.contextmanager
-def named(name: str) -> Iterator[None]:
+def named(name: str) -> Generator[None]:
     """An error says by which function it came."""
     try:
         yield

@@ -218,7 +218,7 @@ def check_same(found: Any, feeds: list[Any], form: Form, packed: list[Graph], ap
             np.testing.assert_allclose(mine[name], value, rtol=0, atol=tolerance * size, err_msg=name)
 
 
-@pytest.mark.parametrize(("place", "name"), enumerate(FORMS), ids=FORMS)
+@pytest.mark.parametrize(("place", "name"), list(enumerate(FORMS)), ids=FORMS)
 def test_training_gives_the_same_numbers(place: int, name: str) -> None:
     """Every form, by turns on one rank or on some."""
     form = FORMS[name]
