@@ -7,18 +7,24 @@ as gradients of what every turn reads, may be carried as partial sums: ranks the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
+from mspc.ir.copies import copied_node
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.layout import Layout
-from mspc.ops.control.borders import Back, Enter
+from mspc.ops.control.borders import Back, Enter, Joined
 from mspc.ops.control.constraint import is_constraint
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
+from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.passes.sharding.layout_plans import State, restore, state_of
 from mspc.passes.sharding.loop_turns import LoopTurns
 from mspc.passes.sharding.placement import result_layouts
 from mspc.passes.sharding.traffic import Traffic, sent_inside
 
+LEFT = "what a turn leaves"
+"""Where the layout of what is carried is from."""
 TRIES = 4
 """How often the layouts of a graph's loops are changed at most."""
 
@@ -30,6 +36,7 @@ def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
     decided on once more, so that it follows from the forward graph alone, as under a plan that gives its layouts.
     decide: gives all nodes and parameters layouts that have none.
     """
+    _take_zeros_apart(graph)
     values: list[Value] = [*graph.nodes, *graph.parameters]
     begin = [state_of(value) for value in values]
     if _settle(graph, decide, values) and any(_is_back(node) and node.phase != "forward" for node in graph.nodes):
@@ -38,6 +45,23 @@ def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
         restore(values, begin)
         restore(decided, found)
         _settle(graph, decide, values)
+
+
+def _take_zeros_apart(graph: Graph) -> None:
+    """Give every sum that begins at zero zeros of its own, as sums of one shape may be carried in different layouts."""
+    taken: set[Value] = set()
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if isinstance(node.op, Enter) and _is_zero(node.inputs[0]):
+            zeros = node.inputs[0]
+            if isinstance(zeros, Node) and (zeros in taken or zeros.phase != node.phase):
+                zeros = copied_node(zeros, zeros.inputs)
+                zeros.phase = node.phase
+                nodes.append(zeros)
+                node.inputs[0] = zeros
+            taken.add(zeros)
+        nodes.append(node)
+    graph.nodes = nodes
 
 
 def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bool:
@@ -49,18 +73,93 @@ def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bo
         return False
     best, found = step_bytes(graph), [state_of(value) for value in values]
     is_other = False
-    for _ in range(TRIES):
-        wanted = dict(_better(graph, given))
-        if not wanted:
-            break
+
+    def tried(wanted: dict[Node, Layout]) -> set[Node]:
+        """Decide with these layouts; what cannot be carried so."""
         fixed = dict(zip(values, begin, strict=True)) | {v: ((layout,), layout) for v, layout in wanted.items()}
         _try(values, [fixed[value] for value in values], wanted, decide)
-        now = step_bytes(graph)
-        if now >= best:
+        return _impossible(graph)
+
+    stored = _as_stored(graph, given)
+    for turn in range(TRIES):
+        wanted = (stored if turn == 0 else {}) or dict(_better(graph, given))
+        if not wanted:
             break
-        best, found, is_other = now, [state_of(value) for value in values], True
+        before = {enter: enter.layout for enter in wanted if isinstance(enter.layout, Layout)}
+        no = tried(wanted)
+        if no and turn == 0:
+            no = tried(wanted | {enter: layout for enter, layout in before.items() if enter in no})
+        now = math.inf if no else step_bytes(graph)
+        if now < best:
+            best, found, is_other = now, [state_of(value) for value in values], True
+            continue
+        restore(values, found)
+        if turn or not stored:
+            break
     restore(values, found)
     return is_other
+
+
+def _impossible(graph: Graph) -> set[Node]:
+    """What is carried as a part of a sum though a turn leaves, or adds to it, what is complete."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if not isinstance(node.op, Back):
+            continue
+        enter, left = node.inputs
+        layout = enter.layout
+        if not isinstance(enter, Node) or not isinstance(layout, Layout) or not layout.partial:
+            continue
+        added = left.inputs if isinstance(left, Node) and enter in left.inputs else ()
+        if any(_is_complete(value, layout) for value in (left, *added)):
+            found.add(enter)
+    return found
+
+
+def _is_complete(value: Value, layout: Layout) -> bool:
+    own = value.layout
+    return not isinstance(own, Layout) or (own.partial, own.mesh) != (layout.partial, layout.mesh)
+
+
+def _as_stored(graph: Graph, given: set[Node]) -> dict[Node, Layout]:
+    """Layouts of all that is carried, of sums that begin at zero, and that updates of parameters read behind the loop,
+    those of these parameters, added up behind the loop over ranks that store the same; {} where all are so."""
+    stored = _layouts_of_updates(graph)
+    found: dict[Node, Layout] = {}
+    for node in graph.nodes:
+        op = node.op
+        if isinstance(op, Enter) and not op.scanned and node not in given and isinstance(node.layout, Layout):
+            layout = stored.get((op.owner, op.number)) if _is_zero(node.inputs[0]) else None
+            found[node] = node.layout if layout is None else Layout.of(layout.mesh, layout.dims, layout.unused)
+    return found if any(layout != node.layout for node, layout in found.items()) else {}
+
+
+def _lay_zeros(value: Value, layout: Layout) -> None:
+    """Make zeros in a layout; they are parts of a sum of zeros, too."""
+    value.layout = layout
+    if isinstance(value, Node):
+        value.in_layouts = tuple(_whole(operand, layout.ranks) for operand in value.inputs)
+
+
+def _layouts_of_updates(graph: Graph) -> dict[tuple[Node, int], Layout]:
+    """By loop and number of a result the layout of the parameter that is updated by it, element by element."""
+    found: dict[tuple[Node, int], Layout] = {}
+    wanted: dict[Value, Layout] = {}
+    for node in reversed(graph.nodes):
+        op = node.op
+        if isinstance(op, Op) and op.mutates and node.phase == "update":
+            stored = node.inputs[op.mutates[0]]
+            if isinstance(stored.layout, Layout):
+                wanted.update({v: stored.layout for v in node.inputs if v.type == stored.type})
+        elif node in wanted:
+            layout = wanted[node]
+            if isinstance(op, TupleGetItem) and isinstance(node.inputs[0], Node):
+                joined = node.inputs[0]
+                owner = joined.op.owner if isinstance(joined.op, Joined) else joined
+                found[owner, op.index] = layout
+            else:
+                wanted.update({v: layout for v in node.inputs if isinstance(v, Node) and v.type == node.type})
+    return found
 
 
 def _is_back(node: Node) -> bool:
@@ -70,11 +169,9 @@ def _is_back(node: Node) -> bool:
 def _try(values: list[Value], states: list[State], wanted: dict[Node, Layout], decide: Callable[[], None]) -> None:
     restore(values, states)
     for enter, layout in wanted.items():
-        enter.attrs["strategy_from"] = "what a turn leaves"
-        value = enter.inputs[0]
-        if layout.partial and isinstance(value, Node):
-            value.layout = layout  # zeros are partial sums of zeros
-            value.in_layouts = tuple(_whole(operand, layout.ranks) for operand in value.inputs)
+        enter.attrs["strategy_from"] = LEFT
+        if _is_zero(enter.inputs[0]):
+            _lay_zeros(enter.inputs[0], layout)
     decide()
 
 
@@ -117,7 +214,8 @@ def _is_zero(value: Value) -> bool:
     if not isinstance(value, Node) or not isinstance(value.op, Op) or not value.inputs:
         return False
     zero = value.inputs[0]
-    return value.op.follows_neighbours and isinstance(zero, Constant) and zero.value.size == 1 and not zero.value.any()
+    made = isinstance(value.op, BroadcastTo) or value.op.follows_neighbours
+    return made and isinstance(zero, Constant) and zero.value.size == 1 and not zero.value.any()
 
 
 def _whole(value: Value, ranks: int) -> Layout:
