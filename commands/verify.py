@@ -71,7 +71,7 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
             "of one device to compare with",
             notes=["mspc run --simulate runs it on ranks of this process"],
         )
-    many = _compiled(found.captured, config, options.loudness.on_pass())[0]
+    many = compiled_with_numbers(found.captured, config, options.loudness.on_pass())[0]
     if found.asked():
         _check_ranks_alike(found)
     program = _program(found.captured, many, seed)
@@ -105,11 +105,12 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
     """What is compared of a launch."""
     config, fed, own = many.config, many.fed, many.config.feeds_own_rows
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
-    given = _with_global_types(captured, [f.graph_type if own else f.global_type for f in fed])
-    one, doubled = _compiled(given, alone)
+    given = with_global_types(captured, [f.graph_type if own else f.global_type for f in fed])
+    one, doubled = compiled_with_numbers(given, alone)
     parts, limited = None, one.graph
     if config.pipeline_stages > 1:  # what judges gradients, and finds out what inputs are for, looks into no loops
-        unrolled, doubled = _compiled(given, replace(alone, pipeline_stages=1, pipeline_table=""), unrolled=True)
+        whole = replace(alone, pipeline_stages=1, pipeline_table="")
+        unrolled, doubled = compiled_with_numbers(given, whole, unrolled=True)
         parts = limited = unrolled.graph
     brought: list[Tensor] = []
     describe_call(captured.args, brought)
@@ -136,7 +137,7 @@ def _global_batch(
 ) -> GlobalBatchNetwork:
     """The launch on the global batch."""
     try:
-        compiled, _ = _compiled(_with_global_types(captured, types), alone)
+        compiled, _ = compiled_with_numbers(with_global_types(captured, types), alone)
     except MspcError as error:
         return GlobalBatchNetwork(None, reason=f"the network does not take it: {error.message}")
     reason = difference_of(one.graph, compiled.graph)
@@ -145,7 +146,7 @@ def _global_batch(
     return GlobalBatchNetwork(compiled.graph, {value.name: np.array(value.make()) for value in first_values(compiled)})
 
 
-def _with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> CapturedCall:
+def with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> CapturedCall:
     """The launch with global types in the places of its tensors."""
     rest = iter(types)
 
@@ -157,7 +158,7 @@ def _with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> C
     return replace(captured, args=tuple(map(place, captured.args)), global_types=True)
 
 
-def _compiled(
+def compiled_with_numbers(
     captured: CapturedCall, config: Config, on_pass: OnPass | None = None, unrolled: bool = False
 ) -> tuple[Compiled, Doubled | None]:
     """The program with its operators numbered; of one device also what its gradients are judged by, if it has any.

@@ -37,7 +37,7 @@ def verify_folder(
     Raises:
         MspcError: the folder cannot be read, or says too little. ExecutionError: a value differs.
     """
-    program = _checked(folder, options)
+    program = checked_program(folder, options)
     network = read_network(program.network, str(program.folder / PROGRAM))
     if with_torch and STAGES in network.attrs:
         raise MspcError(
@@ -45,8 +45,8 @@ def verify_folder(
             notes=["mspc verify --against torch of its script compares the parts of the batch one after the other"],
         )
     mean, stages = bool(network.attrs.get("gradients_mean")), _stages(program, network)
-    one, doubled = _alone(network)
-    graphs, edited = _rank_graphs(program)
+    one, doubled = network_alone(network)
+    graphs, edited = graphs_of_ranks(program)
     types = [_type(program, entry) for entry in program.inputs]
     many = _all_ranks(program, mean, stages)
     if any(len(graph.results) != len(many.results) for graph in graphs):
@@ -83,7 +83,7 @@ def _stages(program: Program, network: Graph) -> int:
     return stages
 
 
-def _checked(folder: Path, options: CompileOptions) -> Program:
+def checked_program(folder: Path, options: CompileOptions) -> Program:
     """The program in a folder, all of whose ranks can be compared with one device."""
     if options.inputs or options.script_arguments:
         raise MspcError(
@@ -110,7 +110,7 @@ def _checked(folder: Path, options: CompileOptions) -> Program:
     return program
 
 
-def _alone(graph: Graph) -> tuple[Graph, Doubled | None]:
+def network_alone(graph: Graph) -> tuple[Graph, Doubled | None]:
     """The network as one device runs it, and what its gradients are judged by."""
     graph.attrs = {"mode": "stand_alone", "ranks": 1}
     for parameter in graph.parameters:
@@ -128,7 +128,7 @@ def _alone(graph: Graph) -> tuple[Graph, Doubled | None]:
     return graph, doubled
 
 
-def _rank_graphs(program: Program) -> tuple[list[Graph], list[str]]:
+def graphs_of_ranks(program: Program) -> tuple[list[Graph], list[str]]:
     """(every rank's graph, the files that have been edited)."""
     graphs: list[Graph] = []
     edited: list[str] = []

@@ -75,10 +75,11 @@ class Doubled:
             return copies[value]
 
         for parameter in graph.parameters:
-            copies[parameter] = Parameter(parameter.name, _wide(parameter.type), parameter.kind, parameter.trainable)
+            wide = wide_type(parameter.type)
+            copies[parameter] = Parameter(parameter.name, wide, parameter.kind, parameter.trainable)
         made.parameters = [p for p in map(copied, graph.parameters) if isinstance(p, Parameter)]
         for node in graph.nodes:
-            copy = Node(_wide_op(node.op), map(copied, node.inputs), _wide(node.type), node.name, node.instance)
+            copy = Node(wide_op(node.op), map(copied, node.inputs), wide_type(node.type), node.name, node.instance)
             copy.phase, copy.frames = node.phase, node.frames
             copies[node] = copy
             made.nodes.append(copy)
@@ -155,13 +156,15 @@ def _doubled(dtype: DType) -> DType:
     return FLOAT64 if dtype.is_float else COMPLEX128 if dtype.is_complex else dtype
 
 
-def _wide(type: Type) -> Type:
+def wide_type(type: Type) -> Type:
+    """The type with floating-point numbers as Float64."""
     if isinstance(type, TupleType):
-        return TupleType(tuple(t for t in map(_wide, type.elements) if isinstance(t, TensorType)))
+        return TupleType(tuple(t for t in map(wide_type, type.elements) if isinstance(t, TensorType)))
     return TensorType(_doubled(type.dtype), type.shape) if isinstance(type, TensorType) else type
 
 
-def _wide_op(op: Any) -> Any:
+def wide_op(op: Any) -> Any:
+    """The operator with floating-point types among its fields as Float64."""
     wide = {f.name: _wide_field(getattr(op, f.name)) for f in fields(op)}
     changed = {name: value for name, value in wide.items() if value is not getattr(op, name)}
     return replace(op, **changed) if changed else op
@@ -172,7 +175,7 @@ def _wide_field(value: Any) -> Any:
     if isinstance(value, DType):
         return _doubled(value)
     if isinstance(value, TensorType):
-        return value if _doubled(value.dtype) is value.dtype else _wide(value)
+        return value if _doubled(value.dtype) is value.dtype else wide_type(value)
     if isinstance(value, tuple):
         wide = tuple(map(_wide_field, value))
         return value if all(a is b for a, b in zip(wide, value, strict=True)) else wide

@@ -48,6 +48,9 @@ def verify(
         Judge | None, typer.Option(help="Hold one device against PyTorch instead, operator by operator.")
     ] = None,
     mpi: Annotated[bool, typer.Option("--mpi", help="Run the ranks under mpirun, not in this process.")] = False,
+    scale: Annotated[
+        bool, typer.Option("--scale", help="Prove every rank's program at small sizes, all ranks at once.")
+    ] = False,
     json: JsonFile = None,
     all_rows: AllRows = False,
     verbose: Verbose = False,
@@ -57,6 +60,7 @@ def verify(
     from mspc.commands.compile import CompileOptions
     from mspc.commands.report.verbosity import Loudness
     from mspc.commands.verify import verify_target
+    from mspc.ir.diagnostics import MspcError
 
     options = CompileOptions(
         ranks=ranks,
@@ -67,4 +71,12 @@ def verify(
         loudness=Loudness(verbose, quiet),
         all_rows=all_rows,
     )
+    if scale:
+        from mspc.commands.verify_scale import verify_scale
+
+        if against is not None or mpi:
+            notes = ["leave out --against and --mpi"]
+            raise MspcError("--scale holds ranks to one device in this process", notes=notes)
+        verify_scale(target, options, seed)
+        return
     verify_target(target, options, seed, against is Judge.TORCH, mpi)

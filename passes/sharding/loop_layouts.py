@@ -149,8 +149,9 @@ def _layouts_of_updates(graph: Graph) -> dict[tuple[Node, int], Layout]:
         op = node.op
         if isinstance(op, Op) and op.mutates and node.phase == "update":
             stored = node.inputs[op.mutates[0]]
-            if isinstance(stored.layout, Layout):
-                wanted.update({v: stored.layout for v in node.inputs if v.type == stored.type})
+            layout = stored.layout
+            if isinstance(layout, Layout):
+                wanted.update((v, layout) for v in node.inputs if v.type == stored.type)
         elif node in wanted:
             layout = wanted[node]
             if isinstance(op, TupleGetItem) and isinstance(node.inputs[0], Node):
@@ -158,7 +159,7 @@ def _layouts_of_updates(graph: Graph) -> dict[tuple[Node, int], Layout]:
                 owner = joined.op.owner if isinstance(joined.op, Joined) else joined
                 found[owner, op.index] = layout
             else:
-                wanted.update({v: layout for v in node.inputs if isinstance(v, Node) and v.type == node.type})
+                wanted.update((v, layout) for v in node.inputs if isinstance(v, Node) and v.type == node.type)
     return found
 
 

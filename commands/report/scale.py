@@ -1,0 +1,114 @@
+"""`mspc verify --scale` prints what was compared, how the sizes became smaller, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mspc.commands.report.fitting import Table
+from mspc.commands.report.table import print_line, print_table, write_json
+from mspc.commands.report.verbosity import Loudness
+from mspc.ir.diagnostics import ExecutionError
+from mspc.verify.scale.proof import STEPS, Compared, ScaleProof
+
+MOST = 12
+"""Rows of values that differ which are printed."""
+FEW_RANKS = 6
+
+
+def report_scale(
+    found: ScaleProof, json: Path | None, loudness: Loudness, seed: int, seconds: float, notes: Sequence[str]
+) -> None:
+    """Print the table and the verdict. seconds: that all of it took.
+
+    Raises:
+        ExecutionError: a value differs, ranks wait for each other, or a node cannot be computed.
+    """
+    if json is not None:
+        write_json(_content(found, seconds), json)
+    wrong = [row for row in found.rows if not row.same]
+    if json != Path("-"):
+        if not loudness.quiet:
+            _show(found, wrong, seed)
+        compared = f"{len(found.rows)} values of {_ranks(found)} in {seconds:.1f} s"
+        print_line(f"{'equal' if found.same else 'differs'}: {compared}, {STEPS} steps in Float64 at small sizes")
+    if found.same:
+        return
+    raise ExecutionError(_what(found, wrong), notes=[*_told(found), *notes], frames=_frames(found))
+
+
+def _ranks(found: ScaleProof) -> str:
+    return f"{found.ranks} ranks of {found.kinds} kind{'s' * (found.kinds != 1)}"
+
+
+def _show(found: ScaleProof, wrong: Sequence[Compared], seed: int) -> None:
+    by_size: dict[tuple[Any, Any], list[str]] = {}
+    for name, pair in found.sizes.items():
+        if len(pair[0]) > 1:
+            by_size.setdefault(pair, []).append(name)
+    rows = [
+        (names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", str(real), str(small))
+        for (real, small), names in by_size.items()
+    ]
+    print_table(Table(f"sizes of inputs and parameters, values from seed {seed}", ("tensor", "real", "small"), rows))
+    if wrong:
+        cells = [
+            (
+                row.what, row.name, str(row.step + 1), str(row.rank), str(row.place), f"{row.expected:.6g}",
+                f"{row.found:.6g}",
+            )
+            for row in wrong[:MOST]
+        ]
+        heads = ("value", "name", "step", "rank", "element", "one device", "the rank")
+        print_table(Table(f"{len(wrong)} values differ", heads, cells, (2, 3, 5, 6)))
+
+
+def _what(found: ScaleProof, wrong: Sequence[Compared]) -> str:
+    if found.stuck:
+        where = "; ".join(f"rank {kind.ranks[0]} at {node.label}" for kind, node in found.stuck[:FEW_RANKS])
+        return f"ranks wait for each other: {where}"
+    if found.failed is not None:
+        kind, node, reason = found.failed
+        return f"{node.label} cannot be computed on rank {kind.ranks[0]}: {reason}"
+    return f"{len(wrong)} of {len(found.rows)} values of {_ranks(found)} are not those of one device"
+
+
+def _told(found: ScaleProof) -> list[str]:
+    first = found.first
+    if first is None:
+        return []
+    ranks = ", ".join(map(str, first.ranks[:FEW_RANKS])) + ", ..." * (len(first.ranks) > FEW_RANKS)
+    said = [f"the first value that is none of one device's is that of {first.node.label} on rank {ranks}"]
+    said += first.reads
+    return said + [first.equals] * bool(first.equals)
+
+
+def _frames(found: ScaleProof) -> Any:
+    if found.first is not None:
+        return found.first.node.frames
+    if found.stuck:
+        return found.stuck[0][1].frames
+    return found.failed[1].frames if found.failed is not None else ()
+
+
+def _content(found: ScaleProof, seconds: float) -> dict[str, Any]:
+    first = found.first
+    return {
+        "equal": found.same,
+        "ranks": found.ranks,
+        "kinds": found.kinds,
+        "seconds": round(seconds, 2),
+        "values": [
+            {
+                "value": row.what, "name": row.name, "step": row.step + 1, "ranks": len(row.kind.ranks),
+                "difference": row.apart, "tolerance": row.allowed, "same": row.same,
+                **({} if row.same else {"rank": row.rank, "element": list(row.place)}),
+            }
+            for row in found.rows
+        ],
+        "first": None if first is None else {
+            "operator": first.node.label, "ranks": list(first.ranks), "operands": list(first.reads),
+            "equals": first.equals,
+        },
+    }  # fmt: skip

@@ -1,0 +1,150 @@
+"""Finds by which whole numbers the dimensions of programs may be divided so that they stay the same programs.
+
+Every dimension of every value has a divisor, a product of unknowns. Operators say by their rules which dimensions are
+the same, and of which others one is made (a reshape); slices, joins and collectives change a dimension's size and leave
+its divisor. An unknown divides all sizes and all offsets of the dimensions that it alone is the divisor of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+
+from mspc.ir.late_dataclass import dataclass
+
+Product = tuple[int, ...]
+"""Unknowns by their numbers; the product of none is 1."""
+WANTED = (3, 4, 2, 5)
+"""How many parts shall be left of a dimension, by turns, so that dimensions differ where they may."""
+
+MANY = 16
+"""From so many slices of a dimension on a slice may be one element."""
+
+
+@dataclass
+class Divisors:
+    """The unknowns. sizes: of each all numbers that it has to divide. frozen: those that are 1."""
+
+    frozen: set[int] = field(default_factory=set[int])
+    _is: dict[int, Product] = field(default_factory=dict[int, Product])
+    """Unknowns that are a product of others."""
+    _open: list[tuple[Product, Product]] = field(default_factory=list["tuple[Product, Product]"])
+    """Products of several unknowns that are to be the same number."""
+    _numbers: list[tuple[Product, int]] = field(default_factory=list["tuple[Product, int]"])
+    _count: int = 0
+
+    def new(self) -> Product:
+        """An unknown of its own."""
+        self._count += 1
+        return (self._count - 1,)
+
+    def resolved(self, product: Product) -> Product:
+        """The product in unknowns that are no product of others, without those that are 1."""
+        if not any(v in self._is or v in self.frozen for v in product):
+            return product
+        found: list[int] = []
+        for unknown in product:
+            if unknown in self._is:
+                own = self._is[unknown] = self.resolved(self._is[unknown])
+                found += own
+            elif unknown not in self.frozen:
+                found.append(unknown)
+        return tuple(found)
+
+    def freeze(self, product: Iterable[int]) -> None:
+        """Let a product be 1."""
+        self.frozen.update(self.resolved(tuple(product)))
+
+    def equal(self, one: Product, other: Product) -> None:
+        """Let two products be the same number. Where both are of several unknowns, `settle` decides."""
+        one, other = _without_common_ends(self.resolved(one), self.resolved(other))
+        if one == other:
+            return
+        if len(one) == 1 and one[0] not in other:
+            self._is[one[0]] = other
+        elif len(other) == 1 and other[0] not in one:
+            self._is[other[0]] = one
+        else:
+            self._open.append((one, other))
+
+    def settle(self) -> None:
+        """Decide on products of several unknowns that are the same number, those first that others have decided on: as
+        many unknowns are the same one by one; of different numbers of them all are 1."""
+        while self._open:
+            before, self._open = self._open, []
+            for one, other in before:
+                self.equal(one, other)
+            if len(self._open) < len(before):
+                continue
+            alike = next((pair for pair in self._open if len(pair[0]) == len(pair[1])), None)
+            one, other = alike or self._open[0]
+            self._open.remove((one, other))
+            if alike is None:
+                self.freeze((*one, *other))
+            else:
+                for a, b in zip(one, other, strict=True):
+                    self.equal((a,), (b,))
+
+    def divides(self, product: Product, number: int) -> None:
+        """Let a product divide a number."""
+        if number:
+            self._numbers.append((product, number))
+
+    def values(self) -> dict[int, int]:
+        """A number for every unknown: as large as may be with some parts left of each dimension."""
+        self.settle()
+        numbers: dict[int, int] = {}
+        largest: dict[int, int] = {}
+        several: list[tuple[Product, int]] = []
+        for product, number in set(self._numbers):
+            own = self.resolved(product)
+            if len(own) == 1:
+                numbers[own[0]] = math.gcd(numbers.get(own[0], 0), number)
+                largest[own[0]] = max(largest.get(own[0], 0), number)
+            elif own:
+                several.append((own, number))
+        found: dict[int, int] = {}
+        for place, (unknown, number) in enumerate(sorted(numbers.items())):
+            found[unknown] = number if largest[unknown] >= MANY * number else number // _parts(number, place)
+        for own, number in several:  # whatever numbers the unknowns have alone, together they divide this, too
+            while number % math.prod(found.get(v, 1) for v in own):
+                worst = max(own, key=lambda v: found.get(v, 1))
+                found[worst] = _lesser(found.get(worst, 1))
+        return found
+
+    def value(self, product: Product, values: dict[int, int]) -> int:
+        """The number of a product."""
+        return math.prod(values.get(unknown, 1) for unknown in self.resolved(product))
+
+
+def _without_common_ends(one: Product, other: Product) -> tuple[Product, Product]:
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
+    while one and other and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    return one, other
+
+
+def _parts(number: int, place: int) -> int:
+    """How many parts of a number are left: a divisor of it that is small, and not 1 where another one is."""
+    wanted = WANTED[place % len(WANTED) :] + WANTED[: place % len(WANTED)]
+    for parts in wanted:
+        if number % parts == 0:
+            return parts
+    return next((parts for parts in range(2, min(number, 4096) + 1) if number % parts == 0), number)
+
+
+def _lesser(number: int) -> int:
+    """The largest number below a number that divides it; 1 for 1."""
+    for by in range(2, math.isqrt(number) + 1):
+        if number % by == 0:
+            return number // by
+    return 1
+
+
+def same_dimensions(divisors: Divisors, tensors: Sequence[Sequence[Product]]) -> None:
+    """Let tensors of equally many dimensions have the same divisors."""
+    for dims in zip(*tensors, strict=True):
+        for other in dims[1:]:
+            divisors.equal(dims[0], other)

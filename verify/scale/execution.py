@@ -1,0 +1,293 @@
+"""Runs the programs of all ranks: those of one kind at once, kinds in turns, up to where they wait for each other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Value, element_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import StackType
+from mspc.ops.collective.base import Collective
+from mspc.ops.control.loops import For, MakeStack, Scan, TurnCount, While, body_of
+from mspc.ops.control.regions import Call, If, spread
+from mspc.ops.control.structural import CALL, Depend, MakeTuple, TupleGetItem, TupleGetItems
+from mspc.ops.op import Op
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank
+from mspc.verify.scale.kernels import run_on_all
+from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.meetings import Board, NodeError, Request
+from mspc.verify.scale.spread import block_by_block, common_lead, mapped, narrowed, wide_axes, widened
+
+Array = Any
+Seen = Callable[[RankKind, Node, Any, tuple[int, ...]], None]
+"""Told of every node's result on all ranks of a kind, with the numbers of the loops' turns and calls around it."""
+STRUCTURE = (TupleGetItem, TupleGetItems, MakeTuple, Depend, MakeStack)
+
+
+class Stuck(Exception):
+    """Ranks wait for each other. waiting: by kind the node at which it waits."""
+
+    def __init__(self, waiting: Sequence[tuple[RankKind, Node]]) -> None:
+        super().__init__("ranks wait for each other")
+        self.waiting = waiting
+
+
+@dataclass
+class KindState:
+    """What a kind of ranks stores between steps: by name, with leading dimensions."""
+
+    kind: RankKind
+    held: dict[str, Array] = field(default_factory=dict[str, Array])
+
+
+class KindRun:
+    """One step of one kind."""
+
+    def __init__(self, state: KindState, step: int, seen: Seen | None) -> None:
+        self.kind, self.state, self._seen = state.kind, state, seen
+        self._backend = NumPyBackend(OneRank(), step=step)
+        self._around: tuple[int, ...] = ()
+
+    def step(self, inputs: dict[str, Array]) -> Generator[Request, Any, list[Any]]:
+        """The results of the graph. inputs: by name, with leading dimensions."""
+        graph = self.kind.graph
+        values: dict[Value, Any] = {
+            p: inputs[p.name] if p.kind == "input" else self.state.held[p.name] for p in graph.parameters
+        }
+        results = yield from self._graph(graph, values)
+        for parameter in graph.parameters:
+            if parameter.kind != "input":
+                self.state.held[parameter.name] = values[parameter]
+        return results
+
+    def _graph(self, graph: Graph, values: dict[Value, Any]) -> Generator[Request, Any, list[Any]]:
+        for node in graph.nodes:
+            operands = [self._value(v, values) for v in node.inputs]
+            op = node.op
+            if isinstance(op, STRUCTURE):
+                result = op.run(self._backend, *operands)
+            elif isinstance(op, TurnCount):
+                result = np.full((1,) * self.kind.depth, len(operands[0]), np.int64)
+            elif node.regions:
+                result = yield from self._regions(node, operands, values)
+            elif isinstance(op, Collective) and op.communicates:
+                result = yield Request(self.kind, node, self.kind.ops_of(op), operands)
+            else:
+                result = self._computed(node, operands, values)
+            values[node] = result
+            if self._seen is not None:
+                self._seen(self.kind, node, result, self._around)
+        return [mapped(self._value(v, values), np.array) for v in graph.results]
+
+    def _value(self, value: Value, values: dict[Value, Any]) -> Any:
+        if not isinstance(value, Constant):
+            return values[value]
+        own = self.kind.constants.get(id(value))
+        if own is None:
+            return value.value.reshape((1,) * self.kind.depth + value.value.shape)
+        made = np.stack([c.value for c in own])
+        return narrowed(made.reshape(*self.kind.mesh, *made.shape[1:]), self.kind.depth)
+
+    def _computed(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> Any:
+        op, depth = node.op, self.kind.depth
+        assert isinstance(op, Op)
+        ops: Sequence[Any] = self.kind.ops_of(op)
+        if op.mutates:
+            self._widen(node, operands, values)
+        try:
+            with np.errstate(all="ignore"):
+                if len(ops) == 1:
+                    return run_on_all(op, self._backend, depth, operands)
+                return _on_each(ops, self.kind, self._backend, operands)
+        except (MspcError, ValueError, IndexError, TypeError, ArithmeticError) as error:
+            reason = error.message if isinstance(error, MspcError) else str(error)
+            raise NodeError(self.kind, node, reason) from error
+
+    def _widen(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> None:
+        """Give what the node overwrites all the leading dimensions that its operands have."""
+        op, depth = node.op, self.kind.depth
+        ops: Sequence[Any] = self.kind.ops_of(op)
+        groups = [range(len(operands))]
+        width = getattr(op, "width", 0)
+        if width and len(operands) > width:
+            groups = [range(start, start + width) for start in range(0, len(operands), width)]
+        for group in groups:
+            lead = self.kind.mesh if len(ops) > 1 else common_lead((operands[i] for i in group), depth)
+            for index in group:
+                if index in op.mutates and operands[index].shape[:depth] != lead:
+                    wide = np.array(widened(operands[index], lead))
+                    operands[index] = values[node.inputs[index]] = wide
+
+    # Graphs that nodes run
+
+    def _regions(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> Generator[Request, Any, Any]:
+        around = self._around
+        number = node.attrs.get(MICRO_BATCH if WORK in node.attrs else CALL)
+        if number is not None:
+            called = int(number) + (WORK in node.attrs)
+            self._backend.calls = (*self._backend.calls, called)
+            self._around = (*around, called)
+        try:
+            found, inside = yield from self._region_of(node, operands)
+        finally:
+            if number is not None:
+                self._backend.calls = self._backend.calls[:-1]
+            self._around = around
+        for index in node.op.mutates:
+            value = node.inputs[index]
+            made = values[value] = inside(index)
+            if isinstance(value, Node) and isinstance(value.op, MakeStack):
+                values.update(zip(value.inputs, made, strict=True))
+        return found
+
+    def _region_of(self, node: Node, operands: list[Any]) -> Generator[Request, Any, tuple[Any, Callable[[int], Any]]]:
+        op = node.op
+        if isinstance(op, Call):
+            given = list(spread(node, operands))
+            values: dict[Value, Any] = dict(zip(node.regions[0].parameters, given, strict=True))
+            found = yield from self._graph(node.regions[0], values)
+            places = op.places(0, [v.type for v in node.inputs])
+            return tuple(found), lambda i: values[node.regions[0].parameters[places[i][0]]]
+        if isinstance(op, If):
+            way = self._same_everywhere(node, operands[0])
+            region = node.regions[0 if way else 1]
+            values = dict(zip(region.parameters, operands[1:], strict=True))
+            found = yield from self._graph(region, values)
+            return tuple(found), lambda i: values[region.parameters[i - 1]]
+        if isinstance(op, Scan | For | While):
+            return (yield from self._loop(node, op, operands))
+        raise NodeError(self.kind, node, f"{op.name} cannot be run for all ranks at once")
+
+    def _loop(
+        self, node: Node, op: Scan | For | While, operands: list[Any]
+    ) -> Generator[Request, Any, tuple[Any, Callable[[int], Any]]]:
+        first, depth = op.first, self.kind.depth
+        behind = first + op.carried
+        carried, scanned = list(operands[first:behind]), operands[behind : behind + op.scanned]
+        rest = list(operands[behind + op.scanned :])
+        body = body_of(node)
+        count = 0
+        limit = self._turns(node, op, operands)
+        kept: list[list[Any]] = []
+        turns: Iterator[int] = iter(range(limit)) if limit >= 0 else itertools.count()
+        if op.reverse and limit >= 0:
+            turns = iter(range(limit)[::-1])
+        micro = isinstance(op, Scan) and op.micro_batches
+        for turn in turns:
+            if isinstance(op, While):
+                condition = node.regions[0]
+                asked = dict[Value, Any](zip(condition.parameters, (*carried, *rest), strict=True))
+                told = yield from self._graph(condition, asked)
+                if not self._same_everywhere(node, told[0]):
+                    break
+            entries = [_entry(part, turn, depth) for part in scanned]
+            leading = [np.full((1,) * depth, turn, np.int64)] * op.leading
+            values = dict[Value, Any](zip(body.parameters, (*leading, *carried, *entries, *rest), strict=True))
+            self._enter(turn, bool(micro))
+            found = yield from self._graph(body, values)
+            self._leave(bool(micro))
+            for index in op.mutates:
+                place = op.inside(len(node.regions) - 1, index)
+                assert place is not None
+                inner = values[body.parameters[place]]
+                if index >= behind + op.scanned:
+                    rest[index - behind - op.scanned] = operands[index] = inner
+                elif isinstance(operands[index], list):
+                    operands[index][turn] = inner
+            carried = list(found[: op.carried])
+            kept.append(list(found[op.carried :]))
+            count += 1
+        if op.reverse:
+            kept.reverse()
+        results: list[Any] = list(carried)
+        if isinstance(op, While) and op.tells_turns:
+            results.append(np.full((1,) * depth, count, np.int64))
+        types = element_types(node.type)[len(results) :]
+        for place, entry in enumerate(body.results[op.carried :]):
+            rows = [row[place] for row in kept]
+            is_stack = isinstance(entry.type, StackType) or (place < len(types) and isinstance(types[place], StackType))
+            results.append(rows if is_stack else _stacked(rows, depth))
+        return tuple(results), lambda i: operands[i]
+
+    def _turns(self, node: Node, op: Scan | For | While, operands: list[Any]) -> int:
+        if isinstance(op, While):
+            return -1
+        if isinstance(op, For) and op.turns < 0:
+            return int(self._same_everywhere(node, operands[0]))
+        return op.known_turns([value.type for value in node.inputs])
+
+    def _enter(self, turn: int, micro: bool) -> None:
+        self._around = (*self._around, turn + 1)
+        if micro:
+            self._backend.calls = (*self._backend.calls, turn + 1)
+        else:
+            self._backend.turns = (*self._backend.turns, turn)
+
+    def _leave(self, micro: bool) -> None:
+        self._around = self._around[:-1]
+        if micro:
+            self._backend.calls = self._backend.calls[:-1]
+        else:
+            self._backend.turns = self._backend.turns[:-1]
+
+    def _same_everywhere(self, node: Node, array: Array) -> Any:
+        """What a node's way depends on, where all ranks of the kind agree."""
+        found = np.unique(array)
+        if found.size != 1:
+            raise NodeError(self.kind, node, "ranks of one kind go different ways here, as the data say")
+        return found[0]
+
+
+def _entry(scanned: Any, turn: int, depth: int) -> Any:
+    return scanned[turn] if isinstance(scanned, list) else scanned[(slice(None),) * depth + (turn,)]
+
+
+def _stacked(rows: list[Any], depth: int) -> Array:
+    lead = common_lead(rows, depth)
+    return np.stack([widened(row, lead) for row in rows], depth)
+
+
+def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequence[Array]) -> Any:
+    """The result of an operator that differs between ranks."""
+    known: dict[Any, int] = {}
+    numbers = np.array([known.setdefault(op, len(known)) for op in ops]).reshape(kind.mesh)
+    which = narrowed(numbers, kind.depth)
+    axes = wide_axes([which], kind.depth)
+    distinct = list(known)
+
+    def run(number: Array, *own: Array) -> Any:
+        return run_on_all(distinct[int(number.flat[0])], backend, kind.depth, own)
+
+    return block_by_block(run, [which, *operands], kind.depth, axes, which.shape)
+
+
+def run_step(
+    states: Sequence[KindState], feeds: Sequence[dict[str, Array]], step: int, seen: Seen | None = None
+) -> list[list[Any]]:
+    """One step of all ranks: the results of every kind, with leading dimensions. step: counted from 1.
+
+    Raises:
+        Stuck: ranks wait for each other. NodeError: a node cannot be computed.
+    """
+    runs = [KindRun(state, step, seen).step(feed) for state, feed in zip(states, feeds, strict=True)]
+    results: list[list[Any]] = [[] for _ in runs]
+    board = Board([state.kind for state in states])
+    ready: list[tuple[int, Any]] = [(number, None) for number in range(len(runs))]
+    while ready:
+        for number, answer in ready:
+            try:
+                board.enter(number, runs[number].send(answer))
+            except StopIteration as ended:
+                results[number] = ended.value
+        ready = board.answers()
+    if board.waiting:
+        raise Stuck([(request.kind, request.node) for request in board.waiting.values()])
+    board.check_received()
+    return results

@@ -1,0 +1,241 @@
+"""Kinds of ranks: ranks whose programs differ in ranks, groups and offsets alone, with what is each rank's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mspc.compiler.rank_graphs import RankGraphs, copied
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Layout
+from mspc.ir.varying import VaryingConstant
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.passes.per_rank.rank_kinds import own_constant, own_op
+
+Array = Any
+
+
+@dataclass
+class RankKind:
+    """A kind of ranks.
+
+    ranks: ascending. graph: what they run; where ranks differ it holds what the first of them has. ops: by the identity
+    of an operator in the graph, those of all ranks in their order, where they differ. constants: the same of constants.
+    mesh: sizes of the dimensions in which the ranks lie, row-major.
+    """
+
+    ranks: tuple[int, ...]
+    graph: Graph
+    ops: dict[int, tuple[OpLike, ...]] = field(default_factory=dict[int, "tuple[OpLike, ...]"])
+    constants: dict[int, tuple[Constant, ...]] = field(default_factory=dict[int, "tuple[Constant, ...]"])
+    mesh: tuple[int, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """How many dimensions the ranks lie in."""
+        return len(self.mesh)
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """The place of every rank among those of the kind."""
+        return {rank: place for place, rank in enumerate(self.ranks)}
+
+    def ops_of(self, op: OpLike) -> Sequence[OpLike]:
+        """The operator as every rank has it; one where all have the same."""
+        return self.ops.get(id(op)) or (op,)
+
+    def find_mesh(self) -> None:
+        """Choose the dimensions in which groups and slices of the ranks lie, as far as they have any in common."""
+        self.mesh = _mesh(self)
+
+
+def kinds_of(graphs: RankGraphs, ranks: Iterable[int]) -> list[RankKind]:
+    """The kinds of a compiled program's ranks, by their first ranks.
+
+    Raises:
+        MspcError: a rank's graph cannot be made.
+    """
+    of: dict[tuple[int, object], list[tuple[int, Sequence[Any]]]] = {}
+    made: dict[tuple[int, object], Graph] = {}
+    last = graphs.passes[-1]
+    for rank in ranks:
+        stages = graphs.of(rank, ())
+        graph = stages.of_kind[last].graph
+        key = (id(graph), rank if _of_no_kind(graphs, rank) else None)
+        of.setdefault(key, []).append((rank, stages.parts))
+        made[key] = graph
+    return merged([_kind(made[key], members) for key, members in of.items()])
+
+
+def _of_no_kind(graphs: RankGraphs, rank: int) -> bool:
+    return rank not in graphs.kind_of
+
+
+def _kind(graph: Graph, members: Sequence[tuple[int, Sequence[Any]]]) -> RankKind:
+    (first, parts), *_ = members
+    kind = RankKind(tuple(rank for rank, _ in members), copied(graph, first, parts))
+    for each, own in zip(graph.graphs(), kind.graph.graphs(), strict=True):
+        for node, made in zip(each.nodes, own.nodes, strict=True):
+            if made.op is not node.op and id(made.op) not in kind.ops:
+                kind.ops[id(made.op)] = tuple(own_op(node.op, rank, parts) for rank, parts in members)
+            _note_constants(kind, node.inputs, made.inputs, members)
+        _note_constants(kind, each.results, own.results, members)
+    return kind
+
+
+def _note_constants(
+    kind: RankKind, values: Sequence[Value], made: Sequence[Value], members: Sequence[tuple[int, Sequence[Any]]]
+) -> None:
+    for value, own in zip(values, made, strict=True):
+        if isinstance(value, VaryingConstant):
+            found = [own_constant(value, parts) for _, parts in members]
+            kind.constants[id(own)] = tuple(c for c in found if isinstance(c, Constant))
+
+
+# Kinds that are one
+
+
+def merged(kinds: Sequence[RankKind]) -> list[RankKind]:
+    """The kinds, those whose programs have the same operators on the same values made one; each in its mesh."""
+    alike: dict[Hashable, list[RankKind]] = {}
+    for kind in kinds:
+        alike.setdefault(_structure(kind.graph), []).append(kind)
+    found = [_one(group) for group in alike.values()]
+    for kind in found:
+        kind.find_mesh()
+    return found
+
+
+def _structure(graph: Graph) -> Hashable:
+    """What programs have in common that differ in attributes of operators, and in constants, alone."""
+    graphs = {each: number for number, each in enumerate(graph.graphs())}
+    found: list[Hashable] = []
+    for each in graphs:
+        numbers: dict[Value, int] = {}
+        for value in each.values():
+            numbers[value] = len(numbers)
+        found.append(tuple((p.name, p.kind, p.type, p.layout) for p in each.parameters))
+        for node in each.nodes:
+            read = tuple(numbers.get(v, v.type) for v in node.inputs)
+            # Ranks that send under other tags wait for others, so that they are not of one kind.
+            what = node.op if isinstance(node.op, SendToStage | ReceiveFromStage) else type(node.op)
+            found.append((what, read, node.type, tuple(graphs[r] for r in node.regions)))
+        found.append(tuple(numbers.get(v, v.type) for v in each.results))
+    return tuple(found)
+
+
+def _one(kinds: Sequence[RankKind]) -> RankKind:
+    if len(kinds) == 1:
+        return kinds[0]
+    first = kinds[0]
+    ranks = sorted((rank, number, place) for number, kind in enumerate(kinds) for place, rank in enumerate(kind.ranks))
+    made = RankKind(tuple(rank for rank, _, _ in ranks), first.graph)
+
+    def ordered(own: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+        return tuple(own[number][place if len(own[number]) > 1 else 0] for _, number, place in ranks)
+
+    for graphs in zip(*(kind.graph.graphs() for kind in kinds), strict=True):
+        for nodes in zip(*(each.nodes for each in graphs), strict=True):
+            own = [kind.ops_of(node.op) for kind, node in zip(kinds, nodes, strict=True)]
+            if any(len(ops) > 1 or ops[0] != own[0][0] for ops in own):
+                nodes[0].op = replace(nodes[0].op)  # type: ignore[type-var]  # operators are dataclasses; one of its own
+                made.ops[id(nodes[0].op)] = ordered(own)
+            _merge_constants(made, kinds, [node.inputs for node in nodes], ordered)
+        _merge_constants(made, kinds, [each.results for each in graphs], ordered)
+    return made
+
+
+def _merge_constants(
+    made: RankKind, kinds: Sequence[RankKind], values: Sequence[Sequence[Value]], ordered: Callable[..., Any]
+) -> None:
+    for same in zip(*values, strict=True):
+        own = [
+            kind.constants.get(id(v), (v,)) for kind, v in zip(kinds, same, strict=True) if isinstance(v, Constant)
+        ]
+        if own and any(len(c) > 1 or not np.array_equal(c[0].value, own[0][0].value) for c in own):
+            made.constants[id(same[0])] = ordered(own)
+
+
+# The mesh
+
+
+def _mesh(kind: RankKind) -> tuple[int, ...]:
+    count = len(kind.ranks)
+    if kind.ranks != tuple(range(kind.ranks[0], kind.ranks[0] + count)):
+        return (count,)
+    cuts = {1, count}
+    for each in kind.graph.graphs():
+        for node in each.nodes:
+            op = kind.ops_of(node.op)[0]
+            members = op.members if isinstance(op, Collective) else ()
+            if len(members) > 1 and set(members) <= kind.place.keys():
+                cuts |= _cuts([kind.place[rank] for rank in members])
+    for parameter in kind.graph.parameters:
+        cuts |= _layout_cuts(parameter, count)
+    ordered = sorted(cuts)
+    pairs = list(itertools.pairwise(ordered))
+    if any(high % low for low, high in pairs):
+        return (count,)
+    return tuple(high // low for low, high in reversed(pairs)) or (1,)
+
+
+def _layout_cuts(parameter: Parameter, count: int) -> set[int]:
+    layout = parameter.layout
+    if not isinstance(layout, Layout) or layout.ranks != count:
+        return set()
+    cuts, stride = set[int](), 1
+    for size in reversed(layout.mesh):
+        stride *= size
+        cuts.add(stride)
+    return cuts
+
+
+def _cuts(places: Sequence[int]) -> set[int]:
+    """The strides at which the members of a group lie, and where they end; {} where they lie in no dimensions."""
+    cuts: set[int] = set()
+    rest = sorted(places)
+    while len(rest) > 1:
+        stride = rest[1] - rest[0]
+        run = 1
+        while run < len(rest) and rest[run] == rest[0] + run * stride:
+            run += 1
+        starts = rest[::run]
+        if len(rest) % run or any(
+            rest[i * run + j] != start + j * stride for i, start in enumerate(starts) for j in range(run)
+        ):
+            return set()
+        cuts |= {stride, stride * run}
+        rest = starts
+    return cuts
+
+
+def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """The dimensions of the mesh along which the groups of all ranks, in their order, lie; None where they do not, or a
+    group's order is another than that of its ranks."""
+    numbers = np.arange(len(kind.ranks)).reshape(kind.mesh)
+    places = [[kind.place.get(rank, -1) for rank in group] for group in groups]
+    first = np.array(np.unravel_index([max(p, 0) for p in places[0]], kind.mesh))
+    axes = tuple(axis for axis in range(kind.depth) if len(set(first[axis].tolist())) > 1)
+    size = int(np.prod([kind.mesh[axis] for axis in axes])) if axes else 1
+    if any(len(group) != size for group in places):
+        return None
+    rest = [axis for axis in range(kind.depth) if axis not in axes]
+    rows = numbers.transpose(*rest, *axes).reshape(-1, size)
+    wanted = np.empty((len(kind.ranks), size), np.int64)
+    wanted[rows.reshape(-1)] = np.repeat(rows, size, axis=0)
+    given = np.array(places)
+    if len(groups) == 1:
+        given = np.broadcast_to(given, wanted.shape)
+    return axes if np.array_equal(given, wanted) else None
+
+
+def nodes_of(graph: Graph) -> list[Node]:
+    """The nodes of a graph and of its regions."""
+    return [node for each in graph.graphs() for node in each.nodes]

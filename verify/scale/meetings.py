@@ -1,0 +1,264 @@
+"""Where ranks wait for each other: collectives that are met, and messages on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Node
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.collective.base import Meeting
+from mspc.ops.collective.collectives import NeighborExchange
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.verify.scale.collectives import along_axes, by_ranks, exchanged
+from mspc.verify.scale.kinds import RankKind, axes_of_groups
+from mspc.verify.scale.spread import flat, narrowed, parts_of
+
+Array = Any
+
+
+class NodeError(Exception):
+    """A node cannot be computed on some ranks."""
+
+    def __init__(self, kind: RankKind, node: Node, reason: str) -> None:
+        super().__init__(f"{node.label}: {reason}")
+        self.kind, self.node, self.reason = kind, node, reason
+
+
+@dataclass
+class Request:
+    """A collective that a kind has come to. ops: as every rank has it, or one for all."""
+
+    kind: RankKind
+    node: Node
+    ops: Sequence[Any]
+    arrays: Sequence[Array]
+
+
+class Board:
+    """The collectives at which kinds wait, and messages on their way: by the first ranks at both ends and the tag who
+    has sent it, what, by which node, and the ranks whose message is not received yet."""
+
+    def __init__(self, kinds: Sequence[RankKind]) -> None:
+        self.waiting: dict[int, Request] = {}
+        self._kind_of = {rank: number for number, kind in enumerate(kinds) for rank in kind.ranks}
+        self._messages: dict[tuple[int, int], dict[int, list[Any]]] = {}
+        self._axes: dict[int, tuple[int, ...] | None] = {}
+
+    def enter(self, number: int, request: Request) -> None:
+        self.waiting[number] = request
+
+    def answers(self) -> list[tuple[int, Any]]:
+        """What kinds get that need wait no longer."""
+        found: list[tuple[int, Any]] = []
+        for number, request in list(self.waiting.items()):
+            if number in self.waiting:
+                found += self._answer(number, request)
+        return found
+
+    def _answer(self, number: int, request: Request) -> list[tuple[int, Any]]:
+        op = request.ops[0]
+        if isinstance(op, SendToStage):
+            return self._send(number, request)
+        if isinstance(op, ReceiveFromStage):
+            return self._receive(number, request)
+        groups = [partners_of(own) for own in request.ops]
+        mine = request.kind.place
+        if all(rank in mine for group in groups for rank in group):
+            del self.waiting[number]
+            return [(number, _inside(request, groups, self._axes))]
+        return self._across(number)
+
+    def check_received(self) -> None:
+        """Raises NodeError where a message is left that nobody has received."""
+        for box in self._messages.values():
+            for tag, (kind, _, node, left) in box.items():
+                raise NodeError(kind, node, f"nobody receives the message of rank {min(left)} under tag {tag}")
+
+    def _send(self, number: int, request: Request) -> list[tuple[int, Any]]:
+        (array,) = request.arrays
+        kind = request.kind
+        ops = list(dict.fromkeys(request.ops))
+        if len(ops) > 1:
+            raise NodeError(kind, request.node, "ranks of one kind send to different places")
+        box = self._messages.setdefault((kind.ranks[0], kind.ranks[0] + ops[0].distance), {})
+        if _tag(ops[0]) in box:
+            raise NodeError(kind, request.node, f"a second message under tag {ops[0].sr_tag} is sent before the first")
+        box[_tag(ops[0])] = [kind, array, request.node, {*kind.ranks}]
+        del self.waiting[number]
+        return [(number, array)]
+
+    def _receive(self, number: int, request: Request) -> list[tuple[int, Any]]:
+        op, kind = request.ops[0], request.kind
+        box = self._messages.get((kind.ranks[0] - op.distance, kind.ranks[0]), {})
+        found = box.get(_tag(op))
+        if found is None or found[3] != {rank - op.distance for rank in kind.ranks}:
+            return self._receive_by_rank(number, request)
+        del box[_tag(op)]
+        sender, array, _, _ = found
+        if sender.mesh != kind.mesh or [r + op.distance for r in sender.ranks] != list(kind.ranks):
+            array = _replaced(sender, array, kind, op.distance)
+        self._check_message(request, op, array)
+        del self.waiting[number]
+        return [(number, array)]
+
+    def _check_message(self, request: Request, op: ReceiveFromStage, array: Array) -> None:
+        own = array.shape[request.kind.depth :]
+        if own != tuple(op.shape):
+            raise NodeError(request.kind, request.node, f"a message of shape {own} arrives, not {tuple(op.shape)}")
+
+    def _receive_by_rank(self, number: int, request: Request) -> list[tuple[int, Any]]:
+        """Where kinds differ between the two stages: every rank's message is looked for by itself."""
+        op, kind = request.ops[0], request.kind
+        parts: list[Array] = []
+        taken: list[tuple[dict[int, list[Any]], int]] = []
+        for rank in kind.ranks:
+            source = rank - op.distance
+            for (first, target), box in self._messages.items():
+                if first - target != -op.distance or _tag(op) not in box:
+                    continue
+                sender, array, _, left = box[_tag(op)]
+                if source in left:
+                    parts.append(flat(array, sender.mesh)[sender.place[source]])
+                    taken.append((box, source))
+                    break
+            else:
+                return []
+        for box, source in taken:
+            box[_tag(op)][3].discard(source)
+            if not box[_tag(op)][3]:
+                del box[_tag(op)]
+        made = narrowed(np.stack(parts).reshape(*kind.mesh, *parts[0].shape), kind.depth)
+        self._check_message(request, op, made)
+        del self.waiting[number]
+        return [(number, made)]
+
+    def _across(self, number: int) -> list[tuple[int, Any]]:
+        """A meeting of ranks of several kinds, once all of these have come to it."""
+        meeting: dict[int, Request] = {}
+        open_numbers = [number]
+        while open_numbers:
+            each = open_numbers.pop()
+            if each in meeting:
+                continue
+            request = self.waiting.get(each)
+            if request is None or not isinstance(request.ops[0], type(self.waiting[number].ops[0])):
+                return []
+            meeting[each] = request
+            open_numbers += {self._kind_of.get(rank, each) for op in request.ops for rank in partners_of(op)}
+        ops: dict[int, Any] = {}
+        tensors: dict[int, list[Array]] = {}
+        for request in meeting.values():
+            flats = [flat(array, request.kind.mesh) for array in request.arrays]
+            for place, rank in enumerate(request.kind.ranks):
+                ops[rank] = request.ops[place if len(request.ops) > 1 else 0]
+                tensors[rank] = [array[place] for array in flats]
+        given = _met(next(iter(meeting.values())), ops, tensors)
+        for each in meeting:
+            del self.waiting[each]
+        return [(each, _gathered(request.kind, given)) for each, request in meeting.items()]
+
+
+def partners_of(op: Any) -> tuple[int, ...]:
+    """The ranks that take part in a collective."""
+    if isinstance(op, NeighborExchange):
+        return (*op.send_rank_ids, *op.recv_rank_ids)
+    return op.members
+
+
+def _tag(op: Any) -> int:
+    return int(op.sr_tag)
+
+
+def _replaced(sender: RankKind, array: Array, kind: RankKind, distance: int) -> Array:
+    given = flat(array, sender.mesh)
+    own = np.stack([given[sender.place[rank - distance]] for rank in kind.ranks])
+    return narrowed(own.reshape(*kind.mesh, *own.shape[1:]), kind.depth)
+
+
+def _type(array: Array) -> TensorType:
+    return TensorType(dtype_of(array.dtype), array.shape)
+
+
+def _check_agreed(request: Request, ops: Mapping[int, Any], types: Mapping[int, Sequence[TensorType]]) -> None:
+    """Raises NodeError where ranks that shall meet say different things: they would wait for each other."""
+    said: dict[int, list[Meeting]] = {}
+    for rank, op in ops.items():
+        if mistake := op.mistake_on(rank):
+            raise NodeError(request.kind, request.node, mistake)
+        said[rank] = op.meetings(rank, types[rank])
+    for rank, meetings in said.items():
+        for meeting in meetings:
+            for other in meeting.ranks:
+                if meeting not in said.get(other, ()):
+                    theirs = "; ".join(_words(each) for each in said.get(other, ())) or "nothing"
+                    raise NodeError(
+                        request.kind, request.node,
+                        f"rank {rank} calls {_words(meeting)}, and rank {other} {theirs}, so that they never meet",
+                    )  # fmt: skip
+
+
+def _words(meeting: Meeting) -> str:
+    return f"{meeting.said} among ranks {', '.join(map(str, meeting.ranks))}"
+
+
+def _met(request: Request, ops: dict[int, Any], tensors: dict[int, list[Array]]) -> dict[int, Any]:
+    _check_agreed(request, ops, {rank: [_type(array) for array in arrays] for rank, arrays in tensors.items()})
+    try:
+        return by_ranks(ops, tensors)
+    except KeyError as error:
+        raise NodeError(request.kind, request.node, f"rank {error} takes no part in it") from error
+    except (ValueError, IndexError, MspcError) as error:
+        raise NodeError(request.kind, request.node, str(error)) from error
+
+
+def _exchanged(request: Request, first: bool) -> tuple[Array, ...]:
+    kind = request.kind
+    ops = list(request.ops) if len(request.ops) > 1 else list(request.ops) * len(kind.ranks)
+    flats = [flat(array, kind.mesh) for array in request.arrays]
+    if first:
+        types = [TensorType(dtype_of(array.dtype), array.shape[1:]) for array in flats]
+        by_rank = dict(zip(kind.ranks, ops, strict=True))
+        _check_agreed(request, by_rank, dict.fromkeys(kind.ranks, types))
+    try:
+        found = exchanged(ops, kind.place, kind.ranks, flats)
+    except (ValueError, IndexError, StopIteration) as error:
+        raise NodeError(kind, request.node, str(error)) from error
+    return tuple(narrowed(array.reshape(*kind.mesh, *array.shape[1:]), kind.depth) for array in found)
+
+
+def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
+    rows = [parts_of(given[rank]) for rank in kind.ranks]
+    found = [np.stack(part).reshape(*kind.mesh, *part[0].shape) for part in zip(*rows, strict=True)]
+    made = tuple(narrowed(array, kind.depth) for array in found)
+    return made if isinstance(given[kind.ranks[0]], tuple) else made[0]
+
+
+def _inside(
+    request: Request, groups: Sequence[Sequence[int]], known: dict[int, tuple[int, ...] | None]
+) -> Any:
+    """A meeting whose groups are all of one kind."""
+    kind = request.kind
+    key = id(request.node.op)
+    if isinstance(request.ops[0], NeighborExchange):
+        first = key not in known
+        known[key] = None
+        return _exchanged(request, first)
+    if key not in known:
+        known[key] = axes_of_groups(kind, groups) if len(set(request.ops)) == len(set(groups)) else None
+    axes = known[key]
+    if axes is not None:
+        try:
+            found = along_axes(request.ops[0], request.arrays, kind.mesh, axes)
+        except (ValueError, IndexError, MspcError) as error:
+            raise NodeError(kind, request.node, str(error)) from error
+        if found is not None:
+            return found
+    flats = [flat(array, kind.mesh) for array in request.arrays]
+    ops = {rank: request.ops[place if len(request.ops) > 1 else 0] for place, rank in enumerate(kind.ranks)}
+    tensors = {rank: [array[place] for array in flats] for place, rank in enumerate(kind.ranks)}
+    return _gathered(kind, _met(request, ops, tensors))

@@ -1,0 +1,269 @@
+"""Holds the programs of all ranks, at small sizes, to one device: results, parameters and states after some steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType
+from mspc.verify.difference import GROWTH, TOLERANCES, Noise
+from mspc.verify.made_inputs import made_inputs
+from mspc.verify.one_device import OneDevice
+from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
+from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.meetings import NodeError
+from mspc.verify.scale.relations import FirstWrong, Watch, one_device_values
+from mspc.verify.scale.slices import Slices
+from mspc.verify.scale.small_programs import small_programs, thinned
+
+Array = Any
+STEPS = 2
+"""An optimizer's states are read in the second step for the first time."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A value of all ranks of a kind beside one device's. apart: the largest distance of an element, relative to the
+    largest of one device. allowed: how far rounding may bring it. rank, place: where it is, in the rank's tensor."""
+
+    what: str
+    name: str
+    step: int
+    kind: RankKind
+    apart: float
+    allowed: float
+    rank: int = -1
+    place: tuple[int, ...] = ()
+    expected: float = 0.0
+    found: float = 0.0
+
+    @property
+    def same(self) -> bool:
+        return self.apart <= self.allowed
+
+
+@dataclass
+class SmallProgram:
+    """A program of small sizes. one: on one device. kinds: of all ranks. weights: first values of what is stored,
+    global and small. seed: of the inputs."""
+
+    one: Graph
+    kinds: list[RankKind]
+    weights: dict[str, Array]
+    seed: int
+    rows: list[Compared] = field(default_factory=list[Compared])
+
+    @cached_property
+    def inputs(self) -> list[dict[str, Array]]:
+        """Global inputs of every step, by name."""
+        types = [p.type for p in self.one.parameters if p.kind == "input"]
+        made = made_inputs(self.one, [t for t in types if isinstance(t, TensorType)], [], self.seed, STEPS)
+        return [{name: m.arrays[step] for name, m in made.items()} for step in range(STEPS)]
+
+    def device(self) -> OneDevice:
+        """One device, which computes in Float64."""
+        return OneDevice(self.one, self.weights, [[list(step.values()) for step in self.inputs]], "")
+
+    @cached_property
+    def expected(self) -> list[list[dict[Any, Array]]]:
+        """What one device computes, by step."""
+        return self.device().run()
+
+    @cached_property
+    def noise(self) -> Callable[[int, int, Any], Noise]:
+        """How far rounding moves it."""
+        return self.device().noise(self.expected)
+
+    def first_wrong(self) -> FirstWrong | None:
+        """The first value of the first step that is none of one device's; None where none is found."""
+        alone = RankKind((0,), self.one, mesh=(1,))
+        values: dict[Node, dict[tuple[int, ...], Any]] = {}
+        held = {p.name: self.weights[p.name][None] for p in self.one.parameters if p.kind != "input"}
+        fed = {name: array[None] for name, array in self.inputs[0].items()}
+        run_step([KindState(alone, {n: np.array(a) for n, a in held.items()})], [fed], 1, one_device_values(values))
+        watch = Watch(self.one, values, self.kinds)
+        try:
+            run_step(self.states(), self.feeds(0), 1, watch)
+        except (Stuck, NodeError):
+            pass
+        return watch.first
+
+    def states(self) -> list[KindState]:
+        """What the ranks of every kind store at first."""
+        found: list[KindState] = []
+        for kind in self.kinds:
+            slices = Slices(kind)
+            state = KindState(kind)
+            for parameter in kind.graph.parameters:
+                if parameter.kind != "input":
+                    state.held[parameter.name] = slices.of(self.weights[parameter.name], layout_of(parameter))
+            found.append(state)
+        return found
+
+    def feeds(self, step: int) -> list[dict[str, Array]]:
+        """The inputs of a step, for every kind."""
+        return [
+            {
+                p.name: Slices(kind).of(self.inputs[step][p.name], layout_of(p))
+                for p in kind.graph.parameters
+                if p.kind == "input"
+            }
+            for kind in self.kinds
+        ]
+
+    def compare(self, seen: Seen | None = None) -> list[Compared]:
+        """Run all steps, and compare.
+
+        Raises:
+            Stuck: ranks wait for each other. NodeError: a node cannot be computed.
+        """
+        states = self.states()
+        for step in range(STEPS):
+            results = run_step(states, self.feeds(step), step + 1, seen)
+            for state, found in zip(states, results, strict=True):
+                self._results(state.kind, found, step)
+                self._parameters(state, step)
+        return self.rows
+
+    def _results(self, kind: RankKind, found: Sequence[Array], step: int) -> None:
+        slices = Slices(kind)
+        for number, (value, array) in enumerate(zip(kind.graph.results, found, strict=True)):
+            wanted = self.expected[step][0].get(("result", number))
+            if wanted is None:
+                continue
+            layout = layout_of(value)
+            if wanted.shape == array.shape[kind.depth :]:
+                layout = None
+            self._row("result", str(number), ("result", number), step, kind, slices.of(wanted, layout), array)
+
+    def _parameters(self, state: KindState, step: int) -> None:
+        slices = Slices(state.kind)
+        for parameter in state.kind.graph.parameters:
+            if parameter.kind == "parameter":
+                wanted = slices.of(self.expected[step][0][parameter.name], layout_of(parameter))
+                held = state.held[parameter.name]
+                self._row("parameter", parameter.name, parameter.name, step, state.kind, wanted, held)
+
+    def _row(
+        self, what: str, name: str, key: Any, step: int, kind: RankKind, wanted: Array, found: Array
+    ) -> None:
+        row = compared(what, name, step, kind, wanted, found, Noise())
+        if not row.same:
+            row = compared(what, name, step, kind, wanted, found, self.noise(step, 0, key))
+        self.rows.append(row)
+
+
+def layout_of(value: Value) -> Layout | None:
+    """The layout of a value that is one tensor."""
+    return value.layout if isinstance(value.layout, Layout) else None
+
+
+def compared(
+    what: str, name: str, step: int, kind: RankKind, wanted: Array, found: Array, noise: Noise
+) -> Compared:
+    """The row of one value. wanted, found: with leading dimensions."""
+    if wanted.shape[kind.depth :] != found.shape[kind.depth :]:
+        return Compared(what, name, step, kind, float("inf"), 0.0)
+    with np.errstate(all="ignore"):
+        apart = np.abs(np.asarray(wanted, np.float64) - np.asarray(found, np.float64))
+        same = (wanted == found) | (np.isnan(wanted) & np.isnan(found)) if wanted.dtype.kind == "f" else wanted == found
+        apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+    finite = np.abs(wanted[np.isfinite(wanted)]) if wanted.dtype.kind == "f" else np.abs(wanted.astype(np.float64))
+    size = float(np.max(finite, initial=0.0)) or 1.0
+    at = np.unravel_index(int(np.argmax(apart)), apart.shape) if apart.size else (0,) * apart.ndim
+    largest = float(apart[at]) / size if apart.size else 0.0
+    allowed = (TOLERANCES["Float64"] + GROWTH * noise.largest / size) if wanted.dtype.kind == "f" else 0.0
+    if largest <= allowed:
+        return Compared(what, name, step, kind, largest, allowed)
+    place = [int(i) for i in at]
+    rank = kind.ranks[int(np.ravel_multi_index(place[: kind.depth], kind.mesh))]
+    return Compared(
+        what, name, step, kind, largest, allowed, rank, tuple(place[kind.depth :]),
+        float(np.broadcast_to(wanted, apart.shape)[at]), float(np.broadcast_to(found, apart.shape)[at]),
+    )  # fmt: skip
+
+
+def first_weights(
+    one: Graph, small: Graph, values: Sequence[Any], seed: int
+) -> dict[str, Array]:
+    """First values for the small program: what is trained and what optimizers store are random numbers, so that none
+    stands for another; counters and numbers are the script's own.
+
+    values: the program's first values (`output.first_values`).
+    """
+    found: dict[str, Array] = {}
+    by_name = {value.name: value for value in values}
+    for number, (real, parameter) in enumerate(zip(one.parameters, small.parameters, strict=True)):
+        if parameter.kind == "input":
+            continue
+        assert isinstance(parameter.type, TensorType)
+        found[parameter.name] = _first(real, parameter, by_name[parameter.name], np.random.default_rng([seed, number]))
+    return found
+
+
+def _first(real: Parameter, parameter: Parameter, value: Any, generator: np.random.Generator) -> Array:
+    assert isinstance(parameter.type, TensorType)
+    type = parameter.type
+    if parameter.kind == "parameter" and type.dtype.is_float and type.shape:
+        if parameter.trainable:
+            return generator.uniform(-0.5, 0.5, type.shape) + (1.0 if len(type.shape) == 1 else 0.0)
+        return generator.uniform(0.1, 0.2, type.shape)
+    array = np.asarray(value.make())
+    return thinned(array, type.shape).astype(type.dtype.numpy)
+
+
+# The proof
+
+
+@dataclass
+class ScaleProof:
+    """What was compared, and what was found.
+
+    ranks, kinds: how many there are. rows: every value of every kind and step that was compared. sizes: how the sizes
+    of parameters became smaller: (as it was, as it is). first: the first value that is wrong. stuck: the nodes at which
+    ranks wait for each other; failed: a node that cannot be computed on some ranks, and why.
+    """
+
+    ranks: int
+    kinds: int
+    rows: list[Compared]
+    sizes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    first: FirstWrong | None = None
+    stuck: tuple[tuple[RankKind, Node], ...] = ()
+    failed: tuple[RankKind, Node, str] | None = None
+
+    @property
+    def same(self) -> bool:
+        return not self.stuck and self.failed is None and all(row.same for row in self.rows)
+
+
+def prove(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int) -> ScaleProof:
+    """Run the programs of all ranks at small sizes beside one device.
+
+    Args:
+        one: the network on one device. kinds: the programs of all ranks. values: first values of what is stored, each
+        with `name` and `make`. seed: of inputs and of what is trained.
+
+    Raises:
+        Unfit: a program does not take Float64.
+    """
+    small, few, _ = small_programs(one, kinds)
+    program = SmallProgram(small, few, first_weights(one, small, values, seed), seed)
+    sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, small.parameters, strict=True)}
+    made = ScaleProof(sum(len(kind.ranks) for kind in kinds), len(kinds), program.rows, sizes)
+    try:
+        program.compare()
+    except Stuck as error:
+        made.stuck = tuple(error.waiting)
+    except NodeError as error:
+        made.failed = error.kind, error.node, error.reason
+    if not made.same:
+        made.first = program.first_wrong()
+    return made

@@ -1,0 +1,224 @@
+"""Finds what values of ranks are of one device's: slices, copies, or parts of sums; and the first value that is none.
+
+A value of a rank is compared with that of the operator of the script that it is of. It is found among the pieces of
+one device's value by a product with a random vector, which tells pieces apart; so no layout that a pass has chosen is
+trusted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.graph import Graph, Node, element_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.marks import MARK
+from mspc.verify.scale.spread import mapped, parts_of, widened
+
+Array = Any
+CLOSE = 1e-9
+"""How far a product with a random vector may be off, relative to the size of what is multiplied."""
+MOST_PIECES = 4096
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What a value of all ranks of a kind is. summed: dimensions of the ranks' mesh along which it has to be added up
+    first. factor: what it has to be divided by."""
+
+    summed: tuple[int, ...] = ()
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class FirstWrong:
+    """The first value that is none of one device's. reads: what its operands are, in words. equals: what it would be
+    right as, in words, "" where nothing is known. ranks: those that have a wrong one."""
+
+    kind: RankKind
+    node: Node
+    ranks: tuple[int, ...]
+    reads: tuple[str, ...]
+    equals: str
+
+
+def relation(value: Array, whole: Array, kind: RankKind) -> Relation | None:
+    """What a value with leading dimensions is of a whole value; None: nothing that is known."""
+    pieces = _pieces(whole, value.shape[kind.depth :])
+    if pieces is None:
+        return None
+    generator = np.random.default_rng(len(pieces))
+    vector = generator.standard_normal(pieces.shape[1])
+    wanted = pieces @ vector
+    size = float(np.max(np.abs(pieces), initial=0.0)) * math.sqrt(max(pieces.shape[1], 1)) or 1.0
+    wide_axes = [axis for axis, n in enumerate(kind.mesh) if n > 1]
+    for count in range(len(wide_axes) + 1):
+        for axes in itertools.combinations(wide_axes, count):
+            added = _added(value, kind, axes)
+            found = added.reshape(*added.shape[: kind.depth], -1) @ vector
+            if _all_among(found, wanted, size) and _is_regular(found, wanted, size):
+                return Relation(axes)
+    return None
+
+
+def scaled(value: Array, whole: Array, kind: RankKind) -> float | None:
+    """The number by which a value is too large everywhere; None where there is no such number."""
+    pieces = _pieces(whole, value.shape[kind.depth :])
+    if pieces is None:
+        return None
+    vector = np.random.default_rng(len(pieces)).standard_normal(pieces.shape[1])
+    wanted = np.unique(pieces @ vector)
+    first = float((value.reshape(-1, pieces.shape[1]) @ vector)[0])
+    size = float(np.max(np.abs(pieces), initial=0.0)) * math.sqrt(max(pieces.shape[1], 1)) or 1.0
+    for factor in (first / w for w in wanted[:64] if abs(w) > 1e-3 * size):
+        near = round(factor) if abs(factor) >= 1 else 1 / round(1 / factor) if factor else 0
+        if near not in (0, 1) and abs(factor - near) < 1e-6 * abs(near):
+            if _all_among((value / near).reshape(-1, pieces.shape[1]) @ vector, wanted, size):
+                return float(near)
+    return None
+
+
+def _added(value: Array, kind: RankKind, axes: Sequence[int]) -> Array:
+    lead = tuple(kind.mesh[a] if a in axes else value.shape[a] for a in range(kind.depth))
+    return widened(value, lead).sum(tuple(axes), keepdims=True) if axes else value
+
+
+def _pieces(whole: Array, local: tuple[int, ...]) -> Array | None:
+    """The pieces of this shape of which a value is made, a row each; None where it is not made of such."""
+    if len(local) != whole.ndim or any(not n or total % n for n, total in zip(local, whole.shape, strict=True)):
+        return None
+    counts = [total // n for n, total in zip(local, whole.shape, strict=True)]
+    if math.prod(counts) > MOST_PIECES:
+        return None
+    split = whole.reshape([n for pair in zip(counts, local, strict=True) for n in pair])
+    order = [2 * i for i in range(len(local))] + [2 * i + 1 for i in range(len(local))]
+    return np.asarray(split.transpose(order).reshape(math.prod(counts), -1), np.float64)
+
+
+def _is_regular(found: Array, wanted: Array, size: float) -> bool:
+    """Whether ranks have the pieces as slices of a mesh: along each of its dimensions all the same, or each another."""
+    ordered = np.unique(wanted)
+    if len(ordered) < len(wanted) or (len(ordered) > 1 and np.min(np.diff(ordered)) <= 2 * CLOSE * size):
+        return True  # pieces that are equal tell nothing
+    numbers = np.argmin(np.abs(found.reshape(-1, 1) - ordered), 1).reshape(found.shape)
+    axes = [
+        axis
+        for axis in range(found.ndim)
+        if not (numbers == np.take(numbers, [0], axis)).all()
+    ]
+    return len(np.unique(numbers)) == math.prod(found.shape[axis] for axis in axes)
+
+
+def _all_among(found: Array, wanted: Array, size: float) -> bool:
+    ordered = np.sort(wanted)
+    at = np.searchsorted(ordered, found)
+    low, high = ordered[np.clip(at - 1, 0, len(ordered) - 1)], ordered[np.clip(at, 0, len(ordered) - 1)]
+    apart = np.minimum(np.abs(found - low), np.abs(found - high))
+    return bool((apart <= CLOSE * size).all())
+
+
+# Values that belong together
+
+
+def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
+    """Of a program every operator of the script, with a key that programs share: (key, node, number of the tensor in
+    its result)."""
+    seen: Counter[Hashable] = Counter()
+    for each in graph.graphs():
+        for node in each.nodes:
+            for number, name in _named(node):
+                mark = node.attrs.get(MARK)
+                if isinstance(mark, tuple):
+                    mark = mark[number[1]]
+                if mark is not None:
+                    yield (mark, name), node, number[0]
+                    continue
+                where = node.frames[0] if node.frames else None
+                key = (node.scope, name, node.phase, str(where), node.instance)
+                seen[key] += 1
+                yield (*key, seen[key]), node, number[0]
+
+
+def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
+    """((number of the tensor in the result, of the line that makes it), operator) of a node's results."""
+    if isinstance(node.op, FusedElementwise):
+        lines = steps_of(node.op)
+        for place, line in enumerate(node.op.returns):
+            yield (place, line), lines[line].op.name
+    elif len(element_types(node.type)) == 1:
+        yield (0, 0), node.op.name
+
+
+class Watch:
+    """Looks at every value that ranks compute, up to the first that is none of one device's."""
+
+    def __init__(
+        self, one: Graph, values: Mapping[Node, Mapping[tuple[int, ...], Any]], kinds: Sequence[RankKind]
+    ) -> None:
+        self.first: FirstWrong | None = None
+        self.related = 0
+        known = {key: (node, number) for key, node, number in keyed(one)}
+        self._wholes: dict[tuple[int, Node], list[tuple[int, tuple[Node, int]]]] = {}
+        for kind in kinds:
+            for key, node, number in keyed(kind.graph):
+                if key in known:
+                    self._wholes.setdefault((id(kind), node), []).append((number, known[key]))
+        self._values = values
+        self._said: dict[Node, str] = {}
+
+    def __call__(self, kind: RankKind, node: Node, result: Any, around: tuple[int, ...]) -> None:
+        if self.first is not None:
+            return
+        parts = parts_of(result)
+        for number, (of, place) in self._wholes.get((id(kind), node), ()):
+            by_turn = self._values.get(of, {})
+            whole = by_turn.get(around, by_turn.get(around[:1]))
+            if whole is None or parts[number].dtype.kind != "f":
+                continue
+            wanted = np.asarray(parts_of(whole)[place])
+            found = relation(parts[number], wanted, kind)
+            if found is None and _pieces(wanted, parts[number].shape[kind.depth :]) is not None:
+                self.first = self._wrong(kind, node, parts[number], wanted)
+                return
+            if found is not None:
+                self.related += 1
+                ranks = math.prod(kind.mesh[a] for a in found.summed)
+                self._said[node] = f"a part of a sum over {ranks} ranks" if found.summed else "right"
+
+    def _wrong(self, kind: RankKind, node: Node, value: Array, whole: Array) -> FirstWrong:
+        reads = tuple(
+            f"input {i} is {self._said[v]}"
+            for i, v in enumerate(node.inputs)
+            if isinstance(v, Node) and v in self._said and self._said[v] != "right"
+        )
+        factor = scaled(value, whole, kind)
+        equals = "" if factor is None else f"it is the right value times {factor:g}"
+        return FirstWrong(kind, node, self._ranks(kind, value, whole), reads, equals)
+
+    def _ranks(self, kind: RankKind, value: Array, whole: Array) -> tuple[int, ...]:
+        pieces = _pieces(whole, value.shape[kind.depth :])
+        assert pieces is not None
+        vector = np.random.default_rng(0).standard_normal(pieces.shape[1])
+        wanted = pieces @ vector
+        size = float(np.max(np.abs(pieces), initial=0.0)) * math.sqrt(max(pieces.shape[1], 1)) or 1.0
+        found = np.broadcast_to(
+            (value.reshape(*value.shape[: kind.depth], -1) @ vector), kind.mesh
+        ).reshape(-1)
+        wrong = tuple(r for r, f in zip(kind.ranks, found, strict=True) if not _all_among(np.array([f]), wanted, size))
+        return wrong or kind.ranks  # each has a piece, and not that of its place
+
+
+def one_device_values(seen: dict[Node, dict[tuple[int, ...], Any]]) -> Any:
+    """What is told of every value of one device, to keep it. seen: by node, and by the turns of the loops around."""
+
+    def note(kind: RankKind, node: Node, result: Any, around: tuple[int, ...]) -> None:
+        seen.setdefault(node, {})[around] = mapped(result, lambda a: a.reshape(a.shape[kind.depth :]))
+
+    return note

@@ -1,0 +1,398 @@
+"""Says of operators which of their whole numbers are sizes or places along which dimensions, and which dimensions stay
+the same dimension though their sizes differ, as of a slice.
+
+One row of `ROWS` a class; an operator without a row has its rule, and none of its fields may be a whole number but
+those of `NO_SIZES`, else its dimensions keep their sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field, fields, replace
+from typing import Any, NamedTuple
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
+from mspc.ops.collective.collectives import NeighborExchange
+from mspc.ops.collective.exchange import PasteSlices
+from mspc.ops.collective.point_to_point import Receive
+from mspc.ops.collective.stage_messages import ReceiveFromStage
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
+from mspc.ops.nn.rotary import RotaryPositionEmbedding
+from mspc.ops.op import Op
+from mspc.ops.random.dropout import Dropout
+from mspc.ops.tensor.broadcast import BroadcastTo
+from mspc.ops.tensor.creation import Eye, Fill, Ones, Range, Zeros
+from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, GatherGrad, UnsortedSegmentSum
+from mspc.ops.tensor.masking import Tril, Triu
+from mspc.ops.tensor.mint_creation import FillV2
+from mspc.ops.tensor.moving import Concat, Split, Stack
+from mspc.ops.tensor.one_hot import OneHot
+from mspc.ops.tensor.parts import Slice, SplitTensor, SplitV, SplitWithSize
+from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.selection import GatherD, GatherDGrad
+from mspc.ops.tensor.slicing import StridedSlice, StridedSliceGrad
+from mspc.ops.tensor.tiling import Tile
+
+
+class Dim(NamedTuple):
+    """A dimension of an operand, or of a result."""
+
+    of_result: bool
+    tensor: int
+    dimension: int
+
+
+class Number(NamedTuple):
+    """A number in a field, the whole of it or an entry of tuples in each other. along: the dimension of which it is a
+    size, a place or a distance; last: it is the last place there."""
+
+    field: str
+    entry: tuple[int, ...]
+    along: Dim
+    value: int
+    last: bool = False
+
+
+WHOLE: tuple[int, ...] = ()
+"""The entry of a field that is one number."""
+
+
+@dataclass
+class Row:
+    """What is said of an operator. same: dimensions that are one though their sizes differ. frozen: those that keep
+    their sizes. by_rule: the rest is as its rule says."""
+
+    numbers: list[Number] = field(default_factory=list[Number])
+    same: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
+    frozen: list[Dim] = field(default_factory=list[Dim])
+    by_rule: bool = True
+    halves: list[Dim] = field(default_factory=list[Dim])
+    """Dimensions of which an even number of places must be left."""
+
+
+Types = Sequence[TensorType]
+NO_SIZES = frozenset(
+    "axis axes dim dims perm index indices batch_dims begin_norm_axis begin_params_axis output_num count returns "
+    "writes numbers split_count split_dim concat_dim root_rank sr_tag stage distance micro_batch dest_rank src_rank "
+    "rank_list mesh mutates carried scanned stacked turns Seed0 Seed1 seed seed2 alpha value p mode cos_format "
+    "gradient first_part axis1 axis2 inner_precise ignored sparse_mode repeats".split()
+)
+"""Fields whose numbers are no sizes: axes, counts of tensors, ranks, seeds, and numbers to compute with."""
+
+
+def _in(tensor: int, dimension: int) -> Dim:
+    return Dim(False, tensor, dimension)
+
+
+def _out(dimension: int, tensor: int = 0) -> Dim:
+    return Dim(True, tensor, dimension)
+
+
+def _whole(op: Any, along: Dim, *names: str) -> list[Number]:
+    return [Number(name, WHOLE, along, getattr(op, name)) for name in names]
+
+
+def _shape(op: Any, name: str, dims: Sequence[Dim]) -> list[Number]:
+    """The entries of a field that are the sizes of these dimensions."""
+    return [Number(name, (i,), dim, n) for i, (dim, n) in enumerate(zip(dims, getattr(op, name), strict=True)) if n > 0]
+
+
+def _outs(results: Types) -> list[Dim]:
+    return [_out(d) for d in range(len(results[0].shape))]
+
+
+def _made(op: Any, operands: Types, results: Types) -> Row:
+    return Row(_shape(op, "shape", _outs(results)))
+
+
+def _strided(op: Any, source: TensorType, whole: Callable[[int], Dim], part: Callable[[int], Dim]) -> Row:
+    """Of a slice, or its gradient. whole, part: the dimensions of what is sliced, and of the slice."""
+    row = Row(by_rule=False)
+    dims, _ = op.part_dims(source.shape)
+    entries = _entries(op, len(source.shape))
+    for cut in op.cuts(source.shape):
+        if cut.dim < 0:
+            continue
+        size, along, entry = source.shape[cut.dim], whole(cut.dim), entries.get(cut.dim)
+        if cut.size < 0:
+            assert entry is not None
+            if 0 < cut.start == size - 1:
+                row.numbers += [Number(name, (entry,), along, size, True) for name in ("begin",)]
+                row.numbers.append(Number("end", (entry,), along, size))
+            elif cut.start:
+                row.frozen.append(along)
+            continue
+        other = part(dims[cut.dim][0])
+        if cut.takes_all:
+            row.same.append((along, other))
+            if entry is not None:
+                row.numbers += _bounds(op, entry, along, cut, size)
+        elif cut.step != 1 or (cut.size == 1 and cut.start) or cut.size == 0:
+            row.frozen += [along, other]
+        elif cut.size == 1:
+            row.frozen.append(other)
+        else:
+            row.same.append((along, other))
+            assert entry is not None
+            row.numbers += _bounds(op, entry, along, cut, size)
+    return row
+
+
+def _bounds(op: Any, entry: int, along: Dim, cut: Any, size: int) -> list[Number]:
+    """Begin and end of a slice, counted from the front, those that count."""
+    found: list[Number] = []
+    if not op.begin_mask >> entry & 1:
+        found.append(Number("begin", (entry,), along, cut.start))
+    if not op.end_mask >> entry & 1:
+        found.append(Number("end", (entry,), along, min(cut.start + cut.size, size)))
+    return found
+
+
+def _entries(op: Any, rank: int) -> dict[int, int]:
+    """By dimension of the source the entry of begin, end and strides that speaks of it."""
+    found: dict[int, int] = {}
+    special = op.ellipsis_mask | op.new_axis_mask
+    used = sum(1 for i in range(len(op.begin)) if not special >> i & 1)
+    dimension = 0
+    for i in range(len(op.begin)):
+        if op.ellipsis_mask >> i & 1:
+            dimension += rank - used
+        elif not op.new_axis_mask >> i & 1:
+            found[dimension] = i
+            dimension += 1
+    return found
+
+
+def _slice_of(op: Any, operands: Types, results: Types) -> Row:
+    return _strided(op, operands[0], lambda d: _in(0, d), _out)
+
+
+def _slice_grad(op: Any, operands: Types, results: Types) -> Row:
+    row = _strided(op, results[0], _out, lambda d: _in(0, d))
+    row.numbers += _shape(op, "shape", _outs(results))
+    return row
+
+
+def _part(op: Any, operands: Types, results: Types) -> Row:
+    row = Row(by_rule=False)
+    for d, (n, begin, size) in enumerate(zip(operands[0].shape, op.begin, op.size, strict=True)):
+        if size == 1 and n > 1:
+            row.frozen.append(_in(0, d))
+            continue
+        row.same.append((_in(0, d), _out(d)))
+        row.numbers.append(Number("begin", (d,), _in(0, d), begin))
+        row.numbers += [Number("size", (d,), _in(0, d), size)] if size >= 0 else []
+    return row
+
+
+def _joined(op: Any, operands: Types, results: Types) -> Row:
+    same = [(_in(i, d), _out(d)) for i, t in enumerate(operands) for d in range(len(t.shape))]
+    return Row(same=same, by_rule=False)
+
+
+def _stacked(op: Any, operands: Types, results: Types) -> Row:
+    return Row(frozen=[_out(op.axis % len(results[0].shape))])
+
+
+def _split(op: Any, operands: Types, results: Types) -> Row:
+    same = [(_in(0, d), _out(d, i)) for i, t in enumerate(results) for d in range(len(t.shape))]
+    row = Row(same=same, by_rule=False)
+    name = next((n for n in ("size_splits", "split_sizes", "split_size") if hasattr(op, n)), "")
+    if name:
+        axis = getattr(op, "split_dim", getattr(op, "dim", 0)) % len(operands[0].shape)
+        given = getattr(op, name)
+        sizes = given if isinstance(given, tuple) else (given,)
+        row.numbers = [
+            Number(name, (i,) if isinstance(given, tuple) else WHOLE, _in(0, axis), n)
+            for i, n in enumerate(sizes)
+            if n > 0
+        ]
+    return row
+
+
+def _tiled(op: Any, operands: Types, results: Types) -> Row:
+    row = Row(by_rule=False)
+    ahead = len(op.multiples) - len(operands[0].shape)
+    for entry, times in enumerate(op.multiples):
+        own = operands[0].shape[entry - ahead] if entry >= ahead else 1
+        if own == 1:
+            row.numbers.append(Number("multiples", (entry,), _out(entry), times))
+        else:
+            row.same.append((_in(0, entry - ahead), _out(entry)))
+    return row
+
+
+def _rows_of(op: Any, operands: Types, results: Types) -> Row:
+    return Row(_whole(op, _in(0, op.axis % len(operands[0].shape)), "offset", "total"))
+
+
+def _row_sums(op: Any, operands: Types, results: Types) -> Row:
+    return Row(_whole(op, _out(op.axis % len(results[0].shape)), "size", "offset", "total"))
+
+
+def _segments(op: Any, operands: Types, results: Types) -> Row:
+    return Row(_whole(op, _out(0), "num_segments", "offset"))
+
+
+def _lookup(op: Any, operands: Types, results: Types) -> Row:
+    return Row(_whole(op, _in(0, 0), "offset"))
+
+
+def _elements(op: Any, operands: Types, results: Types) -> Row:
+    return Row(_whole(op, _in(0, op.dim % len(operands[0].shape)), "offset", "total"))
+
+
+def _elements_grad(op: Any, operands: Types, results: Types) -> Row:
+    return Row(_whole(op, _out(op.dim % len(results[0].shape)), "size", "offset", "total"))
+
+
+def _one_hot(op: Any, operands: Types, results: Types) -> Row:
+    return Row(_whole(op, _out(op.axis % len(results[0].shape)), "depth", "offset", "classes"))
+
+
+def _places(op: Any, operands: Types, results: Types) -> Row:
+    if op.delta != 1 or not all(isinstance(n, int) for n in (op.start, op.limit)):
+        return Row(frozen=_outs(results))
+    return Row([n for n in _whole(op, _out(0), "start", "limit", "first", "count") if n.value > 0])
+
+
+def _eye(op: Any, operands: Types, results: Types) -> Row:
+    row = Row([*_whole(op, _out(0), "n"), *_whole(op, _out(1), "m")])
+    if op.k:
+        row.same.append((_out(0), _out(1)))
+        row.numbers += _whole(op, _out(0), "k")
+    return row
+
+
+def _triangle(op: Any, operands: Types, results: Types) -> Row:
+    if op.diagonal in (-1, 0, 1):
+        return Row()
+    last = len(operands[0].shape) - 1
+    return Row(_whole(op, _in(0, last), "diagonal"), same=[(_in(0, last - 1), _in(0, last))])
+
+
+def _dropped(op: Any, operands: Types, results: Types) -> Row:
+    dims = _outs(results)
+    if op.rows or (op.shape and len(op.shape) != len(dims)):
+        return Row(frozen=dims)
+    return Row([n for name in ("shape", "begin", "local") if getattr(op, name) for n in _shape(op, name, dims)])
+
+
+def _rotary(op: Any, operands: Types, results: Types) -> Row:
+    return Row(halves=[_in(0, len(operands[0].shape) - 1)])
+
+
+def _attention(op: Any, operands: Types, results: Types) -> Row:
+    places = {"BNSD": (0, 1, 2), "BSND": (0, 2, 1)}.get(op.input_layout)
+    longest = max(n for t in operands[:2] for n in t.shape)
+    limited = any(0 < n < longest for n in (op.pre_tokens, op.next_tokens))
+    if places is None or op.packed or op.rows or limited or op.sparse_mode not in (0, 1, 2, 3):
+        return Row(frozen=[_in(i, d) for i, t in enumerate(operands) for d in range(len(t.shape))])
+    batch, heads, queries = (_in(0, d) for d in places)
+    keys = _in(1, places[2])
+    row = Row([*_whole(op, heads, "head_num"), *_whole(op, queries, "first_query", "all_queries")])
+    for name in ("shape", "begin", "local"):
+        if getattr(op, name):
+            row.numbers += _shape(op, name, (batch, heads, queries, keys))
+    return row
+
+
+def _pasted(op: Any, operands: Types, results: Types) -> Row:
+    same = [(_in(i, d), _out(d)) for i, t in enumerate(operands) for d in range(len(t.shape))]
+    places = [
+        Number("begins", (i, d), _out(d), n) for i, begin in enumerate(op.begins) for d, n in enumerate(begin)
+    ]
+    return Row([*_shape(op, "shape", _outs(results)), *places], same, by_rule=False)
+
+
+def _exchanged(op: Any, operands: Types, results: Types) -> Row:
+    numbers = [
+        Number("recv_shapes", (i, d), _out(d, i), n) for i, s in enumerate(op.recv_shapes) for d, n in enumerate(s)
+    ]
+    if op.send_shapes:
+        numbers += [
+            Number("send_shapes", (i, d), _in(i, d), n) for i, s in enumerate(op.send_shapes) for d, n in enumerate(s)
+        ]
+    return Row(numbers, by_rule=False)
+
+
+ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
+    Reshape: _made,
+    BroadcastTo: _made,
+    Fill: _made,
+    FillV2: _made,
+    Zeros: _made,
+    Ones: _made,
+    ReceiveFromStage: _made,
+    Receive: _made,
+    PasteSlices: _pasted,
+    NeighborExchange: _exchanged,
+    StridedSlice: _slice_of,
+    StridedSliceGrad: _slice_grad,
+    Slice: _part,
+    Concat: _joined,
+    Stack: _stacked,
+    Split: _split,
+    SplitV: _split,
+    SplitWithSize: _split,
+    SplitTensor: _split,
+    Tile: _tiled,
+    Gather: _rows_of,
+    GatherGrad: _row_sums,
+    UnsortedSegmentSum: _segments,
+    EmbeddingLookup: _lookup,
+    GatherD: _elements,
+    GatherDGrad: _elements_grad,
+    OneHot: _one_hot,
+    Range: _places,
+    Eye: _eye,
+    Tril: _triangle,
+    Triu: _triangle,
+    Dropout: _dropped,
+    RotaryPositionEmbedding: _rotary,
+    FlashAttentionScore: _attention,
+    FlashAttentionScoreGrad: _attention,
+}
+
+
+def row_of(op: Op, operands: Types, results: Types) -> Row:
+    """What is said of an operator with operands and results of these types."""
+    made = next((ROWS[base] for base in type(op).__mro__ if base in ROWS), None)
+    if made is not None:
+        return made(op, operands, results)
+    if not any(_is_number(getattr(op, f.name)) for f in fields(op) if f.name not in NO_SIZES):  # type: ignore[arg-type]  # operators are dataclasses
+        return Row()
+    return Row(frozen=list(_all(operands, results)))
+
+
+def _all(operands: Types, results: Types) -> Iterator[Dim]:
+    yield from (_in(i, d) for i, t in enumerate(operands) for d in range(len(t.shape)))
+    yield from (_out(d, i) for i, t in enumerate(results) for d in range(len(t.shape)))
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_is_number, value))
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def resized(op: Any, numbers: Sequence[Number], divisor: Callable[[Dim], int]) -> Any:
+    """The operator with its numbers for dimensions that are divided. Raises ValueError where one does not divide."""
+    changed: dict[str, Any] = {}
+    for number in numbers:
+        by = divisor(number.along)
+        if by == 1 and not number.last:
+            continue
+        if number.value % by:
+            raise ValueError(f"{op.name}: {number.field} {number.value} does not divide by {by}")
+        value = number.value // by - number.last
+        changed[number.field] = _replaced(changed.get(number.field, getattr(op, number.field)), number.entry, value)
+    return replace(op, **changed) if changed else op
+
+
+def _replaced(given: Any, entry: tuple[int, ...], value: int) -> Any:
+    if not entry:
+        return value
+    first, *rest = entry
+    return (*given[:first], _replaced(given[first], tuple(rest), value), *given[first + 1 :])

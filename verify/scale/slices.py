@@ -1,0 +1,68 @@
+"""Slices of global arrays for all ranks of a kind at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.layout import Layout
+from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.spread import narrowed
+
+Array = Any
+
+
+class Slices:
+    """The slices that the ranks of a kind hold of global arrays, by layout; what is equal for many arrays is found
+    once."""
+
+    def __init__(self, kind: RankKind) -> None:
+        self.kind = kind
+        self._places: dict[Layout, tuple[Array, list[tuple[int, ...]]]] = {}
+
+    def of(self, array: Array, layout: Layout | None) -> Array:
+        """The slices, with leading dimensions of size 1 where they are the same."""
+        depth = self.kind.depth
+        if layout is None or not any(layout.dims):
+            return np.array(array).reshape((1,) * depth + np.shape(array))
+        which, places = self._found(layout)
+        local = layout.local_shape(array.shape)
+        parts = [
+            array[tuple(slice(i * n, (i + 1) * n) for i, n in zip(place, local, strict=True))] for place in places
+        ]
+        return np.array(np.stack(parts)[which])
+
+    def _found(self, layout: Layout) -> tuple[Array, list[tuple[int, ...]]]:
+        """(for every place in the mesh, of size 1 where it does not matter, the number of its slice, the slices)."""
+        if layout not in self._places:
+            known: dict[tuple[int, ...], int] = {}
+            numbers = [known.setdefault(layout.slice_index(rank), len(known)) for rank in self.kind.ranks]
+            which = narrowed(np.array(numbers).reshape(self.kind.mesh), self.kind.depth)
+            self._places[layout] = which, list(known)
+        return self._places[layout]
+
+
+def partial_sum(array: Array, layout: Layout, kind: RankKind) -> Array | None:
+    """What ranks have whose values are parts of a sum, added up over the ranks that belong together; None where these
+    are not all of the kind, or lie in no dimensions of its mesh."""
+    from mspc.verify.scale.kinds import axes_of_groups
+
+    groups = [layout.group(layout.partial, rank) for rank in _own(kind.ranks, layout)]
+    base = kind.ranks[0] - kind.ranks[0] % layout.ranks
+    moved = [tuple(rank + base for rank in group) for group in groups]
+    axes = axes_of_groups(kind, moved)
+    if axes is None:
+        return None
+    full = [kind.mesh[a] if a in axes else array.shape[a] for a in range(kind.depth)]
+    wide = np.broadcast_to(array, (*full, *array.shape[kind.depth :]))
+    how: Any = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+    if layout.reduction not in how:
+        return None
+    found = how[layout.reduction].reduce(wide, axes, keepdims=True)
+    return found / layout.size_of(layout.partial) if layout.reduction == "mean" else found
+
+
+def _own(ranks: Sequence[int], layout: Layout) -> list[int]:
+    return [rank % layout.ranks for rank in ranks]

@@ -1,0 +1,235 @@
+"""Makes programs of small sizes: the same nodes, numbers replaced, in Float64.
+
+The programs of one device and of all kinds of ranks get their divisors together (`sizes.py`), so that a slice is the
+same slice of the same tensor. Where an operator does not take the small sizes, or gives a type of another shape than
+divided, its dimensions keep their sizes, and all is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.types import TensorType, Type
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import NeighborExchange
+from mspc.ops.collective.stage_messages import ReceiveFromStage
+from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGetItems
+from mspc.ops.fused.body import BodyLine, line_of
+from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
+from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.op import Op
+from mspc.verify.float64_graph import wide_op, wide_type
+from mspc.verify.scale.apart import made_apart
+from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.resizing import Dim, resized, row_of
+from mspc.verify.scale.sizes import Dims, Sizing
+
+
+class Unfit(Exception):
+    """Something does not take its small sizes. values: those whose dimensions have to keep theirs."""
+
+    def __init__(self, values: Sequence[Value], reason: str) -> None:
+        super().__init__(reason)
+        self.values, self.reason = values, reason
+
+
+class Resized:
+    """Small programs of one sizing."""
+
+    def __init__(self, sizing: Sizing) -> None:
+        self.sizing = sizing
+        self._graphs: dict[Graph, Graph] = {}
+        self._of: dict[Value, Value] = {}
+        self.ops: dict[int, tuple[Any, ...]] = {}
+        self.constants: dict[int, tuple[Constant, ...]] = {}
+
+    def kind(self, kind: RankKind) -> RankKind:
+        """A kind with small programs. Raises Unfit."""
+        self.ops, self.constants = {}, {}
+        graph = self.graph(kind.graph, kind)
+        return RankKind(kind.ranks, graph, dict(self.ops), dict(self.constants), kind.mesh)
+
+    def graph(self, graph: Graph, kind: RankKind | None = None) -> Graph:
+        """The small program of a graph. Raises Unfit."""
+        if graph in self._graphs:
+            return self._graphs[graph]
+        made = self._graphs[graph] = Graph(graph.name)
+        made.attrs, made.returns_tuple = dict(graph.attrs), graph.returns_tuple
+        for parameter in graph.parameters:
+            own = Parameter(
+                parameter.name, self.sizing.type(parameter), parameter.kind, parameter.trainable, parameter.layout,
+                None if parameter.global_type is None else self._global(parameter),
+            )  # fmt: skip
+            own.attrs = dict(parameter.attrs)
+            self._of[parameter] = own
+            made.parameters.append(own)
+        for node in graph.nodes:
+            made.nodes.append(self._node(node, kind))
+        made.results = [self._value(v, kind) for v in graph.results]
+        return made
+
+    def _global(self, parameter: Parameter) -> Type:
+        tensor = parameter.global_type
+        assert isinstance(tensor, TensorType)
+        try:
+            shape = self.sizing.shape(tensor, self.sizing.dims(parameter)[0])
+        except ValueError as error:
+            raise Unfit([parameter], str(error)) from error
+        return wide_type(TensorType(tensor.dtype, shape))
+
+    def _value(self, value: Value, kind: RankKind | None) -> Value:
+        if not isinstance(value, Constant):
+            return self._of[value]
+        if value not in self._of:
+            made = self._of[value] = self._constant(value, value)
+            own = kind.constants.get(id(value)) if kind is not None else None
+            if own is not None:
+                self.constants[id(made)] = tuple(self._constant(c, value) for c in own)
+        else:
+            made = self._of[value]
+            own = kind.constants.get(id(value)) if kind is not None else None
+            if own is not None and id(made) not in self.constants:
+                self.constants[id(made)] = tuple(self._constant(c, value) for c in own)
+        return made
+
+    def _constant(self, value: Constant, of: Constant) -> Constant:
+        array = thinned(value.value, self.sizing.shape(value.tensor_type, self.sizing.dims(of)[0]))
+        dtype = wide_type(value.tensor_type)
+        assert isinstance(dtype, TensorType)
+        return Constant(array, dtype.dtype)
+
+    def _node(self, node: Node, kind: RankKind | None) -> Node:
+        inputs = [self._value(v, kind) for v in node.inputs]
+        try:
+            wanted = self.sizing.type(node)
+            op = self._op(node, node.op)
+            made = Node(op, inputs, wanted, node.name, node.instance, node.scope, node.frames, node.phase)
+            made.regions = tuple(self.graph(region, kind) for region in node.regions)
+            self._check(node, made)
+            own = kind.ops.get(id(node.op)) if kind is not None else None
+            if own is not None:
+                known: dict[Any, Any] = {}
+                for each in own:
+                    if each not in known:
+                        known[each] = self._op(node, each)
+                # An operator that several nodes share has its numbers by each of them.
+                made.op = op = _apart(op)
+                self.ops[id(op)] = tuple(known[each] for each in own)
+        except (ValueError, MspcError, AssertionError, TypeError, IndexError) as error:
+            reason = error.message if isinstance(error, MspcError) else str(error)
+            raise Unfit([*node.inputs, node], f"{node.label}: {reason}") from error
+        made.attrs = dict(node.attrs)
+        self._of[node] = made
+        return made
+
+    def _op(self, node: Node, op: Any) -> Any:
+        if node.regions or (isinstance(op, Collective) and not isinstance(op, ReceiveFromStage | NeighborExchange)):
+            return wide_op(op)
+        types = [t for v in node.inputs for t in element_types(v.type)]
+        operands = [d for v in node.inputs for d in self.sizing.dims(v)]
+        if isinstance(op, FusedElementwise):
+            return self._resized_lines(node, op, types, operands)
+        return self._resized(op, types, operands, list(element_types(node.type)), self.sizing.dims(node))
+
+    def _resized(
+        self, op: Any, types: Sequence[TensorType], operands: Dims, results: Sequence[TensorType], made: Dims
+    ) -> Any:
+        if isinstance(op, FusedUpdate | GroupedUpdate):
+            return _wide_lines(op)
+        if isinstance(op, STRUCTURAL):
+            return op
+        row = row_of(op, types, results)
+
+        def divisor(dim: Dim) -> int:
+            return self.sizing.divisor((made if dim.of_result else operands)[dim.tensor][dim.dimension])
+
+        return wide_op(resized(op, row.numbers, divisor))
+
+    def _resized_lines(
+        self, node: Node, op: FusedElementwise, types: Sequence[TensorType], operands: Dims
+    ) -> FusedElementwise:
+        steps, found = steps_of(op), step_types(op, types)
+        dims = self.sizing.line_dims(node)
+        lines: list[BodyLine] = []
+        for number, step in enumerate(steps):
+            given = [(types if k == "x" else found)[i] for k, i in step.operands]
+            read = [(operands if k == "x" else dims)[i] for k, i in step.operands]
+            own = self._resized(step.op, given, read, [found[number]], [dims[number]])
+            lines.append(BodyLine(own, step.operands))
+        return FusedElementwise.of(lines, op.returns)
+
+    def _check(self, node: Node, made: Node) -> None:
+        op: Any = made.op
+        if made.regions:
+            inferred = op.results_of(made.regions, [v.type for v in made.inputs])
+        else:
+            inferred = _inferred(op, tuple(v.type for v in made.inputs))
+        got, wanted = element_types(inferred), element_types(made.type)
+        if [t.shape for t in got] != [t.shape for t in wanted]:
+            raise ValueError(f"gives {inferred}, not {made.type}")
+
+
+STRUCTURAL = (TupleGetItem, TupleGetItems, MakeTuple, Depend, MakeStack)
+
+
+@lru_cache(maxsize=65536)
+def _inferred(op: Op, types: tuple[Any, ...]) -> Type:
+    return op.infer(*types)
+
+
+def _wide_lines(op: FusedUpdate | GroupedUpdate) -> Op:
+    """An update of lines, with these in Float64."""
+    if isinstance(op, FusedUpdate):
+        return replace(op, body=tuple(line_of(wide_op(step.op), step.operands) for step in op.lines()))
+    member = op.member
+    wide = _wide_lines(member) if isinstance(member, FusedUpdate) else wide_op(member)
+    return replace(op, update=line_of(wide, ()))
+
+
+def _apart(op: Any) -> Any:
+    """An operator that is equal, and another object."""
+    return replace(op)
+
+
+def thinned(array: Any, shape: Sequence[int]) -> Any:
+    """As many elements of an array as a small tensor has, evenly spread over it."""
+    steps = [n // small for n, small in zip(np.shape(array), shape, strict=True)]
+    return np.array(np.asarray(array)[tuple(slice(None, None, step) for step in steps)], order="C")
+
+
+def small_programs(one: Graph, kinds: Sequence[RankKind]) -> tuple[Graph, list[RankKind], Sizing]:
+    """The small programs of one device and of all kinds of ranks.
+
+    Raises:
+        Unfit: a program does not take Float64 even at its own sizes.
+    """
+    for graph in (one, *(kind.graph for kind in kinds)):
+        made_apart(graph)
+    sizing = Sizing()
+    sizing.add(one)
+    for kind in kinds:
+        sizing.add(kind.graph, kind)
+        sizing.same_results(one, kind.graph)
+        sizing.tie(one, kind.graph)
+    while True:
+        sizing.resolve()
+        made = Resized(sizing)
+        try:
+            return made.graph(one), [made.kind(kind) for kind in kinds], sizing
+        except Unfit as error:
+            before = len(sizing.divisors.frozen)
+            for value in error.values:
+                for dims in sizing.dims(value):
+                    for dim in dims:
+                        sizing.divisors.freeze(dim)
+            if len(sizing.divisors.frozen) == before:
+                raise
