@@ -12,6 +12,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
@@ -20,9 +21,11 @@ from mspc.ops.nn.attention_base import COMPRESSED, ENDS, KEY_SHIFT, OPTIONAL, At
 from mspc.ops.nn.attention_kernel import backward, by_head, forward, four_dimensions, shift_gradient
 from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch_shift_gradient
 from mspc.ops.nn.attention_order import ByLayout
+from mspc.ops.nn.attention_ring import ring_bytes
+from mspc.ops.nn.context_attention import context_backward, context_forward
 from mspc.ops.nn.packed_attention import packed
 from mspc.ops.nn.ring_attention import REQUESTS, keys_gathered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RequestedSharding, Sample, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, Sample, sample
 
 Gradients = Sequence[Value | None]
 
@@ -131,6 +134,12 @@ class FlashAttentionScore(AttentionOp):
         ins = ", ".join(texts[name] for name in ("query", "key", "value", *self.optional))
         return f"{ins} -> {texts['statistics']}, {texts['statistics']}, 1, {texts['out']}"
 
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        return context_forward(b, self, placement, inputs)
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        return ring_bytes(self, types, layouts, 1)
+
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
         assert isinstance(inferred, TupleType)
@@ -211,6 +220,12 @@ class FlashAttentionScoreGrad(AttentionOp):
     by_layout = ByLayout((0, 1, 2, 3, -1), (0, 1, 2))
     products = 5
 
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        return context_backward(b, self, placement, inputs)
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        return ring_bytes(self, types, layouts, 2)
+
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
         return types[0] if self.packed else inferred
@@ -229,6 +244,8 @@ class FlashAttentionScoreGrad(AttentionOp):
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         views = self.views(shape, inputs[:4], (n, m, m, n))
+        if self.all_keys:
+            views += self.views(shape, inputs[-1:], (n,))
         backward(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-2], self.views(shape, out, (n, m, m)))
         return out
 
@@ -241,7 +258,7 @@ class FlashAttentionScoreGrad(AttentionOp):
         n, m = shape.heads, shape.key_heads
         attention = self.attention(inputs, inputs[-2], (n, m, m, n))
         result = by_head(inputs[-1], self.input_layout, n)
-        return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)))
+        return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)), self.all_keys == 0)
 
     samples = (
         _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), (4, 4, 16), (4, 8, 4, 1), (4, 4, 16), head_num=8),

@@ -45,6 +45,12 @@ def text_of_scores(shape: tuple[int, ...], heads: str) -> str:
     return " ".join("1" if n == 1 else side for n, side in zip(shape, sides, strict=True))
 
 
+def in_slices(text: str, count: int, keys: bool = True) -> str:
+    """A rule's text of a tensor with both sequences in so many slices; keys: whether its keys are, too."""
+    slices = {"s": f"(c={count} s!)", "t!": f"(c={count} t!)" if keys else "a!"}
+    return " ".join(slices.get(word, word) for word in text.split(" "))
+
+
 class AttentionOp(Op, abstract=True):
     """Attributes, sizes and rules that the operator and its gradients share.
 
@@ -55,8 +61,9 @@ class AttentionOp(Op, abstract=True):
     are one operand in `input_layout`, the heads of query followed by so many of key and as many of value; so is their
     gradient. first_query, all_queries: where they are not 0, the queries are a rank's slice of so many, from that place
     on. key_shift among the optional operands: [batch or 1, heads or 1, 1, keys], of whatever floating-point type, which
-    is added to the scores, too, and has no gradient. Only a rank's own graph has these forms. The other fields are
-    MindSpore's.
+    is added to the scores, too, and has no gradient. first_key, all_keys: the same of keys; a rank combines then what
+    several slices of keys give its queries. Only a rank's own graph has these forms. context: where it is not 0, both
+    sequences may be sharded alike, into so many slices at most (`context_attention`). The other fields are MindSpore's.
     """
 
     head_num: int
@@ -71,6 +78,9 @@ class AttentionOp(Op, abstract=True):
     packed: int = 0
     first_query: int = 0
     all_queries: int = 0
+    first_key: int = 0
+    all_keys: int = 0
+    context: int = 0
     Seed0: int = 0
     Seed1: int = 0
     shape: tuple[int, ...] = ()
@@ -79,7 +89,8 @@ class AttentionOp(Op, abstract=True):
     rows: tuple[int, ...] = ()
     omitted = (
         "keep_prob", "scale_value", "pre_tokens", "next_tokens", "inner_precise", "input_layout", "sparse_mode",
-        "optional", "packed", "first_query", "all_queries", "Seed0", "Seed1", "shape", "begin", "local", "rows",
+        "optional", "packed", "first_query", "all_queries", "first_key", "all_keys", "context", "Seed0", "Seed1",
+        "shape", "begin", "local", "rows",
     )  # fmt: skip
     work = "attention"
     by_layout: ClassVar[ByLayout] = ByLayout((0, 1, 2), (3,))
@@ -212,8 +223,9 @@ class AttentionOp(Op, abstract=True):
         above = self.sparse_mode in (2, 3) or (windowed and self.next_tokens < UNLIMITED)
         if not below and not above:
             return None, None  # so that nobody asks for the first query, by which ranks differ (`ir.varying`)
-        offset = shape.keys - (self.all_queries or shape.queries) if self.sparse_mode in (3, 4) else 0
-        offset += self.first_query
+        lengths = self.all_keys or shape.keys, self.all_queries or shape.queries
+        offset = lengths[0] - lengths[1] if self.sparse_mode in (3, 4) else 0
+        offset += self.first_query - self.first_key
         next_tokens = self.next_tokens if windowed else 0
         return offset - self.pre_tokens if below else None, offset + next_tokens if above else None
 
@@ -240,7 +252,11 @@ class AttentionOp(Op, abstract=True):
             "BNSD": (f"b {heads} s d!", f"b {m} t! d!", f"b {m} t! e!"),
             "BSND": (f"b s {heads} d!", f"b t! {m} d!", f"b t! {m} e!"),
         }[self.input_layout]
+        if self.context:
+            q, k, v = (in_slices(text, self.context) for text in (q, k, v))
         texts = {"query": q, "key": k, "value": v, "out": q.replace("d!", "e!"), "statistics": f"b {heads} s 1"}
+        if self.context:
+            texts["statistics"] = in_slices(texts["statistics"], self.context)
         for name, operand in self.named(types).items():
             if name in ENDS:
                 if len(operand.shape) != 1:
@@ -252,6 +268,8 @@ class AttentionOp(Op, abstract=True):
             if name == KEY_SHIFT and operand.rank > 1 and operand.shape[-2] > 1:
                 raise MspcError(f"{self.name}: {name} has shape {operand.shape}, which differs from query to query")
             texts[name] = text_of_scores(operand.shape, heads)
+            if self.context:
+                texts[name] = in_slices(texts[name], self.context, keys=False)
         texts["heads"] = heads
         return texts
 
@@ -289,7 +307,8 @@ class AttentionOp(Op, abstract=True):
         given = self.named(operands)
         shift, keep_mask, mask = (four_dimensions(given.get(name)) for name in OPTIONAL)
         if ENDS[0] in given:
-            apart = documents_apart(be.xp, shape, self.first_query, [given[name] for name in ENDS])
+            places = self.first_query, self.first_key
+            apart = documents_apart(be.xp, shape, places, [given[name] for name in ENDS])
             mask = apart if mask is None else (mask != 0) | apart
         step = number_of_run(be)
         draws = None
@@ -297,14 +316,18 @@ class AttentionOp(Op, abstract=True):
             local = self.local or shape.weights
             begin = self.begin or (0,) * len(local)
             draws = Draws((self.Seed0, self.Seed1), self.keep_prob, self.shape or shape.weights, begin, local)
+            if self.all_keys:
+                rows = draws.keep_mask(be.xp, step, 0, math.prod(shape.weights[:-1]))
+                here = slice(self.first_key, self.first_key + shape.keys)
+                draws, keep_mask = None, rows[:, here].reshape(shape.weights)
         key_shift = four_dimensions(given.get(KEY_SHIFT))
         return Scores(self.scale_value, shift, mask, low, high, keep_mask, self.keep_prob, draws, step, key_shift)
 
     @property
     def by_arrays(self) -> bool:
-        """Whether weights are dropped by a mask or documents are separate, which no kernel of a GPU does: they are
-        computed array by array there."""
-        return "drop_mask" in self.optional or ENDS[0] in self.optional
+        """Whether weights are dropped by a mask or documents are separate, which no kernel of a GPU does, or weights of
+        a slice of the keys are dropped: they are computed array by array there."""
+        return "drop_mask" in self.optional or ENDS[0] in self.optional or (self.draws_by_place and self.all_keys > 0)
 
     def shape_of(self, operands: Sequence[Any]) -> Shape:
         return self.sizes([TensorType(FLOAT32, tuple(x.shape)) for x in operands[:3]])
