@@ -23,8 +23,9 @@ from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch
 from mspc.ops.nn.attention_order import ByLayout
 from mspc.ops.nn.attention_ring import ring_bytes
 from mspc.ops.nn.context_attention import context_backward, context_forward
+from mspc.ops.nn.context_choice import DEGREE, RING, in_context, shards_sequence
+from mspc.ops.nn.gathered_keys import keys_gathered
 from mspc.ops.nn.packed_attention import packed
-from mspc.ops.nn.ring_attention import REQUESTS, keys_gathered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, Sample, sample
 
 Gradients = Sequence[Value | None]
@@ -73,12 +74,13 @@ class FlashAttentionScore(AttentionOp):
 
     Operands of Float16 and BFloat16 are summed in Float32.
 
-    With the attribute `enable_ring_attention` or `enable_flash_sp` a strategy may shard the sequence of key and value,
-    too; see ring_attention.
+    A strategy may shard the sequence of query, key and value alike; see context_choice. The attributes
+    `enable_ring_attention` and `enable_flash_sp` ask for a ring then, `ulysses_degree` says how many ranks exchange
+    heads. With real_shift keys and values are gathered; see gathered_keys.
     """
 
     first_optional = 3
-    requests = REQUESTS
+    requests = (*RING, DEGREE)
 
     def call(
         self, query: Any, key: Any, value: Any, real_shift: Any = None, drop_mask: Any = None, padding_mask: Any = None,
@@ -119,11 +121,18 @@ class FlashAttentionScore(AttentionOp):
                 raise MspcError(f"{self.name}: {name} must be None; it is not built")
 
     def asks(self, asked: RequestedSharding, ranks: int) -> bool:
-        return super().asks(asked, ranks) or any(isinstance(entry, NamedLayout) for entry in asked.in_strategy or ())
+        given = asked.in_strategy or ()
+        named = any(isinstance(entry, NamedLayout) for entry in given)
+        return super().asks(asked, ranks) or named or shards_sequence(self.input_layout, given)
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        if self.context:
+            return None
+        results = in_context(b, self, asked, inputs)
+        if results is not None:
+            return results
         found = keys_gathered(
-            b, self, self.input_layout, asked, inputs, sequence=any(asked.attrs.get(name) for name in REQUESTS),
+            b, self, self.input_layout, asked, inputs, sequence=shards_sequence(self.input_layout, asked.in_strategy),
             key_heads=self.shape_of(inputs).key_heads,
         )  # fmt: skip
         return None if found is None else [b.emit(TupleGetItem(i), found) for i in range(4)]

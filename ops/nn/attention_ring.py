@@ -20,6 +20,8 @@ from mspc.sharding.groups import group_name
 
 SEQUENCE = {"BSH": 1, "BNSD": 2, "BSND": 1, "SBH": 0}
 """The dimension of the sequence, by layout."""
+HEADS = {"BSH": 2, "BNSD": 1, "BSND": 2, "SBH": 2}
+"""The dimension of the heads."""
 Part = tuple[int, int]
 """A part of a slice of the keys: (which, of how many)."""
 WHOLE, FIRST, SECOND = (0, 1), (0, 2), (1, 2)
