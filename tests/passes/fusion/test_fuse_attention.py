@@ -352,7 +352,8 @@ def value_for_all_batches(w: Written) -> Graph:
 @pytest.mark.parametrize(
     "write",
     [
-        several_strategies, several_layouts, layouts_and_tuples, out_strategy, scores_are_read_twice, weights_are_a_result,
+        several_strategies, several_layouts, layouts_and_tuples, out_strategy, scores_are_read_twice,
+        weights_are_a_result,
         dropped_by_channel, the_mask_of_what_is_dropped_is_read, rows_without_a_key_drop_some_of_equal_weights,
         scaled_behind_the_mask, lightly_filled, filled_then_scaled, softmax_over_queries,
         softmax_over_heads, scaled_to_nothing, scaled_without_end, scaled_by_a_tensor, other_parts_recomputed,
