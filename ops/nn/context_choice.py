@@ -56,10 +56,10 @@ def shards_sequence(layout: str, given: Sequence[Any] | None) -> bool:
         return False
     at = SEQUENCE[layout]
     entries = [entry.axes if isinstance(entry, NamedLayout) else entry for entry in given[:3]]
+    counts = [entry.strategy if isinstance(entry, NamedLayout) else entry for entry in given[:3]]
     if any(not isinstance(entry, tuple) or len(entry) <= at for entry in entries):
         return False
-    found = {entry[at] for entry in entries}
-    return len(found) == 1 and found not in ({1}, {()})
+    return len({entry[at] for entry in entries}) == 1 and counts[0][at] != 1
 
 
 def in_context(b: Builder, op: AttentionOp, asked: RequestedSharding, inputs: Sequence[Value]) -> list[Value] | None:
@@ -143,13 +143,13 @@ def _degree(op: AttentionOp, asked: RequestedSharding, inputs: Sequence[Value], 
     row = shape.depth + shape.value_depth
 
     def sent(degree: int) -> float:
-        """Elements that a rank sends forward in the mean, for one place of the batch."""
+        """Elements that a rank sends in the mean forward and for gradients, for one place of the batch."""
         ring = ranks // degree
         all_keys = max(key_heads, degree)
         exchanged = (heads * lengths[0] + all_keys * lengths[1]) * row * (degree - 1) / degree
         keys, queries = all_keys * lengths[1] * row, heads * lengths[0] * row
         pairs = pairs_of(ring, (lengths[0] * degree, lengths[1] * degree), op.window(shape), queries / keys, True)
-        return exchanged + pairs.sent(keys, queries)
+        return 2 * exchanged + 3 * pairs.sent(keys, queries)  # keys go for gradients once more, and theirs come back
 
     return min(legal, key=lambda degree: (sent(degree), -degree))
 
