@@ -256,7 +256,7 @@ class FlashAttentionScoreGrad(AttentionOp):
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         views = self.views(shape, inputs[:4], (n, m, m, n))
-        if self.all_keys or self.context:  # then the sums of rows are not of these keys alone
+        if self.key_slice or self.context:  # then the sums of rows are not of these keys alone
             views += self.views(shape, inputs[-1:], (n,))
         backward(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-2], self.views(shape, out, (n, m, m)))
         return out
@@ -270,7 +270,7 @@ class FlashAttentionScoreGrad(AttentionOp):
         n, m = shape.heads, shape.key_heads
         attention = self.attention(inputs, inputs[-2], (n, m, m, n))
         result = by_head(inputs[-1], self.input_layout, n)
-        return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)), self.all_keys == 0)
+        return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)), not self.key_slice)
 
     samples = (
         _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), (4, 4, 16), (4, 8, 4, 1), (4, 4, 16), head_num=8),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
-from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dtype_of
+from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, Type
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.cuda.attention import Attention
 from mspc.ops.device import Array
@@ -25,7 +25,8 @@ from mspc.ops.nn.attention_kernel import (
     split_heads,
 )
 from mspc.ops.nn.attention_order import ByLayout, orders_by_place
-from mspc.ops.op import ArrayBackend, Op, Placement
+from mspc.ops.nn.filled import FilledOp
+from mspc.ops.op import Op, Placement
 from mspc.ops.random.words import number_of_run
 
 LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
@@ -51,7 +52,7 @@ def in_slices(text: str, count: int, keys: bool = True) -> str:
     return " ".join(slices.get(word, word) for word in text.split(" "))
 
 
-class AttentionOp(Op, abstract=True):
+class AttentionOp(FilledOp, abstract=True):
     """Attributes, sizes and rules that the operator and its gradients share.
 
     Seed0, Seed1: of the draws by which weights are dropped, as those of `Dropout`, where keep_prob is below 1 and there
@@ -61,9 +62,10 @@ class AttentionOp(Op, abstract=True):
     are one operand in `input_layout`, the heads of query followed by so many of key and as many of value; so is their
     gradient. first_query, all_queries: where they are not 0, the queries are a rank's slice of so many, from that place
     on. key_shift among the optional operands: [batch or 1, heads or 1, 1, keys], of whatever floating-point type, which
-    is added to the scores, too, and has no gradient. first_key, all_keys: the same of keys; a rank combines then what
-    several slices of keys give its queries. Only a rank's own graph has these forms. context: where it is not 0, both
-    sequences may be sharded alike, into so many slices at most (`context_attention`). The other fields are MindSpore's.
+    is added to the scores, too, and has no gradient. key_slice: where it is not (), the keys are a slice, from the
+    first number on of as many as the second says; what several of them give is joined. Only a rank's own graph has
+    these forms. context: where it is not 0, both sequences may be sharded alike, into so many slices at most
+    (`context_attention`). The other fields are MindSpore's.
     """
 
     head_num: int
@@ -78,8 +80,7 @@ class AttentionOp(Op, abstract=True):
     packed: int = 0
     first_query: int = 0
     all_queries: int = 0
-    first_key: int = 0
-    all_keys: int = 0
+    key_slice: tuple[int, ...] = ()
     context: int = 0
     Seed0: int = 0
     Seed1: int = 0
@@ -89,8 +90,8 @@ class AttentionOp(Op, abstract=True):
     rows: tuple[int, ...] = ()
     omitted = (
         "keep_prob", "scale_value", "pre_tokens", "next_tokens", "inner_precise", "input_layout", "sparse_mode",
-        "optional", "packed", "first_query", "all_queries", "first_key", "all_keys", "context", "Seed0", "Seed1",
-        "shape", "begin", "local", "rows",
+        "optional", "packed", "first_query", "all_queries", "key_slice", "context", "Seed0", "Seed1", "shape", "begin",
+        "local", "rows",
     )  # fmt: skip
     work = "attention"
     by_layout: ClassVar[ByLayout] = ByLayout((0, 1, 2), (3,))
@@ -223,9 +224,9 @@ class AttentionOp(Op, abstract=True):
         above = self.sparse_mode in (2, 3) or (windowed and self.next_tokens < UNLIMITED)
         if not below and not above:
             return None, None  # so that nobody asks for the first query, by which ranks differ (`ir.varying`)
-        lengths = self.all_keys or shape.keys, self.all_queries or shape.queries
-        offset = lengths[0] - lengths[1] if self.sparse_mode in (3, 4) else 0
-        offset += self.first_query - self.first_key
+        first_key, keys = self.key_slice or (0, shape.keys)
+        offset = keys - (self.all_queries or shape.queries) if self.sparse_mode in (3, 4) else 0
+        offset += self.first_query - first_key
         next_tokens = self.next_tokens if windowed else 0
         return offset - self.pre_tokens if below else None, offset + next_tokens if above else None
 
@@ -307,7 +308,7 @@ class AttentionOp(Op, abstract=True):
         given = self.named(operands)
         shift, keep_mask, mask = (four_dimensions(given.get(name)) for name in OPTIONAL)
         if ENDS[0] in given:
-            places = self.first_query, self.first_key
+            places = self.first_query, self.key_slice[0] if self.key_slice else 0
             apart = documents_apart(be.xp, shape, places, [given[name] for name in ENDS])
             mask = apart if mask is None else (mask != 0) | apart
         step = number_of_run(be)
@@ -316,10 +317,10 @@ class AttentionOp(Op, abstract=True):
             local = self.local or shape.weights
             begin = self.begin or (0,) * len(local)
             draws = Draws((self.Seed0, self.Seed1), self.keep_prob, self.shape or shape.weights, begin, local)
-            if self.all_keys:
+            if self.key_slice:
+                first_key, _ = self.key_slice
                 rows = draws.keep_mask(be.xp, step, 0, math.prod(shape.weights[:-1]))
-                here = slice(self.first_key, self.first_key + shape.keys)
-                draws, keep_mask = None, rows[:, here].reshape(shape.weights)
+                draws, keep_mask = None, rows[:, first_key : first_key + shape.keys].reshape(shape.weights)
         key_shift = four_dimensions(given.get(KEY_SHIFT))
         return Scores(self.scale_value, shift, mask, low, high, keep_mask, self.keep_prob, draws, step, key_shift)
 
@@ -327,7 +328,7 @@ class AttentionOp(Op, abstract=True):
     def by_arrays(self) -> bool:
         """Whether weights are dropped by a mask or documents are separate, which no kernel of a GPU does, or weights of
         a slice of the keys are dropped: they are computed array by array there."""
-        return "drop_mask" in self.optional or ENDS[0] in self.optional or (self.draws_by_place and self.all_keys > 0)
+        return "drop_mask" in self.optional or ENDS[0] in self.optional or bool(self.draws_by_place and self.key_slice)
 
     def shape_of(self, operands: Sequence[Any]) -> Shape:
         return self.sizes([TensorType(FLOAT32, tuple(x.shape)) for x in operands[:3]])
@@ -341,30 +342,3 @@ class AttentionOp(Op, abstract=True):
         shape = self.shape_of(operands)
         arrays = [operands[0], operands[1], operands[2], *operands[3 : len(heads)]]
         return Attention(shape, self.scores(shape, operands), self.views(shape, arrays, heads), statistics)
-
-    def allocated(self, be: ArrayBackend, inputs: Sequence[Any]) -> tuple[Any, ...] | Any:
-        """Empty results for these operands."""
-        inferred = self.infer(*[TensorType(dtype_of(x.dtype), tuple(x.shape)) for x in inputs])
-        if isinstance(inferred, TensorType):
-            return be.xp.empty(inferred.shape, inferred.dtype.numpy)
-        assert isinstance(inferred, TupleType)
-        return tuple(be.xp.empty(t.shape, t.dtype.numpy) for t in inferred.elements)
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        def kernel(*inputs: Any) -> Any:
-            return self.fill(be, inputs, self.allocated(be, inputs))
-
-        return kernel
-
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        def into(*inputs: Any, out: Any) -> Any:
-            return self.fill(be, inputs, out)
-
-        return into
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
-    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
-        """Compute the results into `out` and return it."""
-        raise NotImplementedError(self.name)

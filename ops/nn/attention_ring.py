@@ -94,7 +94,7 @@ class Ring:
         ranks = layouts[1].group(ring_axes(op, layouts), placement.rank)
         shape, local = op.sizes(types), op.localize(placement)
         assert isinstance(local, AttentionOp)
-        local = replace(local, all_queries=shape.queries, all_keys=shape.keys, context=0)
+        local = replace(local, all_queries=shape.queries, key_slice=(0, shape.keys), context=0)
         lengths = shape.queries // len(ranks), shape.keys // len(ranks)
         everyone, place = tuple(range(layouts[1].ranks)), ranks.index(placement.rank)
         return Ring(b, local, ranks, place, everyone, ring_pairs(op, types, layouts), lengths, tuple(masks))
@@ -119,7 +119,7 @@ class Ring:
         size = self.lengths[1] // part[1]
         first, key = i * self.lengths[0], j * self.lengths[1] + part[0] * size
         begin = self.op.begin and (*self.op.begin[:2], first, 0)
-        op = replace(self.op, first_query=first, first_key=key, begin=begin)
+        op = replace(self.op, first_query=first, key_slice=(key, self.op.key_slice[1]), begin=begin)
         masks: list[Value] = []
         for name, mask in zip(op.optional, self.masks, strict=True):
             every = name in ENDS or mask.shape[-1] == 1
@@ -142,11 +142,13 @@ class Ring:
 
     def start(self, turn: Round, keys: Sequence[Value], queries: Sequence[Value]) -> tuple[list[Value], list[Value]]:
         """(keys and values that come, what belongs to queries and comes), empty where none do."""
-        sent = [] if turn.goes is None else [self.keys(x, turn.goes) for x in keys]
-        come = [] if turn.comes is None else [self.type_of(x, turn.comes) for x in keys]
+        sent: list[Value] = [] if turn.goes is None else [self.keys(x, turn.goes) for x in keys]
+        come: list[TensorType] = [] if turn.comes is None else [self.type_of(x, turn.comes) for x in keys]
         count = len(come)
-        sent += queries if turn.leaves else []
-        come += [] if turn.arrives is None else [x.tensor_type for x in queries]
+        if turn.leaves:
+            sent += queries
+        if turn.arrives is not None:
+            come += [x.tensor_type for x in queries]
         found = self.exchange(turn.on, sent, turn.back, come, _GO)
         return found[:count], found[count:]
 

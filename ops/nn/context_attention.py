@@ -50,7 +50,9 @@ def context_forward(b: Builder, op: AttentionOp, placement: Placement, inputs: S
             made = work(turn.back, me, turn.arrives, queries[0], [ring.keys(x, turn.arrives) for x in own])
         come = [of_result, of_statistics] if turn.leaves else []
         returned = ring.exchange(turn.back, made, turn.on, come, _RESULTS)
-        for other in (*found, *([returned] if returned else [])):
+        if turn.leaves:
+            found.append(returned)
+        for other in found:
             total = ring.items(b.emit(JoinAttention(op.input_layout), *total, *other), 0, 1)
     ones = b.emit(Fill(of_statistics.dtype, of_statistics.shape, 1.0))
     placeholder = b.emit(Fill(none.dtype, none.shape, 0.0))

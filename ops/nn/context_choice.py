@@ -161,7 +161,8 @@ def _fits(degree: int, heads: int, key_heads: int) -> bool:
 def _parted(read: _Asked, degree: int) -> tuple[_Asked, tuple[int, ...], tuple[int, ...]]:
     """The same with every axis of the sequence wholly over groups of `degree` neighbours, or within them:
     (read, axes over them, axes within)."""
-    matrix, over, within = list(read.matrix), list(read.sequence), []
+    matrix, over = list(read.matrix), list(read.sequence)
+    within: list[int] = []
     left = degree
     while left > 1:
         axis = over.pop()
