@@ -134,10 +134,10 @@ class Llama(nn.Cell):
         self.loss = nn.CrossEntropyLoss()
         frequencies = 500000.0 ** -(np.arange(0, SIZE, 2) / SIZE)
         self.frequencies = Tensor(np.concatenate([frequencies, frequencies]).astype(np.float32))
-        self.places = Tensor(np.arange(SEQUENCE, dtype=np.float32)[:, None, None])
 
     def construct(self, words, next_words):
-        angles = self.places * self.frequencies
+        places = ops.cumsum(ops.ones((SEQUENCE,), ms.float32), 0) - 1.0
+        angles = ops.reshape(places, (SEQUENCE, 1, 1)) * self.frequencies
         cos, sin = ops.cast(ops.cos(angles), HALF), ops.cast(ops.sin(angles), HALF)
         x = self.embed(self.table, words, 0)
         for layer in self.layers:
