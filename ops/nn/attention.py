@@ -256,7 +256,7 @@ class FlashAttentionScoreGrad(AttentionOp):
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         views = self.views(shape, inputs[:4], (n, m, m, n))
-        if self.key_slice or self.context:  # then the sums of rows are not of these keys alone
+        if self.key_slice:  # then the sums of rows are not of these keys alone
             views += self.views(shape, inputs[-1:], (n,))
         backward(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-2], self.views(shape, out, (n, m, m)))
         return out
@@ -284,8 +284,6 @@ class FlashAttentionScoreGrad(AttentionOp):
                 head_num=4, optional=("real_shift", KEY_SHIFT)),
         _sample((2, 4, 4, 2), (2, 4, 4, 2), (2, 4, 4, 3), (2, 4, 4, 3), (4, 4), (2, 4, 4, 1), (2, 4, 4, 3), head_num=4,
                 input_layout="BSND", optional=("attn_mask",), dtypes=("Float64",) * 4 + ("Bool", "Float64", "Float64")),
-        _sample((2, 8, 8), (2, 8, 4), (2, 8, 4), (2, 8, 8), (2, 4, 8, 1), (2, 8, 8), head_num=4, sparse_mode=2,
-                context=8),
     )  # fmt: skip
 
 

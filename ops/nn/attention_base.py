@@ -283,7 +283,7 @@ class AttentionOp(FilledOp, abstract=True):
             weights = self.sizes(placement.in_types).weights
             shape, begin, local = place_of_weights(placement, self.rows, weights, dims)
             mine = replace(mine, shape=shape, begin=begin, local=local, rows=())
-        mine = replace(mine, head_num=self.head_num // layout.strategy[heads])
+        mine = replace(mine, head_num=self.head_num // layout.strategy[heads], context=0)
         if layout.strategy[queries] == 1:
             return mine
         here = layout.slices_for(placement.rank, type.shape)[queries]

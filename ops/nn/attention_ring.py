@@ -94,7 +94,7 @@ class Ring:
         ranks = layouts[1].group(ring_axes(op, layouts), placement.rank)
         shape, local = op.sizes(types), op.localize(placement)
         assert isinstance(local, AttentionOp)
-        local = replace(local, all_queries=shape.queries, key_slice=(0, shape.keys), context=0)
+        local = replace(local, all_queries=shape.queries, key_slice=(0, shape.keys))
         lengths = shape.queries // len(ranks), shape.keys // len(ranks)
         everyone, place = tuple(range(layouts[1].ranks)), ranks.index(placement.rank)
         return Ring(b, local, ranks, place, everyone, ring_pairs(op, types, layouts), lengths, tuple(masks))
