@@ -7,6 +7,8 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.cuda.join_attention import launch_join
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.attention_kernel import by_head
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 
@@ -52,6 +54,9 @@ class JoinAttention(Op):
         a, b, c = (by_head(x, self.input_layout, of_one.shape[1]) for x in (one, other, joined))
         c[...] = a * (left / safe) + b * (right / safe)
         return joined, xp.where(some, top + xp.log(safe), -xp.inf).astype(of_one.dtype)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return launch_join(device, self.input_layout, inputs, out)
 
     def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
         def into(*inputs: Any, out: Sequence[Any]) -> Any:
