@@ -228,7 +228,12 @@ class AttentionOp(FilledOp, abstract=True):
         offset = keys - (self.all_queries or shape.queries) if self.sparse_mode in (3, 4) else 0
         offset += self.first_query - first_key
         next_tokens = self.next_tokens if windowed else 0
-        return offset - self.pre_tokens if below else None, offset + next_tokens if above else None
+        low, high = offset - self.pre_tokens if below else None, offset + next_tokens if above else None
+        if not self.key_slice:
+            return low, high
+        # Most slices are seen as a whole, for which kernels need no window.
+        hides = low is not None and low > 1 - shape.queries, high is not None and high < shape.keys - 1
+        return low if hides[0] else None, high if hides[1] else None
 
     def check_rule(self, types: Sequence[object], fixed: int) -> None:
         """Raises MspcError where there is no rule: for a packed operand, and for operands that are not `fixed` and the

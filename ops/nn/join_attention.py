@@ -32,8 +32,10 @@ class JoinAttention(Op):
     def rule(self, *types: TensorType) -> str:
         if len(types) != 4 or len(types[1].shape) != 4:
             raise MspcError(f"{self.name} takes two attentions, each with its statistics [batch, heads, queries, 1]")
-        heads = f"h={types[1].shape[1]}"
-        out = {"BSH": f"b s ({heads} d!)", "SBH": f"s b ({heads} d!)", "BNSD": f"b {heads} s d!"}
+        count = types[1].shape[1]
+        heads = f"h={count}"
+        hidden = f"({heads} d!)" if count else "d!"
+        out = {"BSH": f"b s {hidden}", "SBH": f"s b {hidden}", "BNSD": f"b {heads} s d!"}
         text = f"{out.get(self.input_layout, f'b s {heads} d!')}, b {heads} s 1"
         return f"{text}, {text} -> {text}"
 
@@ -51,8 +53,9 @@ class JoinAttention(Op):
         some = total != 0
         safe = xp.where(some, total, 1)
         joined = xp.empty(one.shape, of_one.dtype)
-        a, b, c = (by_head(x, self.input_layout, of_one.shape[1]) for x in (one, other, joined))
-        c[...] = a * (left / safe) + b * (right / safe)
+        if joined.size:
+            a, b, c = (by_head(x, self.input_layout, of_one.shape[1]) for x in (one, other, joined))
+            c[...] = a * (left / safe) + b * (right / safe)
         return joined, xp.where(some, top + xp.log(safe), -xp.inf).astype(of_one.dtype)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:

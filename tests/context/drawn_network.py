@@ -136,11 +136,12 @@ class DrawnNetwork:
         return found
 
     def _entries(self, kinds: Sequence[str]) -> str:
-        """A strategy whose entries have these dimensions: b, s and n, and anything else that is not sharded."""
+        """A strategy whose entries have these dimensions: b, s, n, f for b and n in one, and anything else that is not
+        sharded."""
         if self._layouts:
-            names = {"b": "'dp'", "s": "'cp'", "n": "'mp'"}
+            names = {"b": "'dp'", "s": "'cp'", "n": "'mp'", "f": "('dp', 'mp')"}
             return "(" + "".join(f"layout({', '.join(names.get(d, repr('None')) for d in k)}), " for k in kinds) + ")"
-        counts = {"b": self._data, "s": self._context, "n": self._model}
+        counts = {"b": self._data, "s": self._context, "n": self._model, "f": self._data * self._model}
         return repr(tuple(tuple(counts.get(d, 1) for d in k) for k in kinds))
 
     def _flash(self) -> tuple[str, str, str]:
@@ -186,14 +187,16 @@ class DrawnNetwork:
         r = self._r
         causal = r.choice(("added", "filled")) if self._causal() else ""
         masks, drop = self._masks(ends=False), r.choice((0.0, 0.0, 0.4))
-        first, last = self._entries(("bns.", "bn..")), self._entries(("bns.", "bn.."))
-        given = [first, self._entries(("bns.",)), last]
+        flat = r.random() < 0.25 and not masks  # masks have four dimensions
+        product = self._entries(("fs.", "f..") if flat else ("bns.", "bn.."))
+        given = [product, self._entries(("fs.",) if flat else ("bns.",)), product]
         kept = r.choice(((0,), (2,), (1,), (0, 2), (0, 1, 2)))
         cuts = ", ".join(given[i] if i in kept and self._way == "written" else "None" for i in range(3))
         group = self._heads // self._key_heads
         scaled = r.choice(("", "query", "scores"))
-        rest = f"{causal!r}, {masks}, {drop}, {scaled!r}, {group})"
-        said = f"written {kept} {causal} {sorted(masks)} {drop} {scaled} {self._heads}/{self._key_heads}"
+        rest = f"{causal!r}, {masks}, {drop}, {scaled!r}, {group}, {flat})"
+        heads = f"{self._heads}/{self._key_heads}"
+        said = f"written {'flat ' * flat}{kept} {causal} {sorted(masks)} {drop} {scaled} {heads}"
         return f"Written(({cuts}), {rest}", said, f"Written((None,) * 3, {rest}"
 
 

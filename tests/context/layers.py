@@ -73,15 +73,18 @@ class Flash(nn.Cell):
 
 
 class Written(nn.Cell):
-    """Attention operator by operator. cuts: strategies of the first product, the softmax and the second product."""
+    """Attention operator by operator. cuts: strategies of the first product, the softmax and the second product.
+    flat: heads are places of the batch."""
 
-    def __init__(self, cuts: Any, causal: str, masks: Any, drop: float, scaled: str, group: int) -> None:
+    def __init__(
+        self, cuts: Any, causal: str, masks: Any, drop: float, scaled: str, group: int, flat: bool
+    ) -> None:
         super().__init__()
         first, softmax, last = cuts
         self.first, self.last = sharded(P.BatchMatMul(transpose_b=True), first), sharded(P.BatchMatMul(), last)
         self.softmax = sharded(P.Softmax(-1), softmax)
         self.drop = nn.Dropout(p=drop) if drop else None
-        self.causal, self.masks, self.scaled, self.group = causal, masks, scaled, group
+        self.causal, self.masks, self.scaled, self.group, self.flat = causal, masks, scaled, group, flat
 
     def construct(self, query: Any, key: Any, value: Any, shift: Any, hidden: Any) -> Any:
         batch, queries, heads = query.shape[:3]
@@ -89,6 +92,8 @@ class Written(nn.Cell):
         q, k, v = query.transpose(0, 2, 1, 3), key.transpose(0, 2, 1, 3), value.transpose(0, 2, 1, 3)
         if self.group > 1:
             k, v = ops.repeat_interleave(k, self.group, 1), ops.repeat_interleave(v, self.group, 1)
+        if self.flat:
+            q, k, v = (x.reshape(-1, x.shape[2], DEPTH) for x in (q, k, v))
         if self.scaled == "query":
             q = q * 0.5
         scores = self.first(q, k)
@@ -106,7 +111,8 @@ class Written(nn.Cell):
         shares = self.softmax(scores)
         if self.drop is not None:
             shares = self.drop(shares)
-        return self.last(shares, v).transpose(0, 2, 1, 3).reshape(batch, queries, heads * DEPTH)
+        found = self.last(shares, v).reshape(batch, heads, queries, DEPTH)
+        return found.transpose(0, 2, 1, 3).reshape(batch, queries, heads * DEPTH)
 
 
 class Layer(nn.Cell):
