@@ -76,7 +76,7 @@ class FlashAttentionScore(AttentionOp):
 
     A strategy may shard the sequence of query, key and value alike; see context_choice. The attributes
     `enable_ring_attention` and `enable_flash_sp` ask for a ring then, `ulysses_degree` says how many ranks exchange
-    heads. With real_shift keys and values are gathered; see gathered_keys.
+    heads. With real_shift, and fewer heads than ranks, keys and values are gathered; see gathered_keys.
     """
 
     first_optional = 3
@@ -131,10 +131,10 @@ class FlashAttentionScore(AttentionOp):
         results = in_context(b, self, asked, inputs)
         if results is not None:
             return results
+        sliced = shards_sequence(self.input_layout, asked.in_strategy) or any(asked.attrs.get(name) for name in RING)
         found = keys_gathered(
-            b, self, self.input_layout, asked, inputs, sequence=shards_sequence(self.input_layout, asked.in_strategy),
-            key_heads=self.shape_of(inputs).key_heads,
-        )  # fmt: skip
+            b, self, self.input_layout, asked, inputs, sequence=sliced, key_heads=self.shape_of(inputs).key_heads
+        )
         return None if found is None else [b.emit(TupleGetItem(i), found) for i in range(4)]
 
     def rule(self, *types: TensorType) -> str:

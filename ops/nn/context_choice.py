@@ -23,6 +23,7 @@ from mspc.ops.control.constraint import constrained
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.nn.attention_base import ENDS, AttentionOp
+from mspc.ops.nn.attention_kernel import Shape
 from mspc.ops.nn.attention_pairs import pairs_of
 from mspc.ops.nn.attention_ring import HEADS, SEQUENCE
 from mspc.ops.op import RequestedSharding
@@ -64,26 +65,35 @@ def shards_sequence(layout: str, given: Sequence[Any] | None) -> bool:
 
 def in_context(b: Builder, op: AttentionOp, asked: RequestedSharding, inputs: Sequence[Value]) -> list[Value] | None:
     """The results of `op` over sequences of which every rank has a slice; None where the strategy says nothing of it,
-    and where it is another mistake, which others report.
+    where it is another mistake, which others report, and with an addend that slices of keys do not take: beside numbers
+    as -1e9 the logarithms of sums are too coarse for gradients.
 
     Raises:
         MspcError: the attributes ask for what cannot be.
     """
-    if not shards_sequence(op.input_layout, asked.in_strategy) or "real_shift" in op.optional:
+    if not shards_sequence(op.input_layout, asked.in_strategy):
         return None
     read = _read(op, asked)
     shape = op.sizes([x.tensor_type for x in inputs])
     if read is None:
         return None
-    _check_lengths(op, read.count(read.sequence), {"query": shape.queries, "key": shape.keys})
-    degree = _degree(op, asked, inputs, read)
-    ring = read.count(read.sequence) // degree
+    ranks = read.count(read.sequence)
+    _check_lengths(op, ranks, {"query": shape.queries, "key": shape.keys})
+    degree = _degree(op, asked, shape, read)
+    if "real_shift" in op.optional and degree != ranks:
+        return None
     if degree == 1:
-        found = b.emit(replace(op, context=ring), *inputs)
-        found.in_strategy = tuple(_entries(op, read, inputs, read.sequence, read.heads, read.key_heads))
+        found = b.emit(replace(op, context=ranks), *inputs)
+        key_heads = read.heads  # a head of keys goes with the heads of queries that look at it
+        while shape.key_heads % read.count(key_heads):
+            key_heads = key_heads[:-1]
+        found.in_strategy = tuple(_entries(op, read, inputs, read.sequence, read.heads, key_heads))
         found.out_strategy = asked.out_strategy
         return [b.emit(TupleGetItem(i), found) for i in range(4)]
-    return _by_heads(b, op, inputs, _parted(read, degree))
+    found = _by_heads(b, op, inputs, _parted(read, degree))
+    if asked.out_strategy is not None and len(asked.out_strategy) == 4:
+        found[3] = constrained(b, found[3], asked.out_strategy[3])
+    return found
 
 
 def _check_lengths(op: AttentionOp, slices: int, lengths: Mapping[str, int]) -> None:
@@ -122,9 +132,9 @@ def _read(op: AttentionOp, asked: RequestedSharding) -> _Asked | None:
     return _Asked((*matrix, asked.ranks // math.prod(counts)), batch, sequence, heads, of_key)
 
 
-def _degree(op: AttentionOp, asked: RequestedSharding, inputs: Sequence[Value], read: _Asked) -> int:
+def _degree(op: AttentionOp, asked: RequestedSharding, shape: Shape, read: _Asked) -> int:
     """Among how many ranks slices of the sequence are exchanged for heads."""
-    ranks, shape = read.count(read.sequence), op.sizes([x.tensor_type for x in inputs])
+    ranks = read.count(read.sequence)
     heads, key_heads = shape.heads // read.count(read.heads), shape.key_heads // read.count(read.key_heads)
     legal = [n for n in range(1, ranks + 1) if ranks % n == 0 and _fits(n, heads, key_heads)]
     given = asked.attrs.get(DEGREE)
@@ -139,6 +149,8 @@ def _degree(op: AttentionOp, asked: RequestedSharding, inputs: Sequence[Value], 
         return int(given)
     if any(asked.attrs.get(name) for name in RING):
         return 1
+    if "real_shift" in op.optional:
+        return legal[-1]
     lengths = shape.queries // ranks, shape.keys // ranks
     row = shape.depth + shape.value_depth
 

@@ -110,6 +110,12 @@ NETWORKS = {
     "keys of another length": one(SLICED, mode=3, keys=24, ulysses_degree=1),
     "more queries than keys": one(SLICED, mode=0, queries=24, keys=8, heads=2, key_heads=1),
     "no head for some of the ranks": one(SLICED, heads=2, key_heads=2),
+    "one head of keys beside queries of several ranks": one(
+        "((1, 4, 2, 1), *((1, 4, 1, 1),) * 2)", key_heads=1, ulysses_degree=1
+    ),
+    "heads of keys stored apart from their queries": one(
+        "((1, 4, 2, 1), *((1, 4, 1, 1),) * 2)", key_heads=4, ulysses_degree=1
+    ),
     "written, by the first product": written(first=PRODUCTS),
     "written, by the softmax": written(softmax=".shard(((1, 1, 8, 1),))"),
     "written, by the last product": written(last=PRODUCTS),
@@ -121,6 +127,14 @@ def test_the_numbers_are_those_of_one_device(name: str, tmp_path: Path) -> None:
     script = tmp_path / "net.py"
     script.write_text(HEAD + NETWORKS[name])
     verify_target(str(script), CompileOptions(), seed=1)
+
+
+def test_with_an_addend_slices_go_for_heads_or_keys_are_gathered(tmp_path: Path) -> None:
+    text = written(first=".shard(((1, 1, 4, 1), (1, 1, 1, 1)))").replace("* 0.5 + self.mask", "+ x[:, :, :1, :1]")
+    heads = on_ranks(compiled(tmp_path, text))
+    assert all(found["AlltoAll"] and not found["JoinAttention"] for found in heads)
+    gathered = on_ranks(compiled(tmp_path, text.replace("(1, 1, 4, 1)", "(1, 1, 8, 1)")))  # 4 heads
+    assert all(found["FlashAttentionScore"] == 1 and not found["JoinAttention"] for found in gathered)
 
 
 @pytest.mark.parametrize("part", ["first", "softmax", "last"])
