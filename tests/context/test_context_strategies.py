@@ -15,6 +15,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
+from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.op import REGISTRY
 from tests.compiler.test_operator_strategies import HEAD, compiled
 
@@ -26,7 +27,7 @@ class Net(nn.Cell):
         self.op = P.FlashAttentionScore({heads}, 1.0, 0.5, input_layout="BSND", sparse_mode={mode}).shard({strategy})
         for name, value in {attributes}.items():
             self.op.add_prim_attr(name, value)
-        self.query, self.key, self.value = (P.Mul(){before} for _ in range(3))
+        self.query, self.key, self.value = P.Mul(){of_query}, P.Mul(){of_keys}, P.Mul(){of_keys}
     def construct(self, x):
         return self.op(self.query(x, self.w), self.key(self.v, self.v), self.value(self.v, self.v))[3]
 C.GradOperation(get_all=True, get_by_list=True)(Net())(tensor(2, {queries}, {heads}, 2))
@@ -39,9 +40,11 @@ def one(
     strategy: str, heads: int = 8, key_heads: int = 8, mode: int = 2, queries: int = 16, keys: int = 16,
     **attributes: object,
 ) -> str:  # fmt: skip
+    divides = queries % 8 == keys % 8 == 0
+    of_query, of_keys = (f".shard((({strategy})[{i}],) * 2)" if divides else "" for i in (0, 1))
     return ONE.format(
         strategy=strategy, heads=heads, key_heads=key_heads, mode=mode, queries=queries, keys=keys,
-        attributes=attributes, before=f".shard(({strategy})[:2])" if queries % 8 == keys % 8 == 0 else "",
+        attributes=attributes, of_query=of_query, of_keys=of_keys,
     )  # fmt: skip
 
 
@@ -131,10 +134,11 @@ def test_the_numbers_are_those_of_one_device(name: str, tmp_path: Path) -> None:
 
 def test_with_an_addend_slices_go_for_heads_or_keys_are_gathered(tmp_path: Path) -> None:
     text = written(first=".shard(((1, 1, 4, 1), (1, 1, 1, 1)))").replace("* 0.5 + self.mask", "+ x[:, :, :1, :1]")
-    heads = on_ranks(compiled(tmp_path, text))
-    assert all(found["AlltoAll"] and not found["JoinAttention"] for found in heads)
-    gathered = on_ranks(compiled(tmp_path, text.replace("(1, 1, 4, 1)", "(1, 1, 8, 1)")))  # 4 heads
-    assert all(found["FlashAttentionScore"] == 1 and not found["JoinAttention"] for found in gathered)
+    for ranks, heads in ((4, 1), (8, 4)):  # of 4 heads
+        graph = compiled(tmp_path, text.replace("(1, 1, 4, 1)", f"(1, 1, {ranks}, 1)")).rank_graph(0)
+        (found,) = (node for node in graph.nodes if isinstance(node.op, FlashAttentionScore))
+        assert found.op.head_num == heads
+        assert found.inputs[1].shape == (2, heads, 16, 4)
 
 
 @pytest.mark.parametrize("part", ["first", "softmax", "last"])
