@@ -7,7 +7,6 @@ import math
 from mspc.ir.graph import Node
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.math.matmul import BatchMatMul
-from mspc.ops.nn.softmax import Softmax
 
 
 def may_be_attention(node: Node, least: int) -> bool:
@@ -17,9 +16,15 @@ def may_be_attention(node: Node, least: int) -> bool:
 
 def may_shard_queries(node: Node) -> bool:
     """Whether a node may be a product or the softmax of an attention whose strategy shards the queries."""
-    if not isinstance(node.op, BatchMatMul | Softmax) or not node.in_strategy:
+    if not node.in_strategy:
         return False
     entry = node.in_strategy[0]
     counts = entry.strategy if isinstance(entry, NamedLayout) else entry
     turned = isinstance(node.op, BatchMatMul) and node.op.transpose_a
-    return isinstance(counts, tuple) and len(counts) > 2 and counts[-1 if turned else -2] != 1
+    if not isinstance(counts, tuple) or len(counts) < 3 or counts[-1 if turned else -2] == 1:
+        return False
+    if isinstance(node.op, BatchMatMul):
+        return True
+    from mspc.ops.nn.softmax import Softmax  # late: few networks shard rows of matrices in any other operator
+
+    return isinstance(node.op, Softmax)
