@@ -1,4 +1,5 @@
-"""Compiles of networks that no rank could hold unsharded: time, peak memory and bytes written of one rank's compile.
+"""Compiles of networks that no rank could hold unsharded: time, peak memory and bytes written of one rank's compile, of
+the one of long texts of all ranks' compile.
 
     python benchmarks/large.py [--tries N]
 
@@ -17,13 +18,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parent / "networks" / "llama.py"
+SCRIPTS = Path(__file__).resolve().parent / "networks"
 MEGA = 1e6
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network and its limits. sizes: the arguments of llama.py. seconds, memory and written in MB: at most."""
+    """A network and its limits. sizes: the script's arguments. seconds, memory and written in MB: at most. rank: which
+    one is compiled; "" for all of them."""
 
     name: str
     sizes: str
@@ -31,11 +33,16 @@ class Network:
     seconds: float
     memory: float
     written: float
+    script: str = "llama.py"
+    rank: str = "0"
 
 
 NETWORKS = (
     Network("7B, 32 layers x 4096", "32 4096 32 11008 32000 8 8 8 2048", 64, 8, 300, 50),
     Network("70B, 80 layers x 8192", "80 8192 64 28672 32000 128 8 128 2048", 1024, 15, 400, 50),
+    Network(
+        "8B, 131072 words, lazy", "lazy 32 4096 32 8 14336 128256 1 8 8 131072", 64, 10, 300, 50, "long_llama.py", ""
+    ),
 )
 
 
@@ -50,9 +57,10 @@ class Cost:
 
 
 def compile_once(network: Network) -> Cost:
-    """One `mspc compile --rank 0` in a fresh process. Raises CalledProcessError where it fails."""
+    """One `mspc compile` in a fresh process. Raises CalledProcessError where it fails."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "mspc", "compile", str(SCRIPT), "--ranks", str(network.ranks), "--rank", "0"]
+        command = [sys.executable, "-m", "mspc", "compile", str(SCRIPTS / network.script)]
+        command += ["--ranks", str(network.ranks), *(["--rank", network.rank] if network.rank else [])]
         start = time.perf_counter()
         process = subprocess.Popen(
             [*command, "--out", f"{folder}/out", "--", *network.sizes.split()], stdout=subprocess.DEVNULL
@@ -76,7 +84,7 @@ def main() -> None:
     for network in NETWORKS:
         cost = min((compile_once(network) for _ in range(tries)), key=lambda cost: cost.seconds)
         print(
-            f"{network.name:22} {network.ranks:5} ranks, --rank 0:  "
+            f"{network.name:22} {network.ranks:5} ranks, {f'--rank {network.rank}' if network.rank else 'all':8}:  "
             f"{cost.seconds:6.2f} s (at most {network.seconds:g}; processor {cost.processor:.2f} s)  "
             f"{cost.memory:5.0f} MB (at most {network.memory:g})  "
             f"{cost.written:5.1f} MB written (at most {network.written:g})"

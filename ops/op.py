@@ -58,12 +58,13 @@ class RequestedSharding:
     """The sharding that a user wants of one operator, for `decompose`.
 
     in_strategy, out_strategy: as given with `shard()`, one tuple or NamedLayout per tensor; None where nothing was
-    asked. attrs: what was attached with `add_prim_attr`.
+    asked. attrs: what was attached with `add_prim_attr`. ranks: for how many of them it is.
     """
 
     in_strategy: tuple[Any, ...] | None
     out_strategy: tuple[Any, ...] | None
     attrs: Mapping[str, Any]
+    ranks: int = 1
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
     "arguments",
     [
         ["benchmarks/compile.py", "--help"], ["benchmarks/scale.py", "--help"], ["benchmarks/cpu_step.py", "--help"],
-        ["-m", "benchmarks.redistribution", "--help"], ["benchmarks/executor.py"],
+        ["-m", "benchmarks.redistribution", "--help"], ["-m", "benchmarks.long_sequences", "--help"],
+        ["benchmarks/executor.py"],
         ["-m", "benchmarks.estimates", "--help"], ["-m", "benchmarks.pipelines.faults", "--schedules", "20"],
         ["benchmarks/input.py", "--help"], ["benchmarks/cpu_resnet.py", "--help"],
         ["-m", "benchmarks.checkpoints", "--help"], ["-m", "benchmarks.gpu.networks.compare", "--help"],

@@ -12,6 +12,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
@@ -20,9 +21,12 @@ from mspc.ops.nn.attention_base import COMPRESSED, ENDS, KEY_SHIFT, OPTIONAL, At
 from mspc.ops.nn.attention_kernel import backward, by_head, forward, four_dimensions, shift_gradient
 from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch_shift_gradient
 from mspc.ops.nn.attention_order import ByLayout
+from mspc.ops.nn.attention_ring import ring_bytes
+from mspc.ops.nn.context_attention import context_backward, context_forward
+from mspc.ops.nn.context_choice import DEGREE, RING, in_context, shards_sequence
+from mspc.ops.nn.gathered_keys import keys_gathered
 from mspc.ops.nn.packed_attention import packed
-from mspc.ops.nn.ring_attention import REQUESTS, keys_gathered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RequestedSharding, Sample, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, Sample, sample
 
 Gradients = Sequence[Value | None]
 
@@ -70,12 +74,13 @@ class FlashAttentionScore(AttentionOp):
 
     Operands of Float16 and BFloat16 are summed in Float32.
 
-    With the attribute `enable_ring_attention` or `enable_flash_sp` a strategy may shard the sequence of key and value,
-    too; see ring_attention.
+    A strategy may shard the sequence of query, key and value alike; see context_choice. The attributes
+    `enable_ring_attention` and `enable_flash_sp` ask for a ring then, `ulysses_degree` says how many ranks exchange
+    heads. With real_shift, and fewer heads than ranks, keys and values are gathered; see gathered_keys.
     """
 
     first_optional = 3
-    requests = REQUESTS
+    requests = (*RING, DEGREE)
 
     def call(
         self, query: Any, key: Any, value: Any, real_shift: Any = None, drop_mask: Any = None, padding_mask: Any = None,
@@ -116,13 +121,20 @@ class FlashAttentionScore(AttentionOp):
                 raise MspcError(f"{self.name}: {name} must be None; it is not built")
 
     def asks(self, asked: RequestedSharding, ranks: int) -> bool:
-        return super().asks(asked, ranks) or any(isinstance(entry, NamedLayout) for entry in asked.in_strategy or ())
+        given = asked.in_strategy or ()
+        named = any(isinstance(entry, NamedLayout) for entry in given)
+        return super().asks(asked, ranks) or named or shards_sequence(self.input_layout, given)
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        if self.context:
+            return None
+        results = in_context(b, self, asked, inputs)
+        if results is not None:
+            return results
+        sliced = shards_sequence(self.input_layout, asked.in_strategy) or any(asked.attrs.get(name) for name in RING)
         found = keys_gathered(
-            b, self, self.input_layout, asked, inputs, sequence=any(asked.attrs.get(name) for name in REQUESTS),
-            key_heads=self.shape_of(inputs).key_heads,
-        )  # fmt: skip
+            b, self, self.input_layout, asked, inputs, sequence=sliced, key_heads=self.shape_of(inputs).key_heads
+        )
         return None if found is None else [b.emit(TupleGetItem(i), found) for i in range(4)]
 
     def rule(self, *types: TensorType) -> str:
@@ -130,6 +142,12 @@ class FlashAttentionScore(AttentionOp):
         texts = self.texts(types)
         ins = ", ".join(texts[name] for name in ("query", "key", "value", *self.optional))
         return f"{ins} -> {texts['statistics']}, {texts['statistics']}, 1, {texts['out']}"
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        return context_forward(b, self, placement, inputs)
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        return ring_bytes(self, types, layouts, 1)
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
@@ -198,6 +216,9 @@ class FlashAttentionScore(AttentionOp):
                 optional=("real_shift", KEY_SHIFT)),
         sample((4, 4, 8), (4, 4, 8), (4, 4, 8), (2,), (2,), head_num=4, optional=ENDS, low=0, high=5, gradient=False,
                dtypes=(*_MASKED[:3], "Int64", "Int64")),
+        _sample((2, 8, 8), (2, 8, 4), (2, 8, 4), head_num=4, context=8),  # what nobody sees spreads no NaN in a ring
+        _sample((2, 4, 8, 2), (2, 4, 16, 2), (2, 4, 16, 3), (2, 1, 1, 16), head_num=4, input_layout="BNSD", context=4,
+                optional=("attn_mask",), dtypes=_MASKED),
     )  # fmt: skip
 
 
@@ -210,6 +231,12 @@ class FlashAttentionScoreGrad(AttentionOp):
     work = "attention_gradients"
     by_layout = ByLayout((0, 1, 2, 3, -1), (0, 1, 2))
     products = 5
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        return context_backward(b, self, placement, inputs)
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        return ring_bytes(self, types, layouts, 2)
 
     def infer(self, *types: Any) -> Type:
         inferred = super().infer(*types)
@@ -229,6 +256,8 @@ class FlashAttentionScoreGrad(AttentionOp):
         shape = self.shape_of(inputs)
         n, m = shape.heads, shape.key_heads
         views = self.views(shape, inputs[:4], (n, m, m, n))
+        if self.key_slice:  # then the sums of rows are not of these keys alone
+            views += self.views(shape, inputs[-1:], (n,))
         backward(be.xp, shape, self.scores(shape, inputs, be), views, inputs[-2], self.views(shape, out, (n, m, m)))
         return out
 
@@ -241,7 +270,7 @@ class FlashAttentionScoreGrad(AttentionOp):
         n, m = shape.heads, shape.key_heads
         attention = self.attention(inputs, inputs[-2], (n, m, m, n))
         result = by_head(inputs[-1], self.input_layout, n)
-        return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)))
+        return launch_backward(device, attention, result, self.views(shape, out, (n, m, m)), not self.key_slice)
 
     samples = (
         _sample((4, 4, 16), (4, 6, 16), (4, 6, 16), (4, 4, 16), (4, 8, 4, 1), (4, 4, 16), head_num=8),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
-from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dtype_of
+from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, Type
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.cuda.attention import Attention
 from mspc.ops.device import Array
@@ -25,7 +25,8 @@ from mspc.ops.nn.attention_kernel import (
     split_heads,
 )
 from mspc.ops.nn.attention_order import ByLayout, orders_by_place
-from mspc.ops.op import ArrayBackend, Op, Placement
+from mspc.ops.nn.filled import FilledOp
+from mspc.ops.op import Op, Placement
 from mspc.ops.random.words import number_of_run
 
 LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
@@ -45,7 +46,13 @@ def text_of_scores(shape: tuple[int, ...], heads: str) -> str:
     return " ".join("1" if n == 1 else side for n, side in zip(shape, sides, strict=True))
 
 
-class AttentionOp(Op, abstract=True):
+def in_slices(text: str, count: int, keys: bool = True) -> str:
+    """A rule's text of a tensor with both sequences in so many slices; keys: whether its keys are, too."""
+    slices = {"s": f"(c={count} s!)", "t!": f"(c={count} t!)" if keys else "a!"}
+    return " ".join(slices.get(word, word) for word in text.split(" "))
+
+
+class AttentionOp(FilledOp, abstract=True):
     """Attributes, sizes and rules that the operator and its gradients share.
 
     Seed0, Seed1: of the draws by which weights are dropped, as those of `Dropout`, where keep_prob is below 1 and there
@@ -55,8 +62,10 @@ class AttentionOp(Op, abstract=True):
     are one operand in `input_layout`, the heads of query followed by so many of key and as many of value; so is their
     gradient. first_query, all_queries: where they are not 0, the queries are a rank's slice of so many, from that place
     on. key_shift among the optional operands: [batch or 1, heads or 1, 1, keys], of whatever floating-point type, which
-    is added to the scores, too, and has no gradient. Only a rank's own graph has these forms. The other fields are
-    MindSpore's.
+    is added to the scores, too, and has no gradient. key_slice: where it is not (), the keys are a slice, from the
+    first number on of as many as the second says; what several of them give is joined. Only a rank's own graph has
+    these forms. context: where it is not 0, both sequences may be sharded alike, into so many slices at most
+    (`context_attention`). The other fields are MindSpore's.
     """
 
     head_num: int
@@ -71,6 +80,8 @@ class AttentionOp(Op, abstract=True):
     packed: int = 0
     first_query: int = 0
     all_queries: int = 0
+    key_slice: tuple[int, ...] = ()
+    context: int = 0
     Seed0: int = 0
     Seed1: int = 0
     shape: tuple[int, ...] = ()
@@ -79,7 +90,8 @@ class AttentionOp(Op, abstract=True):
     rows: tuple[int, ...] = ()
     omitted = (
         "keep_prob", "scale_value", "pre_tokens", "next_tokens", "inner_precise", "input_layout", "sparse_mode",
-        "optional", "packed", "first_query", "all_queries", "Seed0", "Seed1", "shape", "begin", "local", "rows",
+        "optional", "packed", "first_query", "all_queries", "key_slice", "context", "Seed0", "Seed1", "shape", "begin",
+        "local", "rows",
     )  # fmt: skip
     work = "attention"
     by_layout: ClassVar[ByLayout] = ByLayout((0, 1, 2), (3,))
@@ -212,10 +224,16 @@ class AttentionOp(Op, abstract=True):
         above = self.sparse_mode in (2, 3) or (windowed and self.next_tokens < UNLIMITED)
         if not below and not above:
             return None, None  # so that nobody asks for the first query, by which ranks differ (`ir.varying`)
-        offset = shape.keys - (self.all_queries or shape.queries) if self.sparse_mode in (3, 4) else 0
-        offset += self.first_query
+        first_key, keys = self.key_slice or (0, shape.keys)
+        offset = keys - (self.all_queries or shape.queries) if self.sparse_mode in (3, 4) else 0
+        offset += self.first_query - first_key
         next_tokens = self.next_tokens if windowed else 0
-        return offset - self.pre_tokens if below else None, offset + next_tokens if above else None
+        low, high = offset - self.pre_tokens if below else None, offset + next_tokens if above else None
+        if not self.key_slice:
+            return low, high
+        # Most slices are seen as a whole, for which kernels need no window.
+        hides = low is not None and low > 1 - shape.queries, high is not None and high < shape.keys - 1
+        return low if hides[0] else None, high if hides[1] else None
 
     def check_rule(self, types: Sequence[object], fixed: int) -> None:
         """Raises MspcError where there is no rule: for a packed operand, and for operands that are not `fixed` and the
@@ -240,7 +258,11 @@ class AttentionOp(Op, abstract=True):
             "BNSD": (f"b {heads} s d!", f"b {m} t! d!", f"b {m} t! e!"),
             "BSND": (f"b s {heads} d!", f"b t! {m} d!", f"b t! {m} e!"),
         }[self.input_layout]
+        if self.context:
+            q, k, v = (in_slices(text, self.context) for text in (q, k, v))
         texts = {"query": q, "key": k, "value": v, "out": q.replace("d!", "e!"), "statistics": f"b {heads} s 1"}
+        if self.context:
+            texts["statistics"] = in_slices(texts["statistics"], self.context)
         for name, operand in self.named(types).items():
             if name in ENDS:
                 if len(operand.shape) != 1:
@@ -252,6 +274,8 @@ class AttentionOp(Op, abstract=True):
             if name == KEY_SHIFT and operand.rank > 1 and operand.shape[-2] > 1:
                 raise MspcError(f"{self.name}: {name} has shape {operand.shape}, which differs from query to query")
             texts[name] = text_of_scores(operand.shape, heads)
+            if self.context:
+                texts[name] = in_slices(texts[name], self.context, keys=False)
         texts["heads"] = heads
         return texts
 
@@ -264,7 +288,7 @@ class AttentionOp(Op, abstract=True):
             weights = self.sizes(placement.in_types).weights
             shape, begin, local = place_of_weights(placement, self.rows, weights, dims)
             mine = replace(mine, shape=shape, begin=begin, local=local, rows=())
-        mine = replace(mine, head_num=self.head_num // layout.strategy[heads])
+        mine = replace(mine, head_num=self.head_num // layout.strategy[heads], context=0)
         if layout.strategy[queries] == 1:
             return mine
         here = layout.slices_for(placement.rank, type.shape)[queries]
@@ -289,7 +313,8 @@ class AttentionOp(Op, abstract=True):
         given = self.named(operands)
         shift, keep_mask, mask = (four_dimensions(given.get(name)) for name in OPTIONAL)
         if ENDS[0] in given:
-            apart = documents_apart(be.xp, shape, self.first_query, [given[name] for name in ENDS])
+            places = self.first_query, self.key_slice[0] if self.key_slice else 0
+            apart = documents_apart(be.xp, shape, places, [given[name] for name in ENDS])
             mask = apart if mask is None else (mask != 0) | apart
         step = number_of_run(be)
         draws = None
@@ -297,14 +322,18 @@ class AttentionOp(Op, abstract=True):
             local = self.local or shape.weights
             begin = self.begin or (0,) * len(local)
             draws = Draws((self.Seed0, self.Seed1), self.keep_prob, self.shape or shape.weights, begin, local)
+            if self.key_slice:
+                first_key, _ = self.key_slice
+                rows = draws.keep_mask(be.xp, step, 0, math.prod(shape.weights[:-1]))
+                draws, keep_mask = None, rows[:, first_key : first_key + shape.keys].reshape(shape.weights)
         key_shift = four_dimensions(given.get(KEY_SHIFT))
         return Scores(self.scale_value, shift, mask, low, high, keep_mask, self.keep_prob, draws, step, key_shift)
 
     @property
     def by_arrays(self) -> bool:
-        """Whether weights are dropped by a mask or documents are separate, which no kernel of a GPU does: they are
-        computed array by array there."""
-        return "drop_mask" in self.optional or ENDS[0] in self.optional
+        """Whether weights are dropped by a mask or documents are separate, which no kernel of a GPU does, or weights of
+        a slice of the keys are dropped: they are computed array by array there."""
+        return "drop_mask" in self.optional or ENDS[0] in self.optional or bool(self.draws_by_place and self.key_slice)
 
     def shape_of(self, operands: Sequence[Any]) -> Shape:
         return self.sizes([TensorType(FLOAT32, tuple(x.shape)) for x in operands[:3]])
@@ -318,30 +347,3 @@ class AttentionOp(Op, abstract=True):
         shape = self.shape_of(operands)
         arrays = [operands[0], operands[1], operands[2], *operands[3 : len(heads)]]
         return Attention(shape, self.scores(shape, operands), self.views(shape, arrays, heads), statistics)
-
-    def allocated(self, be: ArrayBackend, inputs: Sequence[Any]) -> tuple[Any, ...] | Any:
-        """Empty results for these operands."""
-        inferred = self.infer(*[TensorType(dtype_of(x.dtype), tuple(x.shape)) for x in inputs])
-        if isinstance(inferred, TensorType):
-            return be.xp.empty(inferred.shape, inferred.dtype.numpy)
-        assert isinstance(inferred, TupleType)
-        return tuple(be.xp.empty(t.shape, t.dtype.numpy) for t in inferred.elements)
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        def kernel(*inputs: Any) -> Any:
-            return self.fill(be, inputs, self.allocated(be, inputs))
-
-        return kernel
-
-    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
-        def into(*inputs: Any, out: Any) -> Any:
-            return self.fill(be, inputs, out)
-
-        return into
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return self.kernel(be)(*inputs)
-
-    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
-        """Compute the results into `out` and return it."""
-        raise NotImplementedError(self.name)

@@ -142,8 +142,9 @@ def forward(xp: Any, shape: Shape, scores: Scores, arrays: Sequence[Any], statis
 def backward(
     xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, grads: Sequence[Any]
 ) -> None:
-    """Fill the gradients of q, k and v (views by head), operands being q, k, v and the gradient of the result."""
-    q, k, _, dout = operands
+    """Fill the gradients of q, k and v (views by head), operands being q, k, v, the gradient of the result and, where
+    the keys are a slice of those that the result is made of, the result."""
+    q, k, _, dout = operands[:4]
     dq, dk, dv = grads
 
     def work(at: tuple[int, int], rows: slice) -> None:
@@ -205,7 +206,7 @@ def _score_gradients(
     xp: Any, shape: Shape, scores: Scores, operands: Sequence[Any], statistics: Any, at: tuple[int, int], rows: slice
 ) -> tuple[Any, Any]:
     """(weights as far as they remain, gradients of the scores)."""
-    q, k, v, dout = operands
+    q, k, v, dout, *result = operands
     dtype = statistics.dtype
     logarithm = statistics[at[0], rows]
     logarithm = xp.where(logarithm == -xp.inf, 0, logarithm)
@@ -217,7 +218,8 @@ def _score_gradients(
         total = xp.sum(p, axis=-1, keepdims=True)
         p /= xp.where(large & (total != 0), total, 1)
     dp = _dropped(xp, shape, scores, xp.matmul(dout[at[0], rows].astype(dtype), v[at].astype(dtype).T), at, rows)
-    return _dropped(xp, shape, scores, p, at, rows), p * (dp - xp.sum(p * dp, axis=-1, keepdims=True))
+    of_keys = dout[at[0], rows].astype(dtype) * result[0][at[0], rows].astype(dtype) if result else p * dp
+    return _dropped(xp, shape, scores, p, at, rows), p * (dp - xp.sum(of_keys, axis=-1, keepdims=True))
 
 
 def _dropped(xp: Any, shape: Shape, scores: Scores, weights: Any, at: tuple[int, int], rows: slice) -> Any:
@@ -246,9 +248,9 @@ def _stacked(x: Any) -> Any:
     return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
 
 
-def documents_apart(xp: Any, shape: Shape, first_query: int, ends: Sequence[Any]) -> Any:
-    """Where query and key are of different documents, or behind the last one, with four dimensions; ends: of queries'
-    and of keys' documents."""
-    places = xp.arange(first_query, first_query + shape.queries), xp.arange(shape.keys)
+def documents_apart(xp: Any, shape: Shape, first: tuple[int, int], ends: Sequence[Any]) -> Any:
+    """Where query and key are of different documents, or behind the last one, with four dimensions; first: places of
+    the first query and key; ends: of queries' and of keys' documents."""
+    places = [xp.arange(at, at + count) for at, count in zip(first, (shape.queries, shape.keys), strict=True)]
     mine, other = ((at[:, None] >= last[None, :]).sum(-1) for at, last in zip(places, ends, strict=True))
     return ((mine[:, None] != other) | (mine[:, None] == ends[0].size))[None, None]

@@ -42,11 +42,14 @@ def launch_forward(device: Device, attention: Attention, result: Array, ones: Ar
     return in_order(*launches, *back)
 
 
-def launch_backward(device: Device, attention: Attention, result: Array, grads: Sequence[Array]) -> Launch | None:
-    """Fill the gradients of query, key and value (by head); `result` is attention_out by head."""
+def launch_backward(
+    device: Device, attention: Attention, result: Array, grads: Sequence[Array], all_keys: bool = True
+) -> Launch | None:
+    """Fill the gradients of query, key and value (by head); `result` is attention_out by head, and all_keys says
+    whether these are all that it is made of."""
     kernels = Kernels(device, attention)
     fused = _fused(device, attention, kernels, result, grads) or flash_backward(device, attention, result, grads)
-    if fused is not None:
+    if fused is not None or not all_keys:  # products of matrices take rows' sums over the keys that are there
         return fused
     return _plain_backward(device, attention, kernels, grads, None)
 

@@ -16,7 +16,7 @@ from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import statistics_dtype
 from mspc.ops.nn.attention_kernel import UNLIMITED
-from mspc.ops.nn.ring_attention import keys_gathered
+from mspc.ops.nn.gathered_keys import keys_gathered
 from mspc.ops.nn.serving_attention import KEYS, MASK, OFFSET, QUERIES, SCALE, SHIFT, ServingAttention
 from mspc.ops.op import ArrayBackend, RequestedSharding, Sample, sample
 

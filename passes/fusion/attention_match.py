@@ -26,17 +26,18 @@ from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.masking import MaskedFill
 from mspc.ops.tensor.moving import Transpose
 from mspc.passes.fusion.attention_addends import Addends
-from mspc.passes.fusion.attention_operands import BATCH, HEADS, factor_of, roles_of, source_in, sources_of
+from mspc.passes.fusion.attention_operands import BATCH, HEADS, SEQUENCE, factor_of, roles_of, source_in, sources_of
 from mspc.passes.fusion.causal_masks import causal_mode
 from mspc.passes.fusion.masked_rows import every_row_holds, may_be_infinite, may_hide
 
 MASKED = -1e4
 """A score replaced by this number or a lower one has no weight after the softmax."""
-_SHARDED_AS = {BATCH: "b", HEADS: "n"}
+_SHARDED_AS = {BATCH: "b", HEADS: "n", SEQUENCE: "s"}
 Users = Mapping[Value, Sequence[tuple[Node, int]]]
 Mesh = tuple[tuple[int, ...], tuple[str, ...], int] | None
 Roles = tuple[str, ...]
-"""What each dimension of a tensor is: "b" batch, "n" heads, "" one that must not be sharded."""
+"""What each dimension of a tensor is: "b" batch, "n" heads, "s" queries, "t" keys, which are sharded as queries or not
+at all, "" one that must not be sharded."""
 
 
 class _NoMatch(Exception):
@@ -220,16 +221,17 @@ def _take_operands(match: AttentionMatch, scores: Node, users: Users, results: s
     for index, source in enumerate(operands):
         assert source is not None
         for node, roles in source.passed:
-            _note(match, node, 0, tuple(_SHARDED_AS.get(role, "") for role in roles))
+            known = _SHARDED_AS | ({SEQUENCE: "t"} if index else {})
+            _note(match, node, 0, tuple(known.get(role, "") for role in roles))
         match.cast[index] = source.cast
-        if source.group > 1 and match.shards.get("n", 1) not in (1, -1):
+        if source.group > 1 and _is_sharded(match, "n"):
             raise _NoMatch  # slices of the repeated heads need not be some of the key's own
         match.scale *= source.factor
         match.between += [node for node, _ in source.passed]
     match.query, match.key, match.value = (source.value for source in operands if source is not None)
     if match.layout == "BSND":
         for node in after:
-            _note(match, node, 0, ("b", "n", "", ""))
+            _note(match, node, 0, ("b", "n", "s", ""))
         match.nodes += after
         match.last = after[-1]
 
@@ -285,20 +287,24 @@ def _transpose_after(product: Node, users: Users, results: set[Value]) -> list[N
 
 
 def _add_strategies(match: AttentionMatch, nodes: list[Node]) -> None:
-    """Note what the strategies of the products and of what is between them say of batch and heads."""
+    """Note what the strategies of the products and of what is between them say of batch, heads and queries."""
     for node in nodes:
         if isinstance(node.op, TupleGetItem):
             continue
         for index, operand in enumerate(node.inputs):
             rank = len((operand if isinstance(node.op, Dropout) else node).shape)
-            _note(match, node, index, _roles(operand, rank))
+            roles = _roles(operand, rank)
+            if isinstance(node.op, BatchMatMul):
+                queries = ("", "s") if node.op.transpose_a else ("s", "")
+                roles = (*roles[:-2], *(("", "") if index else queries))
+            _note(match, node, index, roles)
         if node.out_strategy is not None:
             raise _NoMatch
 
 
 def _roles(value: Value, rank: int) -> Roles:
     """Roles of the dimensions of a value beside scores or operands of `rank` dimensions, aligned at the right."""
-    roles = ("b", "n", "", "") if rank == 4 else ("b", "", "")
+    roles = ("b", "n", "s", "") if rank == 4 else ("b", "s", "")
     shape = value.shape
     if len(shape) > rank:
         raise _NoMatch
@@ -324,8 +330,20 @@ def _note(match: AttentionMatch, node: Node, index: int, roles: Roles) -> None:
     single = 1 if mesh is None else -1
     for role, count, size in zip(roles, entry, node.inputs[index].shape, strict=True):
         role = role if size > 1 else ""
+        if role == "t":
+            role = "" if count == single else "s"
         if (not role and count != single) or (role and match.shards.setdefault(role, count) != count):
             raise _NoMatch
+
+
+def shards_queries(match: AttentionMatch) -> bool:
+    """Whether strategies shard the sequence of the queries."""
+    return _is_sharded(match, "s")
+
+
+def _is_sharded(match: AttentionMatch, role: str) -> bool:
+    single = 1 if match.mesh is None else -1
+    return match.shards.get(role, single) != single
 
 
 def _check(match: AttentionMatch) -> None:

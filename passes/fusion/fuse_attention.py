@@ -10,11 +10,13 @@ these transposes go too: the operator takes that layout. (Casts between them and
 a factor of the scores, of the query or of the key; `Dropout` may be behind the softmax, whose seeds the operator takes
 and drops the same weights; addends, of which it takes the sum, and one mask (MaskedFill or Select with a number that
 the softmax makes 0) may follow, and casts between floating-point types may be around the softmax. Every value in
-between must have no other reader. Strategies of the users must agree and shard batch and heads only; else what they
-wrote stays. It comes before differentiation, so that the backward operators are those of the fused one. Numbers
-change by rounding. A query whose every key is masked attends to all keys alike when written out, or is NaN where a
-masked score is minus infinity, but to none in the operator: its row is put right behind it, unless the graph shows that
-every row has a key. What cannot be put right, a mask beside an addend that may hide keys too, stays as it is written.
+between must have no other reader. Strategies of the users must agree and shard batch, heads and queries only; else what
+they wrote stays. Where they shard the queries, keys and values are sharded along their sequence, too, and the operator
+is what its `decompose` makes of it. It comes before differentiation, so that the backward operators are those of the
+fused one. Numbers change by rounding. A query whose every key is masked attends to all keys alike when written out, or
+is NaN where a masked score is minus infinity, but to none in the operator: its row is put right behind it, unless the
+graph shows that every row has a key. What cannot be put right, a mask beside an addend that may hide keys too, stays as
+it is written.
 
 An addend or a mask that is a constant triangle and hides from every query the keys behind its place becomes the
 operator's `sparse_mode`: 2 where places are counted from the beginnings of both sequences, 3 where from their ends.
@@ -29,16 +31,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.comparison import LogicalNot
+from mspc.ops.nn.attention import FlashAttentionScore
+from mspc.ops.op import RequestedSharding
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.attention_match import AttentionMatch, fused_operator, match_attention, operands_of
-from mspc.passes.fusion.attention_scores import may_be_attention
+from mspc.passes.fusion.attention_match import (
+    AttentionMatch,
+    fused_operator,
+    match_attention,
+    operands_of,
+    shards_queries,
+)
+from mspc.passes.fusion.attention_scores import may_be_attention, may_shard_queries
 from mspc.passes.fusion.causal_masks import forget_causal_masks
 from mspc.passes.fusion.masked_rows import forget_rows, with_hidden_rows, with_infinite_rows
 
@@ -56,10 +67,14 @@ def fuse_written(graph: Graph, least: int) -> bool:
     changed = remove_dead(graph)  # among others masks of dropouts that nobody reads
     users = graph.users()
     results = set(graph.results)
+    few = any(map(may_shard_queries, graph.nodes))  # then any may be wanted that has few scores
     matches: list[AttentionMatch] = []
     gone: set[Value] = set()
     for node in graph.nodes:
-        match = match_attention(node, users, results) if may_be_attention(node, least) else None
+        wanted = may_be_attention(node, least)
+        match = match_attention(node, users, results) if wanted or (few and may_be_attention(node, 0)) else None
+        if match is not None and not (wanted or shards_queries(match)):
+            continue
         if match is not None and not gone.intersection(operands_of(match)):
             matches.append(match)
             gone.update(match.nodes)
@@ -110,7 +125,8 @@ def _emit(builder: Builder, match: AttentionMatch, replaced: Mapping[Value, Valu
     fused = builder.emit(fused_operator(match), *operands, instance=product.instance)
     if match.shards:
         fused.in_strategy = tuple(_strategies(match, operands))
-    result = builder.emit(TupleGetItem(3), fused, name=last.name)
+    result = _in_context(builder, fused, product) if shards_queries(match) else None
+    result = result or builder.emit(TupleGetItem(3), fused, name=last.name)
     if match.filled is not None:
         result = with_hidden_rows(builder, result, operands[-1], operands[2], match.layout, match.filled)
     if match.infinite:
@@ -122,12 +138,33 @@ def _emit(builder: Builder, match: AttentionMatch, replaced: Mapping[Value, Valu
     return result
 
 
+def _in_context(builder: Builder, fused: Node, product: Node) -> Node | None:
+    """The attention that a fused operator with sharded queries decomposes to; None where it stays."""
+    assert isinstance(fused.op, FlashAttentionScore)
+    attrs = builder.graph.attrs
+    ranks = int(attrs.get("strategies_for", attrs.get("ranks", 1)))
+    asked = RequestedSharding(fused.in_strategy, None, product.attrs, ranks)
+    first = len(builder.nodes)
+    try:
+        found = fused.op.decompose(builder, asked, fused.inputs)
+    except MspcError as error:
+        raise product.error(error.message, error.notes, error.kind or ValueError) from None
+    if found is None:
+        return None
+    for node in builder.nodes[first:]:
+        node.instance = fused.instance
+    builder.nodes.remove(fused)
+    result = found[3]
+    assert isinstance(result, Node)
+    return result
+
+
 def _strategies(match: AttentionMatch, operands: Sequence[Value]) -> Iterator[Any]:
     """The strategy of every operand of the fused operator."""
-    roles = {"BNSD": ("b", "n", "", ""), "BSND": ("b", "", "n", ""), "BSH": ("b", "", "")}[match.layout]
+    roles = {"BNSD": ("b", "n", "s", ""), "BSND": ("b", "s", "n", ""), "BSH": ("b", "s", "")}[match.layout]
     single = 1 if match.mesh is None else -1
     for index, operand in enumerate(operands):
-        mine = roles if index < 3 else ("b", "n" if match.layout != "BSH" else "", "", "")[4 - len(operand.shape) :]
+        mine = roles if index < 3 else ("b", "n" if match.layout != "BSH" else "", "s", "")[4 - len(operand.shape) :]
         entry = tuple(
             match.shards.get(role, single) if n > 1 else single for role, n in zip(mine, operand.shape, strict=True)
         )

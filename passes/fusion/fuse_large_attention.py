@@ -2,6 +2,7 @@
 
 Few scores stay in a core's cache when written out, and the operator takes head after head there. The batch and the
 number of heads do not count, so that a graph of a rank's rows and one of the global batch have the same operators.
+Fewer scores are fused where strategies shard the queries: ranks exchange slices of the sequence in one operator alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
-from mspc.passes.fusion.attention_scores import may_be_attention
+from mspc.passes.fusion.attention_scores import may_be_attention, may_shard_queries
 
 LEAST = 1 << 12
 """Scores of a head from which an attention is fused: those of some 64 queries and keys."""
@@ -37,4 +38,4 @@ def _forget(graph: Graph) -> bool:
 
 def has_many_scores(graph: Graph) -> bool:
     """Whether a graph may have an attention that is fused."""
-    return any(may_be_attention(node, LEAST) for node in graph.nodes)
+    return any(may_be_attention(node, LEAST) or may_shard_queries(node) for node in graph.nodes)

@@ -11,7 +11,8 @@ from mspc.ops.op import Op
 from mspc.passes.sharding.layout_plans import State, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import batch_choice, is_master, stored, structural_layout
-from mspc.passes.sharding.unset_layouts import UnsetLayouts, bytes_of
+from mspc.passes.sharding.traffic import work_of
+from mspc.passes.sharding.unset_layouts import AS_GOOD, UnsetLayouts, bytes_of
 
 
 def shard_batch(search: Search, forward: list[Node]) -> None:
@@ -43,16 +44,19 @@ def shard_asked(search: Search, forward: list[Node]) -> None:
 
 def spread(search: Search, forward: list[Node]) -> None:
     """Sharding propagation: from what is decided until nothing is left to reach, downstream before upstream or upstream
-    before downstream, whichever sends fewer bytes."""
+    before downstream, whichever sends fewer bytes; where that is hardly a difference, whichever computes less on a
+    rank, as norms and residuals do that are sharded along the sequence."""
     configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
     begin = [state_of(node) for node in forward]
-    found: list[tuple[float, int, list[State], list[Any]]] = []
+    found: list[tuple[float, float, list[State], list[Any]]] = []
     for direction in (_downstream, _upstream) if configured else (_downstream,):
         _spread_from(search, forward, direction)
         sources = [node.attrs.get("strategy_from") for node in forward]
-        found.append((round(bytes_of(search, forward), 1), len(found), [state_of(node) for node in forward], sources))
+        work = sum(work_of(node, search.rules[node]) for node in forward)
+        found.append((round(bytes_of(search, forward), 1), work, [state_of(node) for node in forward], sources))
         restore(forward, begin)
-    _, _, states, sources = min(found)
+    most = min(nbytes for nbytes, *_ in found) * AS_GOOD
+    _, _, states, sources = min((each for each in found if each[0] <= most), key=lambda each: (each[1], each[0]))
     restore(forward, states)
     for node, source in zip(forward, sources, strict=True):
         if source is not None:

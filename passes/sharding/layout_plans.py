@@ -38,7 +38,8 @@ def restore(values: Iterable[Value], states: Iterable[State]) -> None:
 
 def best_plan(found: Sequence[tuple[PlanTotal, list[State]]]) -> list[State]:
     """Of several plans the one that is taken. The last looks for the fewest bytes at every operator alone; another is
-    taken where it does no more work, and sends fewer bytes, or hardly more in fewer changes of layout."""
+    taken where it does no more work, and sends fewer bytes, or hardly more in fewer changes of layout, than that and
+    than any other such plan."""
     *others, (fewest, free) = found
     good = [
         (plan.moves, plan.nbytes, i)
@@ -46,4 +47,7 @@ def best_plan(found: Sequence[tuple[PlanTotal, list[State]]]) -> list[State]:
         if plan.work <= fewest.work
         and (plan.nbytes <= fewest.nbytes or (plan.moves < fewest.moves and plan.nbytes <= MORE_BYTES * fewest.nbytes))
     ]
-    return found[min(good)[2]][1] if good else free
+    if not good:
+        return free
+    least = min(nbytes for _, nbytes, _ in good)
+    return found[min(plan for plan in good if plan[1] <= MORE_BYTES * least)[2]][1]

@@ -32,7 +32,7 @@ def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcE
         node.inputs = [replaced.get(v, v) for v in node.inputs]
         found: list[Value] | None = None
         if node in candidates:
-            found = _decomposed(builder, node, errors)
+            found = _decomposed(builder, node, errors, ranks)
         elif isinstance(node.op, TupleGetItem) and node.inputs[0] in parts:
             found = [parts[node.inputs[0]][node.op.index]]
         if found is None:
@@ -57,16 +57,20 @@ def _may_decompose(node: Node, sharded: bool, ranks: int) -> bool:
         return False
     if not (op.is_several or sharded or node.in_strategy is not None):
         return False
-    return op.asks(RequestedSharding(node.in_strategy, node.out_strategy, node.attrs), ranks)
+    return op.asks(_asked(node, ranks), ranks)
 
 
-def _decomposed(b: Builder, node: Node, errors: dict[Node, MspcError]) -> list[Value] | None:
+def _asked(node: Node, ranks: int) -> RequestedSharding:
+    return RequestedSharding(node.in_strategy, node.out_strategy, node.attrs, ranks)
+
+
+def _decomposed(b: Builder, node: Node, errors: dict[Node, MspcError], ranks: int) -> list[Value] | None:
     """The results of the operators in the place of `node`, which have its scope, source line and attributes."""
     assert isinstance(node.op, Op)
     start = len(b.nodes)
     b.like(node).phase = node.phase
     try:
-        results = node.op.decompose(b, RequestedSharding(node.in_strategy, node.out_strategy, node.attrs), node.inputs)
+        results = node.op.decompose(b, _asked(node, ranks), node.inputs)
     except MspcError as error:
         del b.nodes[start:]
         errors[node] = error if error.location is not None else node.error(error.message, error.notes)

@@ -284,4 +284,23 @@ def bytes_of(search: Search, forward: Sequence[Node]) -> float:
         if rule is not None and node.in_layouts is not None:
             operands = cast("tuple[Layout, ...]", node.in_layouts)
             total += search.inside(node, ShardingChoice(operands, element_layouts(node.layout), work_of(node, rule)))
-    return total
+    return total + _gathered_gradients(search, forward, costs.graded)
+
+
+def _gathered_gradients(search: Search, forward: Iterable[Node], graded: set[Value]) -> float:
+    """Bytes of what `gradient_bytes` takes to be scattered, where the value itself is on every rank that adds to its
+    gradient, so that this is gathered, too. graded: values that have a gradient."""
+    found: dict[Value, float] = {}
+    for node in forward:
+        rule = search.rules[node]
+        if rule is None or node.in_layouts is None or not math.prod(rule.sizes):
+            continue
+        shards = math.prod(rule.sizes) / work_of(node, rule)
+        for value, layout in zip(node.inputs, node.in_layouts, strict=True):
+            if value not in graded or stored(value) is not None or layout is None:
+                continue
+            own, held = math.prod(layout.strategy), value.layout
+            if own < shards and isinstance(held, Layout) and math.prod(held.strategy) < shards:
+                nbytes = value.tensor_type.nbytes / own
+                found[value] = max(found.get(value, 0.0), nbytes * (1 - own / shards))
+    return sum(found.values())

@@ -154,6 +154,26 @@ NAMED: dict[str, Case] = {
     "a mask that hides rows": Case(PLAIN, {}, {"attn_mask": drawn_bool(0.5, 2, 1, 150, 1)}),
     "a mask of keys, in numbers": Case(PLAIN, {}, {"attn_mask": drawn_bool(0.5, 2, 1, 1, 140).astype(np.uint8) * 7}),
     "a slice of the queries": Case(PLAIN, {"sparse_mode": 2, "first_query": 100, "all_queries": 300}),
+    "a slice of the keys": Case(
+        PLAIN, {"sparse_mode": 2, "first_query": 300, "all_queries": 450, "key_slice": (280, 420)}
+    ),
+    "keys behind all queries": Case(
+        PLAIN, {"sparse_mode": 2, "first_query": 150, "all_queries": 450, "key_slice": (280, 420)}
+    ),
+    "keys ahead of all queries": Case(
+        PLAIN, {"sparse_mode": 3, "first_query": 300, "all_queries": 450, "key_slice": (0, 420)}
+    ),
+    "a band over a corner of a slice": Case(
+        PLAIN, {"sparse_mode": 4, "pre_tokens": 40, "next_tokens": 0, "first_query": 150, "all_queries": 450,
+                "key_slice": (0, 420)},
+    ),
+    "drawn of a slice of the keys": Case(
+        PLAIN, {"keep_prob": 0.6, "shape": (2, 4, 300, 420), "begin": (0, 0, 150, 0), "key_slice": (140, 420)},
+    ),
+    "documents over slices": Case(
+        PLAIN, {"first_query": 150, "all_queries": 450, "key_slice": (140, 420)},
+        {"actual_seq_qlen": np.array([170, 240]), "actual_seq_kvlen": np.array([200, 260])},
+    ),
     "shift of a head": Case(PLAIN, {"sparse_mode": 2}, {"real_shift": drawn(1, 4, 150, 140)}),
     "shift of all": Case(
         PLAIN, {}, {"real_shift": drawn(2, 4, 150, 140), "attn_mask": drawn_bool(0.2, 1, 1, 150, 140)}

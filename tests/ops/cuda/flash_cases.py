@@ -26,11 +26,14 @@ class Case:
     key_heads: int = 1
     layout: str = "BSND"
     sparse_mode: int = 0
+    first_query: int = 0
+    key_slice: tuple[int, ...] = ()
 
     def operator(self) -> FlashAttentionScore:
         return FlashAttentionScore(
-            self.heads, scale_value=self.depth**-0.5, input_layout=self.layout, sparse_mode=self.sparse_mode
-        )
+            self.heads, scale_value=self.depth**-0.5, input_layout=self.layout, sparse_mode=self.sparse_mode,
+            first_query=self.first_query, all_queries=self.first_query and 1024, key_slice=self.key_slice,
+        )  # fmt: skip
 
     def inputs(self) -> list[np.ndarray]:
         random = np.random.default_rng(self.depth + self.queries)
@@ -59,6 +62,9 @@ CASES = {
     "depth 32, causal": Case(32, 130, 140, heads=2, key_heads=1, sparse_mode=3),
     "depth 128": Case(128, 65, 100, heads=2),
     "depth 128, causal": Case(128, 100, 65, heads=2, key_heads=1, sparse_mode=2),
+    "a slice of the keys": Case(64, 140, 130, heads=2, sparse_mode=2, first_query=200, key_slice=(150, 1024)),
+    "keys ahead of all queries": Case(64, 70, 130, sparse_mode=2, first_query=512, key_slice=(128, 1024)),
+    "keys behind all queries": Case(64, 70, 130, sparse_mode=2, first_query=128, key_slice=(512, 1024)),
     "one query": Case(64, 1, 300),
     "one key": Case(128, 3, 1),
 }

@@ -16,7 +16,7 @@ from mspc.api.state import Session
 from mspc.compiler.call import describe_call
 from mspc.compiler.driver import compile_traced, trace_call
 from mspc.engine.capture import capture
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Node
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
@@ -252,7 +252,7 @@ def layouts_and_tuples(w: Written) -> Graph:
 
 
 def queries_are_sharded_by_a_layout(w: Written) -> Graph:
-    return w.finish(w.scores((NamedLayout(*MESH, (1, -1, 0, -1)), NamedLayout(*MESH, (1, -1, -1, -1)))))
+    return w.finish(w.scores((NamedLayout(*MESH, (0, -1, 1, -1)), NamedLayout(*MESH, (0, -1, -1, -1)))))
 
 
 def out_strategy(w: Written) -> Graph:
@@ -352,8 +352,8 @@ def value_for_all_batches(w: Written) -> Graph:
 @pytest.mark.parametrize(
     "write",
     [
-        several_strategies, sequence_is_sharded, several_layouts, layouts_and_tuples, queries_are_sharded_by_a_layout,
-        out_strategy, scores_are_read_twice, weights_are_a_result,
+        several_strategies, several_layouts, layouts_and_tuples, out_strategy, scores_are_read_twice,
+        weights_are_a_result,
         dropped_by_channel, the_mask_of_what_is_dropped_is_read, rows_without_a_key_drop_some_of_equal_weights,
         scaled_behind_the_mask, lightly_filled, filled_then_scaled, softmax_over_queries,
         softmax_over_heads, scaled_to_nothing, scaled_without_end, scaled_by_a_tensor, other_parts_recomputed,
@@ -370,6 +370,22 @@ def test_a_softmax_over_the_keys_is_one_however_they_are_named(axis: Any) -> Non
     weights = w.emit("Softmax", w.scores(), axis=axis)
     w.graph.results = [w.emit("BatchMatMul", weights, w.value)]
     assert fused(w.graph) is not None
+
+
+@pytest.mark.parametrize("write", [sequence_is_sharded, queries_are_sharded_by_a_layout])
+def test_where_queries_are_sharded_ranks_exchange_slices_of_both_sequences(write: Callable[[Written], Graph]) -> None:
+    graph = write(Written())
+    node = fused(graph)
+    assert node is not None
+    (kept,) = graph.results
+    assert isinstance(kept, Node)
+    assert kept.op.name == "ShardingConstraint"
+    stored = kept.in_strategy[0]
+    for operand in node.inputs[:3]:
+        assert isinstance(operand, Node)
+        assert operand.in_strategy == (stored,)  # along the sequence
+    assert stored.strategy[2] == 2  # in either way two ranks exchange as many bytes; heads need no ring
+    assert all(entry.strategy == (stored.strategy[0], 2, 1, 1) for entry in node.in_strategy[:3])
 
 
 def test_a_strategy_of_one_operator_is_that_of_all() -> None:

@@ -1,9 +1,6 @@
 """Keys and values of attention may be stored on other ranks than those that read them: in slices of the sequence, or
-beside other queries than those that share their heads. Every rank gathers what it looks at before it computes.
-
-MindSpore sends slices of the sequence round in a ring, as many bytes in all (`enable_ring_attention`,
-`enable_flash_sp`), or combines what ranks find in their slices. The result is the same; here a rank holds all keys and
-values of its heads while it computes.
+beside other queries than those that share their heads. Every rank gathers what it looks at before it computes, and
+holds all keys and values of its heads while it does. (`context_attention` does not.)
 """
 
 from __future__ import annotations
@@ -17,13 +14,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Node, Value
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.control.constraint import constrained
+from mspc.ops.nn.attention_ring import HEADS, SEQUENCE
 from mspc.ops.op import Op, RequestedSharding
-
-REQUESTS = ("enable_ring_attention", "enable_flash_sp")
-SEQUENCES = {"BSH": 1, "BNSD": 2, "BSND": 1, "SBH": 0}
-"""The dimension of the sequence, by layout."""
-HEADS = {"BSH": 2, "BNSD": 1, "BSND": 2, "SBH": 2}
-"""The dimension of the heads, by layout."""
 
 
 def keys_gathered(
@@ -37,13 +29,13 @@ def keys_gathered(
     where their queries are.
     """
     given = asked.in_strategy
-    if given is None or layout not in SEQUENCES or len(given) != len(inputs):
+    if given is None or layout not in SEQUENCE or len(given) != len(inputs):
         return None
     read = given[1:3]
     if key_heads:
         read = tuple(_beside_queries(given[0], entry, HEADS[layout], key_heads) for entry in read)
     if sequence:
-        read = tuple(_with_axes(entry, SEQUENCES[layout], ()) for entry in read)
+        read = tuple(_with_axes(entry, SEQUENCE[layout], ()) for entry in read)
     if read == given[1:3]:
         return None
     stored = [constrained(b, value, entry) for value, entry in zip(inputs[1:3], given[1:3], strict=True)]

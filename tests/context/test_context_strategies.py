@@ -1,0 +1,192 @@
+"""A strategy on the sequence of an attention is enough: what ranks exchange for it, and what is said of mistakes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
+from mspc.compiler.driver import Compiled
+from mspc.ir.compare import difference
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.text.parser import parse
+from mspc.ir.text.printer import print_graph
+from mspc.ops.nn.attention import FlashAttentionScore
+from mspc.ops.op import REGISTRY
+from tests.compiler.test_operator_strategies import HEAD, compiled
+
+ONE = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w, self.v = Parameter(tensor(2, {queries}, {heads}, 2), "w"), Parameter(tensor(2, {keys}, {key_heads}, 2), "v")
+        self.op = P.FlashAttentionScore({heads}, 1.0, 0.5, input_layout="BSND", sparse_mode={mode}).shard({strategy})
+        for name, value in {attributes}.items():
+            self.op.add_prim_attr(name, value)
+        self.query, self.key, self.value = P.Mul(){of_query}, P.Mul(){of_keys}, P.Mul(){of_keys}
+    def construct(self, x):
+        return self.op(self.query(x, self.w), self.key(self.v, self.v), self.value(self.v, self.v))[3]
+C.GradOperation(get_all=True, get_by_list=True)(Net())(tensor(2, {queries}, {heads}, 2))
+"""  # noqa: E501
+SLICED = "((1, 8, 1, 1),) * 3"
+BY_LAYOUT = '(layout("None", ("dp", "sp"), "mp", "None"),) * 3'
+
+
+def one(
+    strategy: str, heads: int = 8, key_heads: int = 8, mode: int = 2, queries: int = 16, keys: int = 16,
+    **attributes: object,
+) -> str:  # fmt: skip
+    divides = queries % 8 == keys % 8 == 0
+    of_query, of_keys = (f".shard((({strategy})[{i}],) * 2)" if divides else "" for i in (0, 1))
+    return ONE.format(
+        strategy=strategy, heads=heads, key_heads=key_heads, mode=mode, queries=queries, keys=keys,
+        attributes=attributes, of_query=of_query, of_keys=of_keys,
+    )  # fmt: skip
+
+
+WRITTEN = """
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(tensor(2, 4, 16, 4), "w")
+        self.first, self.last = P.BatchMatMul(transpose_b=True){first}, P.BatchMatMul(){last}
+        self.softmax = P.Softmax(){softmax}
+        self.mask = Tensor(np.triu(np.full((16, 16), -1e9, np.float32), 1))
+    def construct(self, x):
+        return self.last(self.softmax(self.first(x * self.w, self.w) * 0.5 + self.mask), self.w)
+C.GradOperation(get_all=True, get_by_list=True)(Net())(tensor(2, 4, 16, 4))
+"""
+PRODUCTS = ".shard(((1, 1, 8, 1), (1, 1, 1, 1)))"
+
+
+def written(**strategies: str) -> str:
+    return WRITTEN.format_map(dict.fromkeys(("first", "softmax", "last"), "") | strategies)
+
+
+def exchanges(graph: Graph) -> Counter[str]:
+    names = ("NeighborExchange", "AlltoAll", "JoinAttention", "FlashAttentionScore", "FlashAttentionScoreGrad")
+    return Counter(node.op.name for node in graph.nodes if node.op.name in names)
+
+
+def on_ranks(made: Compiled) -> list[Counter[str]]:
+    return [exchanges(made.rank_graph(rank)) for rank in range(8)]
+
+
+def test_slices_for_heads_send_the_fewest_bytes_where_there_are_heads_enough(tmp_path: Path) -> None:
+    for found in on_ranks(compiled(tmp_path, one(SLICED))):
+        assert not found["NeighborExchange"]
+        assert found["AlltoAll"] >= 4
+        assert found["FlashAttentionScore"] == found["FlashAttentionScoreGrad"] == 1
+
+
+@pytest.mark.parametrize("name", ["enable_ring_attention", "enable_flash_sp", "ulysses_degree"])
+def test_a_ring_alone_by_an_attribute(name: str, tmp_path: Path) -> None:
+    """Causal: 28 pairs of different ranks of which 4 are halves, and one of each rank's own slices."""
+    each = on_ranks(compiled(tmp_path, one(SLICED, **{name: True if name.startswith("enable") else 1})))
+    assert not any(found["AlltoAll"] for found in each)
+    assert sum(found["FlashAttentionScore"] for found in each) == 8 + 28 + 4
+    assert sum(found["FlashAttentionScoreGrad"] for found in each) == 8 + 28 + 4
+    assert {found["FlashAttentionScore"] for found in each} <= {5, 6}
+    assert sum(found["JoinAttention"] for found in each) == 28 + 4
+
+
+def test_every_pair_of_slices_where_all_keys_are_seen(tmp_path: Path) -> None:
+    for found in on_ranks(compiled(tmp_path, one(SLICED, mode=0, ulysses_degree=1))):
+        assert found["FlashAttentionScore"] == found["FlashAttentionScoreGrad"] == 8
+
+
+def test_both_on_two_axes(tmp_path: Path) -> None:
+    for found in on_ranks(compiled(tmp_path, one(SLICED, mode=0, ulysses_degree=2))):
+        assert found["AlltoAll"] >= 4
+        assert found["FlashAttentionScore"] == 4
+
+
+NETWORKS = {
+    "a ring": one(SLICED, enable_flash_sp=True),
+    "both, on axes of several dimensions": one(BY_LAYOUT, ulysses_degree=2),
+    "one head of keys for all ranks": one(SLICED, key_heads=1),
+    "fewer heads of keys than ranks": one("((1, 4, 2, 1),) * 3", key_heads=2, ulysses_degree=4),
+    "keys of another length": one(SLICED, mode=3, keys=24, ulysses_degree=1),
+    "more queries than keys": one(SLICED, mode=0, queries=24, keys=8, heads=2, key_heads=1),
+    "no head for some of the ranks": one(SLICED, heads=2, key_heads=2),
+    "one head of keys beside queries of several ranks": one(
+        "((1, 4, 2, 1), *((1, 4, 1, 1),) * 2)", key_heads=1, ulysses_degree=1
+    ),
+    "heads of keys stored apart from their queries": one(
+        "((1, 4, 2, 1), *((1, 4, 1, 1),) * 2)", key_heads=4, ulysses_degree=1
+    ),
+    "written, by the first product": written(first=PRODUCTS),
+    "written, by the softmax": written(softmax=".shard(((1, 1, 8, 1),))"),
+    "written, by the last product": written(last=PRODUCTS),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_numbers_are_those_of_one_device(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(HEAD + NETWORKS[name])
+    verify_target(str(script), CompileOptions(), seed=1)
+
+
+def test_with_an_addend_slices_go_for_heads_or_keys_are_gathered(tmp_path: Path) -> None:
+    text = written(first=".shard(((1, 1, 4, 1), (1, 1, 1, 1)))").replace("* 0.5 + self.mask", "+ x[:, :, :1, :1]")
+    for ranks, heads in ((4, 1), (8, 4)):  # of 4 heads
+        graph = compiled(tmp_path, text.replace("(1, 1, 4, 1)", f"(1, 1, {ranks}, 1)")).rank_graph(0)
+        (found,) = (node for node in graph.nodes if isinstance(node.op, FlashAttentionScore))
+        assert found.op.head_num == heads
+        assert found.inputs[1].shape == (2, heads, 16, 4)
+
+
+@pytest.mark.parametrize("part", ["first", "softmax", "last"])
+def test_attention_that_is_written_out_becomes_one_operator(part: str, tmp_path: Path) -> None:
+    strategy = ".shard(((1, 1, 8, 1),))" if part == "softmax" else PRODUCTS
+    each = on_ranks(compiled(tmp_path, written(**{part: strategy})))
+    assert all(found["FlashAttentionScore"] and found["NeighborExchange"] for found in each)  # 4 heads for 8 ranks
+
+
+def test_what_is_exchanged_is_read_back_and_has_reasons_and_lines(tmp_path: Path) -> None:
+    graph = compiled(tmp_path, one(SLICED, enable_flash_sp=True)).rank_graph(3)
+    assert difference(parse(print_graph(graph), REGISTRY).main, graph) == ""
+    found = [node for node in graph.nodes if node.op.name == "NeighborExchange"]
+    reasons = {str(node.attrs["reason"]).partition(": ")[2] for node in found}
+    assert reasons >= {
+        "slices of the sequence go to where pairs of them are worked on",
+        "what queries find in other ranks' keys comes back",
+        "gradients of slices of the sequence come back from where pairs were worked on",
+    }
+    assert all(node.frames for node in found)
+
+
+MISTAKES = {
+    "the strategy shards the sequence of query into 8 slices, which do not divide its 12 places":
+        one(SLICED, queries=12),
+    "the strategy shards the sequence of key into 8 slices, which do not divide its 20 places":
+        one(SLICED, keys=20),
+    "ulysses_degree is 8, but 8 ranks share the sequence and each has 4 heads of query and 4 of key":
+        one(SLICED, heads=4, key_heads=4, ulysses_degree=8),
+    "ulysses_degree is 3, but 8 ranks share the sequence and each has 8 heads of query and 8 of key":
+        one(SLICED, ulysses_degree=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistakes(message: str, tmp_path: Path) -> None:
+    with pytest.raises(MspcError) as caught:
+        compiled(tmp_path, MISTAKES[message])
+    text = caught.value.render()
+    assert message in text.replace(" 'op'", "")
+    assert "return self.op(self.query(" in text
+    assert text.count("error:") == 1
+
+
+def test_a_sequence_that_is_written_out_and_does_not_divide(tmp_path: Path) -> None:
+    text = written(first=".shard(((1, 1, 8, 1), (1, 1, 1, 1)))").replace("16", "12")
+    with pytest.raises(MspcError) as caught:
+        compiled(tmp_path, text)
+    assert "8" in caught.value.message
+    assert "12" in caught.value.message
+    assert "self.first(x * self.w" in caught.value.render()

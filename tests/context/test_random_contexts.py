@@ -1,0 +1,16 @@
+"""Random networks with sharded sequences have the numbers of one device; a few of each way of saying so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.context.drawn_network import WAYS
+from tests.context.random_networks import EQUAL, check
+from tests.shares import share_of
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", range(share_of(40)))
+def test_networks_with_sharded_sequences_are_those_of_one_device(number: int, way: str) -> None:
+    outcome = check(9000 + number, (way,))
+    assert outcome.kind == EQUAL, outcome.message

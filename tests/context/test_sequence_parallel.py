@@ -1,0 +1,105 @@
+"""Norms, dropout and residuals between products of heads are sharded along the sequence, from one strategy on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mspc.analysis.cost.nodes import sent_bytes
+from mspc.api.state import Session
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify import verify_target
+from mspc.compiler.driver import Compiled, compile_call
+from mspc.engine.capture import capture
+from mspc.ir.graph import element_layouts
+from mspc.output.programs import config_of
+
+RANKS, LENGTH, WIDTH = 4, 128, 8
+NETWORK = """
+import sys
+import numpy as np
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+LAYERS, MODE = int(sys.argv[1]), sys.argv[2]
+more = {"search_mode": "sharding_propagation"} if MODE == "auto_parallel" else {}
+ms.set_auto_parallel_context(parallel_mode=MODE, dataset_strategy="full_batch", device_num=4, **more)
+random = np.random.default_rng(5)
+def weight(*shape):
+    return Parameter(Tensor(random.normal(size=shape) * 0.3, ms.float64))
+class Norm(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.gamma, self.beta, self.norm = weight(8), weight(8), ops.LayerNorm(2, -1)
+    def construct(self, x):
+        return self.norm(x, self.gamma, self.beta)[0]
+class Half(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down, self.drop = Norm(), weight(8, 32), weight(32, 8), nn.Dropout(p=0.2)
+        self.column = ops.MatMul().shard(((1, 1), (1, 4)))
+        self.row = ops.MatMul().shard(((1, 4), (4, 1)))
+        self.add = ops.Add()
+    def construct(self, x):
+        h = ops.gelu(self.column(self.norm(x).reshape(-1, 8), self.up))
+        return self.add(x, self.drop(self.row(h, self.down).reshape(1, 128, 8)))
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.halves = nn.CellList([Half() for _ in range(2 * LAYERS)])
+        self.halves[0].add.shard(((1, 4, 1), (1, 4, 1)))
+    def construct(self, x):
+        for half in self.halves:
+            x = half(x)
+        return ops.square(x).mean()
+net = Net()
+step = nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1)).set_train()
+step(Tensor(random.normal(size=(1, 128, 8)), ms.float64))
+"""
+MODES = ["semi_auto_parallel", "auto_parallel"]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "net.py"
+    path.write_text(NETWORK, encoding="utf-8")
+    return path
+
+
+def made(script: Path, layers: int, mode: str) -> Compiled:
+    captured = capture(script, [str(layers), mode], Session.of_rank(0, RANKS))
+    return compile_call(captured.target, captured.args, config_of(captured, RANKS))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_strategy_is_carried_through_norms_dropout_and_residuals(script: Path, mode: str) -> None:
+    graph = made(script, 2, mode).graph
+    names = ("LayerNorm", "Dropout", "Add")
+    found = [node for node in graph.nodes if node.op.name in names and len(node.inputs[0].shape) == 3]
+    found = [node for node in found if node.phase == "forward"]
+    assert len(found) == 3 * 4
+    for node in found[1:]:  # the first norm reads what the script feeds, which every rank has
+        assert element_layouts(node.layout)[0].strategy == (1, RANKS, 1), node
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_layer_sends_what_megatron_lm_does(script: Path, mode: str) -> None:
+    """Two gathers and two scatters forward, as many for gradients; two small sums for each norm (Korthikanti et al.,
+    arXiv 2205.05198)."""
+    found: list[Counter[str]] = []
+    for layers in (3, 4):
+        nbytes: Counter[str] = Counter()
+        for node in made(script, layers, mode).rank_graph(1).nodes:
+            nbytes[node.op.name] += int(sent_bytes(node))
+        found.append(nbytes)
+    more = found[1] - found[0]
+    each = (RANKS - 1) * LENGTH * WIDTH * 8 // RANKS
+    assert more["AllGather"] == more["ReduceScatter"] == 4 * each
+    assert more["AllReduce"] <= 2 * 2 * 2 * WIDTH * 8  # gradients of two norms
+    assert set(more) == {"AllGather", "ReduceScatter", "AllReduce"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_masks_and_gradients_are_those_of_one_device(script: Path, mode: str) -> None:
+    verify_target(str(script), CompileOptions(script_arguments=("1", mode)), seed=1)
