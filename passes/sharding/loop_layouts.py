@@ -25,6 +25,8 @@ from mspc.passes.sharding.traffic import Traffic, sent_inside
 
 LEFT = "what a turn leaves"
 """Where the layout of what is carried is from."""
+CLEARLY = 0.999
+"""Of the bytes of one choice those of another are so many at most, where that is to be taken in its place."""
 TRIES = 4
 """How often the layouts of a graph's loops are changed at most."""
 
@@ -90,7 +92,7 @@ def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bo
         if no and turn == 0:
             no = tried(wanted | {enter: layout for enter, layout in before.items() if enter in no})
         now = math.inf if no else step_bytes(graph)
-        if now < best:
+        if now < CLEARLY * best:
             best, found, is_other = now, [state_of(value) for value in values], True
             continue
         restore(values, found)
