@@ -128,7 +128,8 @@ def test_unequal_numbers_of_stages(folder: Path, capsys: pytest.CaptureFixture[s
     assert (2, 3, [0, 4]) in pairs
     assert [entry["idle"][0] is None for entry in stages["stages"]] == [False, False, True, True]
     capsys.readouterr()
-    assert diff_targets(str(folder / "two"), str(folder / "four"), CompileOptions(), None, None) == 1
+    options = CompileOptions()
+    assert diff_targets(str(folder / "two"), str(folder / "four"), options, None, None, every_row=True) == 1
     out = capsys.readouterr().out
     for title in ("the pipeline\n", "stages: idle part", "messages between stages", "operators in another stage"):
         assert title in out
