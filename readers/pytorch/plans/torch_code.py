@@ -8,6 +8,33 @@ from fnmatch import fnmatchcase
 from mspc.readers.pytorch.plans.layers_back import WHOLE, LayerBack, PlanBack
 
 DATA, TENSOR = "dp", "tp"
+SLICED = '''
+class Sliced(ParallelStyle):
+    """A module whose parameters are cut along these dimensions and computed with as DTensors; it may be of any class.
+
+    Its first input comes as `takes`, is brought to `needs`, and what it gives is left as `gives`.
+    """
+
+    def __init__(self, cut: dict[str, int], takes: Placement, needs: Placement, gives: Placement) -> None:
+        self.cut, self.takes, self.needs, self.gives = cut, takes, needs, gives
+
+    def _apply(self, module: nn.Module, ranks: DeviceMesh) -> nn.Module:
+        def cut(_: str, part: nn.Module, ranks: DeviceMesh) -> None:
+            for name, value in [*part.named_parameters(recurse=False)]:
+                place = Shard(self.cut[name]) if name in self.cut else Replicate()
+                made = nn.Parameter(distribute_tensor(value, ranks, [place]), value.requires_grad)
+                part.register_parameter(name, made)
+
+        def take(_: nn.Module, inputs: tuple[Any, ...], ranks: DeviceMesh) -> tuple[Any, ...]:
+            first = DTensor.from_local(inputs[0], ranks, [self.takes], run_check=False)
+            return first.redistribute(ranks, [self.needs]), *inputs[1:]
+
+        def give(_: nn.Module, outputs: Any, ranks: DeviceMesh) -> Any:
+            return outputs.redistribute(ranks, [self.gives]).to_local()
+
+        return distribute_module(module, ranks, cut, take, give)
+'''
+"""The style of modules that PyTorch has no style for."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
@@ -18,28 +45,42 @@ def torch_code(plan: PlanBack, made_of: str, compile_id: str) -> str:
     comma = "," if len(axes) == 1 else ""
     sizes, names = ", ".join(str(axis.size) for axis, _ in axes), ", ".join(f'"{name}"' for _, name in axes)
     layers = styles(plan)
-    used = sorted({word for style in layers.values() for word in re.findall(r"\w+Parallel", style)})
-    placements = sorted({word for style in layers.values() for word in re.findall(r"Shard|Replicate", style)})
+    tied = {layer.module: layer.same_as for layer in plan.layers if layer.same_as}
+    used = {word for style in layers.values() for word in re.findall(r"\w+Parallel", style)}
+    placements = {word for style in layers.values() for word in re.findall(r"Shard|Replicate", style)}
+    is_own = any(layer.cut for layer in plan.layers)
+    if is_own:
+        used |= {"ParallelStyle"}
+        placements |= {"DTensor", "Placement", "Replicate", "Shard", "distribute_module", "distribute_tensor"}
     lines = [
         f'"""How {made_of} is sharded over {plan.ranks} ranks, in DTensor\'s words.', "",
         f"Written by `mspc compile --out-torch`, of compile {compile_id}.", "", *_told(plan), '"""', "",
-        "from torch import nn", "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
+        *(["from typing import Any", ""] if is_own else []), "from torch import nn",
+        "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
     ]  # fmt: skip
     if plan.data is not None:
         lines.append("from torch.distributed.fsdp import fully_shard")
     if placements:
-        lines.append(f"from torch.distributed.tensor import {', '.join(placements)}")
+        lines.append(f"from torch.distributed.tensor import {', '.join(sorted(placements))}")
     if layers:
-        lines.append(f"from torch.distributed.tensor.parallel import {', '.join([*used, 'parallelize_module'])}")
+        lines.append(f"from torch.distributed.tensor.parallel import {', '.join(sorted(used))}, parallelize_module")
+    if is_own:
+        lines += ["", *SLICED.rstrip().split("\n")]
     lines += ["", "", 'def mesh(device: str = "cuda") -> DeviceMesh:', '    """The ranks and their axes."""']
     lines += [f"    return init_device_mesh(device, ({sizes}{comma}), mesh_dim_names=({names}{comma}))", ""]
     if layers:
         lines += ["", "LAYERS = {", *(f'    "{name}": {style},' for name, style in layers.items()), "}", ""]
+    if tied:
+        lines += ["SAME = {", *(f'    "{name}": "{first}",' for name, first in tied.items()), "}",
+                  '"""Modules whose weight is another one\'s."""', ""]  # fmt: skip
     lines += ["", "def parallelize(module: nn.Module, ranks: DeviceMesh | None = None) -> nn.Module:",
               '    """Shard a module, which every process has with the same weights."""',
               "    ranks = ranks or mesh()"]  # fmt: skip
     if layers:
         lines.append(f'    parallelize_module(module, ranks["{TENSOR}"], LAYERS)')
+    if tied:
+        lines += ["    for name, first in SAME.items():  # every module was given a parameter of its own",
+                  "        module.get_submodule(name).weight = module.get_submodule(first).weight"]  # fmt: skip
     if plan.data is not None:
         again = plan.sharing == "parameters"
         lines.append(f'    fully_shard(module, mesh=ranks["{DATA}"], reshard_after_forward={again})')
@@ -72,6 +113,11 @@ def styles(plan: PlanBack) -> dict[str, str]:
 def _style(layer: LayerBack) -> str:
     said: list[str] = []
     usual = (WHOLE if layer.kind == "Colwise" else layer.last, WHOLE if layer.kind == "Rowwise" else layer.last)
+    if layer.cut:
+        cut = ", ".join(f'"{name}": {dim}' for name, dim in layer.cut)
+        needs = WHOLE if layer.kind == "Colwise" else layer.last
+        places = [_placement(dim, layer.last) for dim in (layer.takes, needs, layer.gives)]
+        return f"Sliced({{{cut}}}, {', '.join(places)})"
     if layer.takes != usual[0]:
         said.append(f"input_layouts={_placement(layer.takes, layer.last)}")
     if layer.gives != usual[1]:
