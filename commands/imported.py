@@ -50,6 +50,7 @@ def capture_imported(
 
         program = _program(target, options)
         plans.extend(_planned(program, options.plan, session.size))
+        program = plans[0].program if plans else program
         training = Training(
             options.loss, options.optimizer, options.precision, options.accumulate, next(iter(plans), None)
         )

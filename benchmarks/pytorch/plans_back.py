@@ -37,10 +37,16 @@ GPT2 = {
     "transformer.h.*.attn.c_proj": "rowwise_split_input", "transformer.h.*.mlp.c_fc": "colwise",
     "transformer.h.*.mlp.c_proj": "rowwise", "lm_head": "colwise_gather_output",
 }  # fmt: skip
+EXPERTS = {
+    **ATTENTION, "model.layers.*.mlp.experts.gate_up_proj": "packed_colwise",
+    "model.layers.*.mlp.experts.down_proj": "rowwise", "model.layers.*.mlp.experts": "moe_tp_experts",
+}
 PLANS: Mapping[str, tuple[str, Mapping[str, str], Mapping[str, int]]] = {
     "LLaMA": ("llama", LLAMA, {"tp": 4}),
     "LLaMA, 2 x 2": ("llama", LLAMA, {"dp": 2, "tp": 2}),
     "GPT-2": ("gpt2", GPT2, {"tp": 4}),
+    "GPT-2, 2 x 2": ("gpt2", GPT2, {"dp": 2, "tp": 2}),
+    "Mixtral": ("mixtral", EXPERTS, {"tp": 4}),
 }
 """Models, the styles of their layers, and meshes."""
 Sent = dict[str, dict[str, list[int]]]

@@ -16,6 +16,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "vocab_size": WORDS, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 8, "attn_pdrop": 0.0,
         "embd_pdrop": 0.0, "resid_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None, "use_cache": False,
     }),
+    "mixtral": ("Mixtral", SIZES | {"num_local_experts": 8, "num_experts_per_tok": 2}),
 }  # fmt: skip
 """Classes and settings."""
 HEADS = {"GPT2": "GPT2LMHeadModel"}
@@ -32,7 +33,7 @@ def export(name: str, folder: Path) -> None:
     configuration = getattr(transformers, f"{family}Config")(**settings)
     module = getattr(transformers, HEADS.get(family, f"{family}ForCausalLM"))(configuration).train()
     words = torch.randint(0, WORDS, (ROWS, LENGTH))
-    exported = torch.export.export(module, (), {"input_ids": words, "labels": words}, strict=False)
+    exported = torch.export.export(module, (), {"input_ids": words, "labels": words.clone()}, strict=False)
     torch.export.save(exported, folder / "model.pt2")
     torch.save(module, folder / "module.pt")
     np.savez(folder / "inputs.npz", input_ids=words.numpy(), labels=words.numpy())

@@ -16,6 +16,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange
+from mspc.readers.pytorch.plans.local_modules import local_parts
 from mspc.readers.pytorch.plans.rank_axes import Axis, all_axes_of, axes_of, said, sharing, states, tensor_axis
 from mspc.readers.pytorch.plans.strategies import parameter_of
 
@@ -38,7 +39,8 @@ WHOLE = -1
 class LayerBack:
     """A module with a style: kind `Colwise` or `Rowwise`; how it takes and gives (WHOLE, or a dimension), and the last
     dimension of what it gives. cut: its parameters with the dimensions that are cut, of a module that is neither
-    `Linear` nor `Embedding`. same_as: the module whose parameters it has, too; "" for none."""
+    `Linear` nor `Embedding`. same_as: the module whose parameters it has, too; "" for none. parts: of a module of kind
+    `Local`, its parameters with the dimension that is cut, and of how many weights one behind another each is."""
 
     module: str
     kind: str
@@ -48,6 +50,7 @@ class LayerBack:
     is_table: bool = False
     cut: tuple[tuple[str, int], ...] = ()
     same_as: str = ""
+    parts: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,15 +92,15 @@ class _Search:
         if name == "BiasAdd" or (name == "Add" and len(parameter.shape) == 1):
             return  # it lies with the weight, which says the style
         is_product = name == "MatMul" and number == 1 and len(parameter.shape) == 2
+        is_own = cell not in ("Linear", "Embedding")
+        if is_own and not (is_product and self._is_followed(scope)):
+            self._local(owner, scope)
+            return
         if other is None or not (is_product or (cell, name) == ("Embedding", "Gather")):
             self.wrong.append((f"{parameter.name}: what {cell} does with it, {name}, is no product", node))
             return
         if module in self.layers or "@" in module:
             self.wrong.append((f"{module} is called twice", node))
-            return
-        is_own = cell not in ("Linear", "Embedding")
-        if is_own and not self._is_followed(scope):
-            self.wrong.append((f"{parameter.name}: DTensor is not known to follow all that {cell} does", node))
             return
         is_table = cell == "Embedding"
         out = 1 if is_table or not node.op.attributes().get("transpose_b") else 0
@@ -113,6 +116,17 @@ class _Search:
         """Whether a module multiplies, adds and views, and nothing else."""
         inside = [node for node in self.graph.nodes if node.scope == scope]
         return all(node.op.name in PRODUCTS_OF_OWN or self.moves(node) for node in inside)
+
+    def _local(self, module: str, scope: str) -> None:
+        """Look at a module that computes with slices of its parameters by itself and gives sums, as experts do."""
+        if module in self.layers:
+            return
+        found = local_parts(self, module, scope)
+        if found is None:
+            return
+        parts, nodes = found
+        self.covered |= nodes
+        self.layers[module] = LayerBack(module, "Local", WHOLE, WHOLE, 0, parts=parts)
 
     def _parameters(self, owner: str) -> tuple[tuple[str, int], ...]:
         """The parameters of a module that are cut, with their dimensions."""
@@ -193,6 +207,15 @@ class _Search:
             return []
         return [dim for dim, axes in enumerate(layout.dims) if self.tensor in axes_of(layout, axes)]
 
+    def is_of_gradients(self, node: Node) -> bool:
+        """Whether a value is brought to the gradients alone."""
+        users = self.users.get(node, [])
+        return bool(users) and all(user.scope.startswith(GRADIENTS) for user in users)
+
+    def is_partial(self, layout: object) -> bool:
+        """Whether it is a sum over the tensor axis, and over no other."""
+        return isinstance(layout, Layout) and axes_of(layout, layout.partial) == [self.tensor]
+
     @staticmethod
     def moves(node: Node) -> bool:
         return isinstance(node.op, (Collective, LayoutChange))
@@ -272,7 +295,7 @@ def _walk(search: _Search, own: Mapping[str, Parameter]) -> None:
     search.layers = dict(sorted(search.layers.items(), key=lambda pair: order.get(pair[0], len(order))))
     for node in forward:
         is_stored = bool(node.inputs) and parameter_of(node.inputs[0]) in own  # fully_shard gathers it
-        if not search.moves(node) or node in search.covered or is_stored:
+        if not search.moves(node) or node in search.covered or is_stored or search.is_of_gradients(node):
             continue
         if not _of_loss(node, search.data) and not _of_rows(node, search.data):
             search.wrong.append((f"{node.op.name} is between layers", node))

@@ -28,7 +28,8 @@ class Style:
 
     name: as it is written. weight, takes, gives: see the words above; takes "": as it comes. sums_gradient: ranks sum
     the gradient of a weight that each of them has whole, and of which each sees its own part of the data alone.
-    is_local: what it gives is every rank's own tensor, and no DTensor.
+    is_local: what it gives is every rank's own tensor, and no DTensor. sums: of a module, that what it gives is summed
+    over ranks.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Style:
     gives: str = ""
     sums_gradient: bool = False
     is_local: bool = True
+    sums: bool = False
 
 
 def _styles(names: str, weight: str, takes: str = "", gives: str = "", sums: bool = False) -> dict[str, Style]:
@@ -54,8 +56,10 @@ STYLES: Mapping[str, Style] = {
     **_styles("replicated_with_grad_allreduce", NOTHING, sums=True),
     **_styles("replicate", NOTHING),
     **_styles("PrepareModuleInput", PREPARED, "", WHOLE),
+    "moe_tp_experts": Style("moe_tp_experts", OPEN, sums=True),
+    "all_reduce": Style("all_reduce", OPEN, sums=True),
     **_styles(
-        "packed_colwise packed_rowwise mla_kv_a_proj all_reduce moe_tp_experts moe_identity_expert local_params local "
+        "packed_colwise packed_rowwise mla_kv_a_proj moe_identity_expert local_params local "
         "local_colwise local_rowwise local_packed_rowwise gather isolated grouped_gemm ep_router ep_dispatch_experts",
         OPEN,
     ),

@@ -35,6 +35,45 @@ class Sliced(ParallelStyle):
         return distribute_module(module, ranks, cut, take, give)
 '''
 """The style of modules that PyTorch has no style for."""
+LOCAL = '''
+class Local(ParallelStyle):
+    """A module that computes with slices of its parameters as tensors, and gives sums over all processes.
+
+    cut: parameters, each with the dimension that is cut, and of how many weights one behind another it is.
+    """
+
+    def __init__(self, cut: dict[str, tuple[int, int]]) -> None:
+        self.cut = cut
+
+    def _apply(self, module: nn.Module, ranks: DeviceMesh) -> nn.Module:
+        for name, (dim, parts) in self.cut.items():
+            value = module.get_parameter(name)
+            place = Shard(dim) if parts == 1 else _StridedShard(dim, split_factor=parts)
+            made = nn.Parameter(distribute_tensor(value, ranks, [place]), value.requires_grad)
+            module.register_parameter(name, made)
+
+        def whole(value: Any) -> Any:
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                return value
+            found = DTensor.from_local(value, ranks, [Replicate()], run_check=False)
+            return found.to_local(grad_placements=[Partial()])  # the gradient is a sum over processes
+
+        def take(module: nn.Module, inputs: Any, named: Any) -> Any:
+            for name in self.cut:
+                module.__dict__[name] = module.get_parameter(name).to_local()  # goes before the parameter
+            return tuple(map(whole, inputs)), {name: whole(value) for name, value in named.items()}
+
+        def give(module: nn.Module, _: Any, outputs: Any) -> Any:
+            for name in self.cut:
+                del module.__dict__[name]
+            summed = DTensor.from_local(outputs, ranks, [Partial()], run_check=False)
+            return summed.redistribute(ranks, [Replicate()]).to_local()
+
+        module.register_forward_pre_hook(take, with_kwargs=True)
+        module.register_forward_hook(give, always_call=True)
+        return module
+'''
+"""The style of modules that compute with slices by themselves."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
@@ -52,20 +91,29 @@ def torch_code(plan: PlanBack, made_of: str, compile_id: str) -> str:
     if is_own:
         used |= {"ParallelStyle"}
         placements |= {"DTensor", "Placement", "Replicate", "Shard", "distribute_module", "distribute_tensor"}
+    is_local = any(layer.parts for layer in plan.layers)
+    if is_local:
+        used |= {"ParallelStyle"}
+        placements |= {"DTensor", "Partial", "Replicate", "Shard", "distribute_tensor"}
     lines = [
         f'"""How {made_of} is sharded over {plan.ranks} ranks, in DTensor\'s words.', "",
         f"Written by `mspc compile --out-torch`, of compile {compile_id}.", "", *_told(plan), '"""', "",
-        *(["from typing import Any", ""] if is_own else []), "from torch import nn",
+        *(["from typing import Any", ""] if is_own or is_local else []),
+        f"from torch import {'Tensor, ' if is_local else ''}nn",
         "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
     ]  # fmt: skip
     if plan.data is not None:
         lines.append("from torch.distributed.fsdp import fully_shard")
     if placements:
         lines.append(f"from torch.distributed.tensor import {', '.join(sorted(placements))}")
+    if is_local:
+        lines.append("from torch.distributed.tensor.placement_types import _StridedShard")
     if layers:
         lines.append(f"from torch.distributed.tensor.parallel import {', '.join(sorted(used))}, parallelize_module")
     if is_own:
         lines += ["", *SLICED.rstrip().split("\n")]
+    if is_local:
+        lines += ["", *LOCAL.rstrip().split("\n")]
     lines += ["", "", 'def mesh(device: str = "cuda") -> DeviceMesh:', '    """The ranks and their axes."""']
     lines += [f"    return init_device_mesh(device, ({sizes}{comma}), mesh_dim_names=({names}{comma}))", ""]
     if layers:
@@ -113,6 +161,9 @@ def styles(plan: PlanBack) -> dict[str, str]:
 def _style(layer: LayerBack) -> str:
     said: list[str] = []
     usual = (WHOLE if layer.kind == "Colwise" else layer.last, WHOLE if layer.kind == "Rowwise" else layer.last)
+    if layer.parts:
+        said_parts = ", ".join(f'"{name}": ({dim}, {count})' for name, dim, count in layer.parts)
+        return f"Local({{{said_parts}}})"
     if layer.cut:
         cut = ", ".join(f'"{name}": {dim}' for name, dim in layer.cut)
         needs = WHOLE if layer.kind == "Colwise" else layer.last

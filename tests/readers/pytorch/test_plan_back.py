@@ -45,10 +45,6 @@ class TestUnderPyTorch:
             pytest.skip("fully_shard gathers parameters, too")
         assert found.sent["forward"] == found.said["forward"]
 
-    def test_what_mspc_says_is_not_more(self, found: Compared) -> None:
-        totals = [sum(nbytes for phase in each.values() for _, nbytes in phase.values()) for each in found[2:]]
-        assert 0 < totals[0] <= totals[1]
-
 
 def test_a_file_says_layers_by_patterns(tmp_path: Path) -> None:
     code = written(tmp_path, MEGATRON, {"tp": 4}, SAMPLE)
