@@ -18,7 +18,7 @@ from mspc.ops.op import Op
 from mspc.passes.sharding.choices import ShardingChoice, choices, multiplies
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import operand_layouts
-from mspc.passes.sharding.plan_header import SHARD
+from mspc.passes.sharding.plan_header import GIVEN
 from mspc.passes.sharding.traffic import work_of
 from mspc.passes.sharding.unset_layouts import LEAST, UnsetLayouts
 
@@ -63,7 +63,7 @@ def _reader(search: Search, costs: UnsetLayouts, value: Node) -> tuple[Node, Sha
         return None
     node, index = readers[0]
     rule, op = search.rules.get(node), node.op
-    if rule is None or not isinstance(op, Op) or op.operandwise or node.attrs.get("strategy_from") == SHARD:
+    if rule is None or not isinstance(op, Op) or op.operandwise or node.attrs.get("strategy_from") in GIVEN:
         return None
     if node.in_layouts is None or not isinstance(node.layout, Layout) or node.layout.partial:
         return None

@@ -19,6 +19,7 @@ from mspc.readers.pytorch.evaluation import scope_of
 from mspc.readers.pytorch.plans.flow import Flow, Mistake
 from mspc.readers.pytorch.plans.matching import matched, modules_of
 from mspc.readers.pytorch.plans.packed import unpacked, values_in
+from mspc.readers.pytorch.plans.stacks import inside_of_experts
 from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, PREPARED, ROWS, SEQUENCE, STYLES, WHOLE, Style
 from mspc.readers.pytorch.plans.written_plan import WrittenPlan
 from mspc.readers.pytorch.program import ExportedProgram
@@ -226,11 +227,14 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
             tied[name] = style
         if style.sums and name in modules:
             summed.add(name)
+            for parameter in modules[name]:
+                styles.setdefault(parameter, style)
             continue
         for parameter in modules.get(name, [name]):
             styles[program.same.get(parameter, parameter)] = style
-    program, parts = unpacked(program, [name for name, style in styles.items() if PACKED in style.name])
-    for part, of in parts.items():
+    styles = inside_of_experts(program, styles)
+    program, slices = unpacked(program, [name for name, style in styles.items() if PACKED in style.name])
+    for part, of in slices.items():
         styles[part] = COLWISE
         styles.pop(of.whole, None)
     _prepare(styles, prepared)

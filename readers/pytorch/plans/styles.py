@@ -15,9 +15,10 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 
-OUT, IN, ROWS, COLUMNS, NOTHING, OPEN, PREPARED = "out", "in", "rows", "columns", "nothing", "open", "prepared"
+OUT, IN, ROWS, COLUMNS, NOTHING = "out", "in", "rows", "columns", "nothing"
+OPEN, PREPARED, STACK = "open", "prepared", "stack"
 """What of a weight is cut: what it gives, what it takes, the rows or the columns of a table; OPEN: it is not said;
-PREPARED: it is about what layers inside of a module take."""
+PREPARED: it is about what layers inside of a module take; STACK: of several weights every rank has some."""
 WHOLE, CUT, SEQUENCE = "whole", "cut", "sequence"
 """How ranks hold what a layer takes or gives: all of it, a slice of the last dimension, or a slice of dimension 1."""
 
@@ -56,15 +57,17 @@ STYLES: Mapping[str, Style] = {
     **_styles("replicated_with_grad_allreduce", NOTHING, sums=True),
     **_styles("replicate", NOTHING),
     **_styles("PrepareModuleInput", PREPARED, "", WHOLE),
-    "moe_tp_experts": Style("moe_tp_experts", OPEN, sums=True),
-    "all_reduce": Style("all_reduce", OPEN, sums=True),
+    **_styles("local_colwise", OUT, WHOLE, CUT),
+    **_styles("local_rowwise", IN, CUT, WHOLE),
+    **_styles("mla_kv_a_proj", NOTHING, sums=True),
+    **_styles("ep_router", NOTHING),
+    **_styles("grouped_gemm", STACK),
+    **{name: Style(name, OPEN, sums=True) for name in "moe_tp_experts ep_dispatch_experts all_reduce gather".split()},
     **_styles(
-        "packed_colwise packed_rowwise mla_kv_a_proj moe_identity_expert local_params local "
-        "local_colwise local_rowwise local_packed_rowwise gather isolated grouped_gemm ep_router ep_dispatch_experts",
-        OPEN,
+        "packed_colwise packed_rowwise moe_identity_expert local_params local local_packed_rowwise isolated", OPEN,
     ),
 }  # fmt: skip
-"""Those of the last row say how ranks divide work by hand; what they compute is divided as the rest suggests."""
+"""All styles. Those that are OPEN say how ranks divide work by hand; what they do is divided as the rest suggests."""
 _ARGUMENTS = ("desired_input_layouts", "input_layouts", "output_layouts", "use_local_output", "sequence_dim")
 
 
