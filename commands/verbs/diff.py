@@ -42,7 +42,8 @@ EveryRow = Annotated[bool, typer.Option("--all", "-v", help="Print every row, no
 def diff(
     first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, size: Sizes = None,
     loss: LossName = "", optimizer: OptimizerText = "", plan: TwoStyles = None, torch: FromTorch = False,
-    json: JsonFile = None, html: Page = None, machine: MachineName = "", every_row: EveryRow = False, quiet: Quiet = False,
+    json: JsonFile = None, html: Page = None, machine: MachineName = "", every_row: EveryRow = False,
+    quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""

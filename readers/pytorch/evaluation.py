@@ -69,18 +69,19 @@ class Evaluator(Protocol):
 
 def evaluated(
     evaluator: Evaluator, program: ExportedProgram, held: Mapping[str, Tensor], given: Sequence[Any],
-    results: Sequence[ProgramOutput],
+    results: Sequence[ProgramOutput], constants: dict[str, Tensor],
 ) -> Any:  # fmt: skip
     """What a program gives.
 
     held: its parameters, buffers and constants by the names of their values. given: the tensors that it is called with.
-    results: the outputs that are returned. Parameters that it overwrites are updated.
+    results: the outputs that are returned. constants: numbers that are known, by the names of their values: each is one
+    constant however often the program is walked. Parameters that it overwrites are updated.
 
     Raises:
         MspcError: a node cannot be computed; the message names the kind and the module, the place is the line of the
             module's source.
     """
-    walk = _Walk(evaluator)
+    walk = _Walk(evaluator, constants)
     tensors = iter(given)
     for each in program.inputs:
         if each.kind == "value":
@@ -114,14 +115,16 @@ def _update(walk: _Walk, program: ExportedProgram, held: Mapping[str, Tensor]) -
 class _Walk:
     """The values so far by their names."""
 
-    def __init__(self, evaluator: Evaluator, precision: Precision | None = None) -> None:
+    def __init__(
+        self, evaluator: Evaluator, constants: dict[str, Tensor], precision: Precision | None = None
+    ) -> None:
         self.evaluator = evaluator
         self.precision = precision
         self.values: dict[str, NamedValue] = {}
         self.known: dict[str, KnownTensor] = {}
         self.delayed: dict[str, ExportedNode] = {}
         """Nodes of known results, which are made when somebody reads them."""
-        self._constants: dict[str, Tensor] = {}
+        self._constants = constants
 
     def run(self, graph: ExportedGraph) -> None:
         written = written_names(graph)
@@ -281,7 +284,7 @@ class _Walk:
         self, graph: ExportedGraph, operands: Sequence[Argument], precision: Precision | None
     ) -> list[Any]:
         """What a graph gives for these operands."""
-        inner = _Walk(self.evaluator, precision)
+        inner = _Walk(self.evaluator, {}, precision)
         for (name, _), operand in zip(graph.inputs, operands, strict=True):
             if isinstance(operand, NodeResult):
                 inner.values[name] = self.named(operand.name)

@@ -18,12 +18,10 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange
 from mspc.readers.pytorch.plans.local_modules import local_parts
 from mspc.readers.pytorch.plans.rank_axes import Axis, all_axes_of, axes_of, said, sharing, states, tensor_axis
-from mspc.readers.pytorch.plans.strategies import parameter_of
+from mspc.readers.pytorch.plans.strategies import IMPORTED, parameter_of
 
 MOST_TOLD = 8
 GRADIENTS = "Gradients/"
-IMPORTED = "-ImportedNetwork"
-"""What the front end calls the cell of a program."""
 PASSED = frozenset(("ShardingConstraint", "Cast", "Load"))
 ROW_BY_ROW = PASSED | set("Fill Reshape PadV3 StridedSlice Slice Equal NotEqual ExpandDims".split())
 """Kinds that mix no rows of what they take."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.graph import STAGE, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
@@ -20,6 +20,7 @@ from mspc.readers.pytorch.plans.flow import Flow, Mistake
 from mspc.readers.pytorch.plans.matching import matched, modules_of
 from mspc.readers.pytorch.plans.packed import unpacked, values_in
 from mspc.readers.pytorch.plans.stacks import inside_of_experts
+from mspc.readers.pytorch.plans.stages import stages_of
 from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, PREPARED, ROWS, SEQUENCE, STYLES, WHOLE, Style
 from mspc.readers.pytorch.plans.written_plan import WrittenPlan
 from mspc.readers.pytorch.program import ExportedProgram
@@ -28,6 +29,8 @@ PASSING = frozenset(("Cast", "Load"))
 """Operators that hand a parameter on, element by element."""
 PRODUCTS = frozenset(("MatMul", "BatchMatMul"))
 EXPERTS, PACKED, GROUPED = 3, "packed_colwise", "GroupedProduct"
+IMPORTED = "-ImportedNetwork"
+"""What the front end calls the cell of a program."""
 COLWISE = STYLES["colwise"]
 MOST_TOLD = 5
 Cuts = dict[int, tuple[str, ...]]
@@ -41,7 +44,7 @@ class LayerPlan:
     batch: the rows of the program's inputs, which axes beside the styles' one cut. cuts: dimensions of values that are
     slices, by the names of values in the program. tied: styles of modules whose parameters are those of others, too, by
     their scopes. program: that one, perhaps with parts of parameters as parameters of their own. whole: values that
-    every rank holds all of, sums of what ranks have of them.
+    every rank holds all of, sums of what ranks have of them. stages: of a pipeline, by what the front end calls scopes.
     """
 
     program: ExportedProgram
@@ -52,6 +55,7 @@ class LayerPlan:
     cuts: Mapping[str, int] = field(default_factory=dict[str, int])
     tied: Mapping[str, Style] = field(default_factory=dict[str, Style])
     whole: frozenset[str] = frozenset()
+    stages: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def inputs(self, types: Sequence[TensorType]) -> str | tuple[NamedLayout, ...]:
         """How the program's inputs are sharded, as `dataset_strategy` says it."""
@@ -74,6 +78,8 @@ class LayerPlan:
         style = None
         for node in builder.nodes[before:]:
             style = self._give(node) or style
+            if self.stages:
+                self._note_stage(node)
         if style is None or not isinstance(found, Node) or not isinstance(found.type, TensorType):
             return found
         changed = {SEQUENCE: (IN, ROWS), WHOLE: (OUT, COLUMNS, ROWS)}.get(style.gives, ())
@@ -84,6 +90,11 @@ class LayerPlan:
             self._cut_batch(found.shape, dims, found.shape, axes)
             return constrained(builder, found, self._layout(dims, axes))
         return found
+
+    def _note_stage(self, node: Node) -> None:
+        stage = self.stages.get(node.scope.partition(IMPORTED)[2].partition("/")[2])
+        if stage is not None:
+            node.attrs[STAGE] = stage
 
     def held(self, builder: Builder, name: str, value: Any) -> Any:
         """A value of the program, held in slices where layers leave them."""
@@ -255,7 +266,7 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
     }  # fmt: skip
     return LayerPlan(
         program, plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, _scopes(program, tied),
-        _given_by(program, summed),
+        _given_by(program, summed), stages_of(plan.name, program, plan.stages, plan.in_order),
     )  # fmt: skip
 
 
