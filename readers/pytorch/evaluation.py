@@ -125,6 +125,10 @@ class _Walk:
         self.delayed: dict[str, ExportedNode] = {}
         """Nodes of known results, which are made when somebody reads them."""
         self._constants = constants
+        self._alike: dict[tuple[Any, ...], KnownTensor | None] = {}
+        """Known results of calls with plain arguments, by these."""
+        self._names: dict[int, str] = {}
+        """What a constant is called, by its numbers, which are in `known`."""
 
     def run(self, graph: ExportedGraph) -> None:
         written = written_names(graph)
@@ -150,7 +154,14 @@ class _Walk:
         given = {name: self._as_known(value) for name, value in node.arguments if name not in NOT_READ}
         if like:
             given = dict(list(given.items())[1:])
-        return known_result(node.target, given, node.types[0]) if all(map(is_known, given.values())) else None
+        if not all(map(is_known, given.values())):
+            return None
+        key = (node.target, str(node.types[0]), *((name, repr(value)) for name, value in given.items()))
+        if any(map(_has_numbers, given.values())):
+            return known_result(node.target, given, node.types[0])
+        if key not in self._alike:  # layers that are alike count the same rows
+            self._alike[key] = known_result(node.target, given, node.types[0])
+        return self._alike[key]
 
     def _as_known(self, value: Argument) -> Any:
         """A known tensor in the place of its name."""
@@ -171,6 +182,7 @@ class _Walk:
 
     def _constant(self, name: str, known: KnownTensor) -> Any:
         """The numbers that are not repeated, as one constant for all who read them."""
+        name = self._names.setdefault(id(known.base), name)
         return self.evaluator.held(self._constants.setdefault(name, Tensor(known.base)), name)
 
     def argument(self, value: Argument) -> Any:
@@ -292,6 +304,11 @@ class _Walk:
                 inner.values[name] = NamedValue(Storage(value := self.argument(operand)), value)
         inner.run(graph)
         return [inner.argument(output) for output in graph.outputs]
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether there is a known tensor in an argument."""
+    return isinstance(value, KnownTensor) or (isinstance(value, tuple) and any(map(_has_numbers, value)))
 
 
 def frames_of(node: ExportedNode) -> Frames:
