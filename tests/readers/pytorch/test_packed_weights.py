@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import mspc as ms
 from mspc import Tensor
+from mspc.checkpoint.opening import open_checkpoint
 from mspc.readers.pytorch.network import ImportedNetwork
+from mspc.readers.pytorch.other_weights import with_weights
 from mspc.readers.pytorch.plans.packed import unpacked
 from mspc.readers.pytorch.plans.strategies import planned
 from mspc.readers.pytorch.plans.written_plan import plan_of
@@ -101,3 +104,17 @@ def test_what_is_not_packed_so_stays(tmp_path: Path, sizes: object, read_again: 
 def test_a_parameter_that_no_plan_names_stays(tmp_path: Path) -> None:
     program = read_program(gated(tmp_path))
     assert unpacked(program, ["down.weight"]) == (program, {})
+
+
+def test_what_a_run_saves_is_loaded_again(tmp_path: Path) -> None:
+    """A checkpoint has the parts, and the module the whole parameter."""
+    program = read_program(gated(tmp_path))
+    found = apart(program)
+    names = [each.qualified for each in found.inputs if each.kind == "parameter"]
+    tensors = {name: 2 * found.weights.read(name) for name in names}
+    assert {"gate_up.weight[0]", "gate_up.bias[1]"} <= set(tensors)
+    ms.save_checkpoint([{"name": name, "data": Tensor(value)} for name, value in tensors.items()],
+                       str(tmp_path / "saved"), format="safetensors")  # fmt: skip
+    loaded = with_weights(program, open_checkpoint(tmp_path / "saved.safetensors"))
+    for name in ("gate_up.weight", "gate_up.bias", "down.weight"):
+        np.testing.assert_array_equal(loaded.weights.read(name), 2 * program.weights.read(name))
