@@ -23,14 +23,14 @@ DIFFERENT = 1
 
 def diff_targets(
     first: str, second: str, compiling: CompileOptions, json: Path | None, html: Path | None, machine: str = "",
-    every_row: bool = False, quiet: bool = False,
+    every_row: bool = False, quiet: bool = False, other: CompileOptions | None = None,
 ) -> int:  # fmt: skip
     """Print what two differ in, write it as JSON and as a page on request, and give the exit status.
 
     Args:
         first, second: folders of compiles, graphs, plans, scripts or networks. compiling: how scripts are compiled.
         machine: times are predicted for it; "" for H200s. every_row: print all of them, not a summary that
-        fits a screen. quiet: print the verdict alone.
+        fits a screen. quiet: print the verdict alone. other: how the second is compiled, where that differs.
 
     Raises:
         MspcError: one cannot be read, or the two have nothing to compare.
@@ -40,7 +40,10 @@ def diff_targets(
         check_writable(html, "--html")
     rates = machine_of(machine)
     check_used((first, second), compiling)
-    ours, theirs = (target_facts(target, compiling, rates) for target in (first, second))
+    other = other or compiling
+    ours, theirs = (target_facts(target, how, rates) for target, how in ((first, compiling), (second, other)))
+    if first == second and other.imported.plan != compiling.imported.plan:
+        first, second = f"{first} by {compiling.imported.plan}", f"{second} by {other.imported.plan}"
     if (ours.layouts is None or theirs.layouts is None) and (not ours.kinds or not theirs.kinds):
         raise MspcError(
             f"{first} and {second} say nothing of the same kind",

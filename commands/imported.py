@@ -50,6 +50,7 @@ def capture_imported(
 
         program = _program(target, options)
         plans.extend(_planned(program, options.plan, session.size))
+        program = plans[0].program if plans else program
         training = Training(
             options.loss, options.optimizer, options.precision, options.accumulate, next(iter(plans), None)
         )
@@ -67,9 +68,22 @@ def capture_imported(
         return captured
     # What is planned decides how the rest is sharded, which would follow the batch else.
     context = replace(captured.context, parallel_mode="auto_parallel", search_mode="sharding_propagation")
+    if plans[0].stages:
+        if options.optimizer or options.accumulate != 1:
+            _check_micro_batches(plans[0], options.accumulate)
+        context = replace(context, pipeline_stages=plans[0].plan.stages)
     if plans[0].plan.fully_shard:
         context = replace(context, enable_parallel_optimizer=True)
     return replace(captured, context=context)
+
+
+def _check_micro_batches(plan: LayerPlan, parts: int) -> None:
+    """Raise MspcError where a batch has too few parts for the stages to work at a time."""
+    if parts < plan.plan.stages:
+        raise MspcError(
+            f"{plan.plan.name} has {plan.plan.stages} stages, and --accumulate {parts} gives a batch fewer parts",
+            notes=[f"the parts are the micro-batches of the pipeline: give --accumulate {plan.plan.stages} or more"],
+        )
 
 
 def _planned(program: ExportedProgram, asked: str, ranks: int) -> list[LayerPlan]:

@@ -115,7 +115,8 @@ OptimizerText = Annotated[
 PrecisionName = Annotated[
     str,
     typer.Option(
-        "--precision", metavar="TYPE", show_default=False, help="Of products in model.pt2: bfloat16, beside Float32."
+        "--precision", metavar="TYPE", show_default=False,
+        help="Of products in model.pt2: bfloat16, or float16 with a scaled loss.",
     ),
 ]
 Accumulated = Annotated[

@@ -11,7 +11,11 @@ from mspc.ir.types import FLOAT64, INT64
 
 
 class Drawn(NamedTuple):
-    """A tensor of random numbers from `low` to `high`; "positive" is a matrix of positive eigenvalues."""
+    """A tensor of random numbers from `low` to `high`.
+
+    "positive" is a matrix of positive eigenvalues, "signs" are -1 and 1, "whole" whole numbers, "places" some of
+    twelve, each once in an image, "bags" where bags of seven rows begin.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -21,6 +25,14 @@ class Drawn(NamedTuple):
     def array(self, rng: np.random.Generator) -> np.ndarray:
         if self.dtype == "positive":
             return (np.eye(self.shape[0]) + 0.2).astype("float32")
+        if self.dtype == "signs":
+            return np.where(rng.random(self.shape) < 0.5, -1, 1).astype("float32")
+        if self.dtype == "whole":
+            return rng.integers(-1, 2, self.shape).astype("float32")
+        if self.dtype == "places":
+            return rng.permutation(12)[:4].reshape(2, 2) + np.zeros(self.shape, "int64")
+        if self.dtype == "bags":
+            return np.array([0, 2, 4, 7][: self.shape[0]])
         if self.dtype == "bool":
             return rng.random(self.shape) < 0.5
         if self.dtype == "int64":
@@ -57,7 +69,7 @@ COMPLEX = Drawn("complex64", (2, 4))
 
 def calls() -> Iterator[Call]:
     """At least one of every kind whose numbers PyTorch has, too."""
-    for kinds, *args in _CALLS:
+    for kinds, *args in (*_CALLS, *_MORE):
         named = args.pop() if args and isinstance(args[-1], dict) else {}
         for kind in kinds.split():
             yield Call(kind if kind.count(".") > 1 else f"aten.{kind}", tuple(args), named)
@@ -290,4 +302,62 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("lift_fresh.default", X), ("to.dtype _to_copy.default to.dtype_layout", X, {"dtype": INT64}),
     ("to.other type_as.default", X, WHOLE),
     ("dropout.default feature_dropout.default native_dropout.default", X, 0.5, False),
+)  # fmt: skip
+
+SIGNS, WHOLE_FLOATS = Drawn("signs", (6,)), Drawn("whole", (3, 4))
+SQUARES = floats(2, 3, 3)
+
+_MORE: tuple[tuple[Any, ...], ...] = (
+    ("margin_ranking_loss.default", floats(6), floats(6), SIGNS, 0.1),
+    ("hinge_embedding_loss.default", floats(6), SIGNS), ("hinge_embedding_loss.default", floats(6), SIGNS, 0.5, 2),
+    ("cosine_embedding_loss.default", floats(6, 4), floats(6, 4), SIGNS, 0.1),
+    ("triplet_margin_loss.default", X, Y, floats(3, 4)),
+    ("triplet_margin_loss.default", X, Y, floats(3, 4), 0.5, 1.0, 1e-6, True, 2),
+    ("multi_margin_loss.default", floats(6, 4), integers(6)),
+    ("multi_margin_loss.default", floats(6, 4), integers(6), 2, 0.5, floats(4, low=0.5), 2),
+    ("multilabel_margin_loss.default", floats(3, 4), integers(3, 4, low=-1, high=4)),
+    ("kl_div.default", X, POSITIVE), ("kl_div.default", X, Y, 1, {"log_target": True}),
+    ("kl_div.default", X, POSITIVE, 0),
+    ("copysign.Tensor fmax.default fmin.default", X, ROW), ("copysign.Scalar", X, -1.0),
+    ("heaviside.default", WHOLE_FLOATS, floats()), ("ldexp.Tensor", X, integers(3, 4, high=3)),
+    ("signbit.default deg2rad.default rad2deg.default i0.default special_i0.default special_i0e.default "
+     "special_i1.default special_i1e.default special_ndtr.default angle.default", X),
+    ("angle.default abs.default", COMPLEX),
+    ("round.decimals", floats(3, 4, low=-30, high=30), {"decimals": 1}),
+    ("round.decimals", floats(3, 4, low=-300, high=300), {"decimals": -1}),
+    ("polygamma.default", 1, POSITIVE), ("special_entr.default", POSITIVE), ("special_xlog1py.default", X, POSITIVE),
+    ("special_ndtri.default", floats(3, 4, low=0.1, high=0.9)),
+    ("linalg_solve_triangular.default", SQUARES, floats(2, 3, 2), {"upper": True, "unitriangular": True}),
+    ("linalg_solve_triangular.default", FIXED, floats(2, 3), {"upper": False, "left": False}),
+    ("linalg_slogdet.default", SQUARES), ("linalg_matrix_power.default matrix_power.default", SQUARES, 3),
+    ("linalg_qr.default", floats(4, 3)), ("cross.default", floats(4, 3), floats(4, 3)),
+    ("inner.default", X, Y), ("addr.default", X, floats(3), floats(4), {"beta": 0.5, "alpha": 2}),
+    ("addbmm.default", X, floats(2, 3, 5), floats(2, 5, 4), {"beta": 0.5, "alpha": 2}),
+    ("dist.default", X, Y, 3), ("dist.default", X, Y), ("pdist.default", X), ("renorm.default", X, 2, 0, 0.5),
+    ("tensor_split.indices", X, (1, 3), 1), ("vsplit.int", floats(4, 4), 2), ("hsplit.int", floats(4, 4), 2),
+    ("dsplit.int", floats(2, 3, 4), 2), ("atleast_1d.default atleast_2d.default atleast_3d.default", ROW),
+    ("column_stack.default", (floats(3), X)), ("diagflat.default", ROW, 1),
+    ("diagonal_scatter.default", floats(4, 4), floats(3), 1),
+    ("aminmax.default", X), ("aminmax.default", X, {"dim": 1, "keepdim": True}),
+    ("nanmean.default", X, (1,)), ("logcumsumexp.default", X, 1), ("msort.default", X),
+    ("quantile.scalar", X, 0.3, 1), ("quantile.scalar", X, 0.5, None, True), ("std_mean.dim", X, (1,)),
+    ("quantile.scalar", X, 0.4, 0, False, {"interpolation": "lower"}),
+    ("quantile.scalar", X, 0.4, 0, True, {"interpolation": "nearest"}),
+    ("adaptive_max_pool1d.default", floats(2, 4, 8), (3,)),
+    ("upsample_trilinear3d.vec", floats(2, 2, 3, 4, 5), None, False, (2.0, 1.5, 2.0)),
+    ("upsample_trilinear3d.vec", floats(2, 2, 3, 4, 5), (4, 2, 7), True, None),
+    ("conv_transpose3d.input", floats(2, 4, 3, 4, 5), floats(4, 3, 2, 2, 3), floats(6), (2, 1, 2), (1, 0, 1),
+     (1, 0, 0), 2),
+    ("max_unpool2d.default", floats(1, 2, 2, 2), Drawn("places", (1, 2, 2, 2)), (3, 4)),
+    ("put.default", X, integers(2, 2), floats(2, 2), True), ("masked_scatter.default", X, TRUTH, floats(20)),
+    ("masked_scatter.default", X, bools(4), floats(20)),
+    ("scatter_reduce.two", X, 1, integers(3, 6), floats(3, 6), "amax"),
+    ("scatter_reduce.two", X, 1, integers(3, 6), floats(3, 6), "amin", {"include_self": False}),
+    ("scatter_reduce.two", X, 0, integers(5, 4, high=3), floats(5, 4), "prod"),
+    ("embedding_bag.padding_idx", floats(4, 3), integers(7), Drawn("bags", (3,)), False, 1, False, None, False, 2),
+    ("embedding_bag.padding_idx", floats(4, 3), integers(7), Drawn("bags", (4,)), False, 0, False, floats(7), True, -1),
+    ("embedding_bag.default", floats(4, 3), integers(7), Drawn("bags", (3,))),
+    ("hann_window.default hamming_window.default blackman_window.default bartlett_window.default", 6),
+    ("hann_window.periodic hamming_window.periodic blackman_window.periodic bartlett_window.periodic", 7, False),
+    ("logspace.default", 0.0, 2.0, 5, 2.0),
 )  # fmt: skip

@@ -34,4 +34,4 @@ def make(name: str) -> tuple[Any, tuple[()], dict[str, Any]]:
     with torch.device("meta"):
         module = getattr(transformers, f"{MODELS[name]}ForCausalLM")(kind(**settings)).train()
         words = torch.zeros((BATCH, LENGTH), dtype=torch.int64)
-    return module, (), {"input_ids": words, "labels": words, "use_cache": False}
+    return module, (), {"input_ids": words, "labels": words.clone(), "use_cache": False}

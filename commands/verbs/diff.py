@@ -28,20 +28,36 @@ First = Annotated[
 Second = Annotated[
     str, typer.Argument(metavar="B", help="What it is beside.", show_default=False, autocompletion=complete_graph)
 ]
+TwoStyles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plan", metavar="FILE|own", show_default=False,
+        help="How layers of model.pt2 are sharded, as for compile; twice: of A, and of B.",
+    ),
+]
 Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as a page (HTML).")]
 EveryRow = Annotated[bool, typer.Option("--all", "-v", help="Print every row, not a summary that fits a screen.")]
 
 
 def diff(
     first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, size: Sizes = None,
-    loss: LossName = "", optimizer: OptimizerText = "", torch: FromTorch = False, json: JsonFile = None,
-    html: Page = None, machine: MachineName = "", every_row: EveryRow = False, quiet: Quiet = False,
+    loss: LossName = "", optimizer: OptimizerText = "", plan: TwoStyles = None, torch: FromTorch = False,
+    json: JsonFile = None, html: Page = None, machine: MachineName = "", every_row: EveryRow = False,
+    quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.diff import diff_targets
+    from mspc.ir.diagnostics import MspcError
 
-    imported = import_options(loss, optimizer, size, torch)
-    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()), imported=imported)
-    raise typer.Exit(diff_targets(first, second, compiling, json, html, machine, every_row, quiet))
+    plans = tuple(plan or ("",))
+    if len(plans) > 2:
+        raise MspcError(f"--plan is given {len(plans)} times; once is for both, twice for A and B")
+    made = [
+        CompileOptions(
+            ranks, inputs=tuple(input_ or ()), imported=import_options(loss, optimizer, size, torch, plan=each)
+        )
+        for each in plans
+    ]
+    raise typer.Exit(diff_targets(first, second, made[0], json, html, machine, every_row, quiet, made[-1]))

@@ -13,6 +13,7 @@ from mspc.commands.options import (
     FromTorch,
     Inputs,
     JsonFile,
+    LayerStyles,
     LossName,
     OptimizerText,
     PrecisionName,
@@ -47,6 +48,7 @@ def search(
     optimizer: OptimizerText = "",
     precision: PrecisionName = "",
     accumulate: Accumulated = 1,
+    plan: LayerStyles = "",
     torch: FromTorch = False,
     json: JsonFile = None,
     quiet: Quiet = False,
@@ -60,7 +62,7 @@ def search(
     common = CompileOptions(
         inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(False, quiet),
-        imported=import_options(loss, optimizer, size, torch, precision, accumulate),
+        imported=import_options(loss, optimizer, size, torch, precision, accumulate, plan=plan),
     )  # fmt: skip
     options = SearchOptions(
         common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,

@@ -8,6 +8,7 @@ from typing import Any, cast
 from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout
 from mspc.ops.op import Op
+from mspc.passes.sharding.later_sums import sum_later
 from mspc.passes.sharding.layout_plans import State, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.placement import batch_choice, is_master, stored, structural_layout
@@ -61,6 +62,7 @@ def spread(search: Search, forward: list[Node]) -> None:
     for node, source in zip(forward, sources, strict=True):
         if source is not None:
             node.attrs["strategy_from"] = source
+    sum_later(search, forward)
 
 
 def _spread_from(search: Search, forward: list[Node], first: Way) -> None:

@@ -69,18 +69,19 @@ class Evaluator(Protocol):
 
 def evaluated(
     evaluator: Evaluator, program: ExportedProgram, held: Mapping[str, Tensor], given: Sequence[Any],
-    results: Sequence[ProgramOutput],
+    results: Sequence[ProgramOutput], constants: dict[str, Tensor],
 ) -> Any:  # fmt: skip
     """What a program gives.
 
     held: its parameters, buffers and constants by the names of their values. given: the tensors that it is called with.
-    results: the outputs that are returned. Parameters that it overwrites are updated.
+    results: the outputs that are returned. constants: numbers that are known, by the names of their values: each is one
+    constant however often the program is walked. Parameters that it overwrites are updated.
 
     Raises:
         MspcError: a node cannot be computed; the message names the kind and the module, the place is the line of the
             module's source.
     """
-    walk = _Walk(evaluator)
+    walk = _Walk(evaluator, constants)
     tensors = iter(given)
     for each in program.inputs:
         if each.kind == "value":
@@ -114,14 +115,20 @@ def _update(walk: _Walk, program: ExportedProgram, held: Mapping[str, Tensor]) -
 class _Walk:
     """The values so far by their names."""
 
-    def __init__(self, evaluator: Evaluator, precision: Precision | None = None) -> None:
+    def __init__(
+        self, evaluator: Evaluator, constants: dict[str, Tensor], precision: Precision | None = None
+    ) -> None:
         self.evaluator = evaluator
         self.precision = precision
         self.values: dict[str, NamedValue] = {}
         self.known: dict[str, KnownTensor] = {}
         self.delayed: dict[str, ExportedNode] = {}
         """Nodes of known results, which are made when somebody reads them."""
-        self._constants: dict[str, Tensor] = {}
+        self._constants = constants
+        self._alike: dict[tuple[Any, ...], KnownTensor | None] = {}
+        """Known results of calls with plain arguments, by these."""
+        self._names: dict[int, str] = {}
+        """What a constant is called, by its numbers, which are in `known`."""
 
     def run(self, graph: ExportedGraph) -> None:
         written = written_names(graph)
@@ -147,7 +154,14 @@ class _Walk:
         given = {name: self._as_known(value) for name, value in node.arguments if name not in NOT_READ}
         if like:
             given = dict(list(given.items())[1:])
-        return known_result(node.target, given, node.types[0]) if all(map(is_known, given.values())) else None
+        if not all(map(is_known, given.values())):
+            return None
+        key = (node.target, str(node.types[0]), *((name, repr(value)) for name, value in given.items()))
+        if any(map(_has_numbers, given.values())):
+            return known_result(node.target, given, node.types[0])
+        if key not in self._alike:  # layers that are alike count the same rows
+            self._alike[key] = known_result(node.target, given, node.types[0])
+        return self._alike[key]
 
     def _as_known(self, value: Argument) -> Any:
         """A known tensor in the place of its name."""
@@ -168,6 +182,7 @@ class _Walk:
 
     def _constant(self, name: str, known: KnownTensor) -> Any:
         """The numbers that are not repeated, as one constant for all who read them."""
+        name = self._names.setdefault(id(known.base), name)
         return self.evaluator.held(self._constants.setdefault(name, Tensor(known.base)), name)
 
     def argument(self, value: Argument) -> Any:
@@ -281,7 +296,7 @@ class _Walk:
         self, graph: ExportedGraph, operands: Sequence[Argument], precision: Precision | None
     ) -> list[Any]:
         """What a graph gives for these operands."""
-        inner = _Walk(self.evaluator, precision)
+        inner = _Walk(self.evaluator, {}, precision)
         for (name, _), operand in zip(graph.inputs, operands, strict=True):
             if isinstance(operand, NodeResult):
                 inner.values[name] = self.named(operand.name)
@@ -289,6 +304,11 @@ class _Walk:
                 inner.values[name] = NamedValue(Storage(value := self.argument(operand)), value)
         inner.run(graph)
         return [inner.argument(output) for output in graph.outputs]
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether there is a known tensor in an argument."""
+    return isinstance(value, KnownTensor) or (isinstance(value, tuple) and any(map(_has_numbers, value)))
 
 
 def frames_of(node: ExportedNode) -> Frames:

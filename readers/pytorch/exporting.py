@@ -130,6 +130,7 @@ def _exported(
 ) -> Exported:
     with _told(f"PyTorch cannot export {where}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        inputs, named = _each_its_own(torch, (inputs, named))
         program = torch.export.export(module, inputs, named, strict=False)
         torch.export.save(program, to)
     first: dict[int, str] = {}
@@ -139,6 +140,19 @@ def _exported(
             same[name] = first[id(parameter)]
     plan = {name: str(style) for name, style in (getattr(module, "_tp_plan", None) or {}).items()}
     return Exported(to, same, own_plan=plan)
+
+
+def _each_its_own(torch: Any, inputs: Any) -> Any:
+    """The inputs with copies of tensors that are there twice, as words are that are labels, too: an exported program
+    would read one of the two inputs alone."""
+    tree = importlib.import_module("torch.utils._pytree")
+    leaves, spec = tree.tree_flatten(inputs)
+    seen: set[int] = set()
+    for place, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
+            leaves[place] = leaf.clone()
+        seen.add(id(leaf))
+    return tree.tree_unflatten(leaves, spec)
 
 
 def _made_up(

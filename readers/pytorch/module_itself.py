@@ -55,6 +55,9 @@ def module_step(
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             if same.get(name, name) in weights:
                 tensor.copy_(torch.from_numpy(np.array(weights[same.get(name, name)])).to(tensor.dtype))
+        for name, part in network.program.parts.items():
+            own = module.get_parameter(part.whole).narrow(part.dim, part.begin, part.end - part.begin)
+            own.copy_(torch.from_numpy(np.array(weights[name])).to(own.dtype))
     inputs, named = tree.tree_unflatten(leaves, spec)
     found = [leaf for leaf in tree.tree_flatten(module(*inputs, **named))[0] if isinstance(leaf, torch.Tensor)]
     users = [each for each in network.program.outputs if each.kind in ("user", "loss")]
@@ -70,6 +73,10 @@ def module_step(
             for name, parameter in module.named_parameters()
             if parameter.grad is not None
         }
+        for name, part in network.program.parts.items():
+            whole = module.get_parameter(part.whole).grad
+            if whole is not None:
+                gradients[name] = _array(whole.narrow(part.dim, part.begin, part.end - part.begin))
     return ModuleStep([_array(each) for each in results], gradients)
 
 

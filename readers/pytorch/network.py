@@ -50,6 +50,7 @@ class ImportedNetwork(Cell):
         names = tuple(each.qualified for each in program.inputs if each.kind == "user")
         object.__setattr__(self, "argument_names", names)
         object.__setattr__(self, "held", self._held(program))
+        object.__setattr__(self, "constants", {})
         object.__setattr__(self, "results", _results(program, returns))
 
     def _held(self, program: ExportedProgram) -> dict[str, Tensor]:
@@ -101,7 +102,8 @@ class ImportedNetwork(Cell):
 
     def evaluate(self, evaluator: Evaluator, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """What the program gives for these tensors, by the calls that the front end makes of its nodes."""
-        return evaluated(evaluator, self.program, self.held, self.in_order(args, named), self.results)
+        given = self.in_order(args, named)
+        return evaluated(evaluator, self.program, self.held, given, self.results, self.constants)
 
     def extend_repr(self) -> str:
         return self.program.name

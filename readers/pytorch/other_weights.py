@@ -83,7 +83,22 @@ def _made_of(
         given = names.get(name, Joined(((name,),)))
         if all(given.names) and all(part in stored.tensors for parts in given.names for part in parts):
             return given
+        packed = _packed(stored, name, each)
+        if packed is not None:
+            return packed
     return None
+
+
+def _packed(stored: Checkpoint, name: str, each: ProgramInput) -> Joined | None:
+    """The parts of a parameter that a plan has taken apart, as a run saves them: `gate_up_proj[0]` and `[1]`."""
+    parts: list[str] = []
+    while f"{name}[{len(parts)}]" in stored.tensors:
+        parts.append(f"{name}[{len(parts)}]")
+    if len(parts) < 2 or each.type is None:
+        return None
+    shape = stored.tensors[parts[0]].type.shape
+    dims = [d for d, pair in enumerate(zip(shape, each.type.shape, strict=False)) if pair[0] != pair[1]]
+    return Joined(tuple((part,) for part in parts), None, dims[0]) if len(dims) == 1 else None
 
 
 def _joined(stored: Checkpoint, given: Joined, type: ExportedType) -> Stored:

@@ -7,7 +7,7 @@ Names are those of the file: a node's kind and the names of its arguments are AT
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from mspc.checkpoint.reading import Checkpoint
@@ -156,6 +156,25 @@ class ProgramOutput:
     target: str = ""
 
 
+@dataclass(frozen=True)
+class Part:
+    """A slice of a parameter: of the one of this name, from `begin` to `end` of a dimension."""
+
+    whole: str
+    dim: int
+    begin: int
+    end: int
+
+    def of(self, slices: Sequence[slice], rank: int) -> tuple[slice, ...]:
+        """Slices of the part as slices of the whole parameter, which has so many dimensions."""
+        found = list(slices) or [slice(None)] * rank
+        own = found[self.dim]
+        begin = own.start or 0
+        end = self.end - self.begin if own.stop is None else own.stop
+        found[self.dim] = slice(self.begin + begin, self.begin + end)
+        return tuple(found)
+
+
 Range = tuple[int | None, int | None]
 """The least and the most that a symbol may be; None: there is no such limit."""
 
@@ -169,7 +188,8 @@ class ExportedProgram:
     tensors of parameters, buffers and constants by their qualified names, which are read when they are needed; empty
     where the program was exported without any. same: tensors that are another one under a second name, as tied weights
     are, with the name of that. schema: the version of the format. torch: that of PyTorch. own_plan: what the model
-    itself says of its layers, styles by patterns; files have none.
+    itself says of its layers, styles by patterns; files have none. parts: parameters that are slices of one of the
+    module's.
     """
 
     name: str
@@ -183,3 +203,4 @@ class ExportedProgram:
     schema: tuple[int, int] = (0, 0)
     torch: str = ""
     own_plan: Mapping[str, str] = field(default_factory=dict[str, str])
+    parts: Mapping[str, Part] = field(default_factory=dict[str, "Part"])

@@ -10,16 +10,21 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.mint import optim
 from mspc.api.nn.cell import Cell
+from mspc.api.nn.loss_scale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell
 from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
-from mspc.ir.types import BFLOAT16, INT64, DType, TensorType
+from mspc.ir.types import BFLOAT16, FLOAT16, INT64, DType, TensorType
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.precision import narrowed
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, NodeResult, ProgramOutput
 
+HALVES: Mapping[str, DType] = {"bfloat16": BFLOAT16, "float16": FLOAT16}
+"""Element types of products beside Float32."""
+SCALE, STEPS_OF_SCALE = 65536.0, 2000
+"""The loss scale of the first step, and the steps without overflow after which it is doubled, as of `GradScaler`."""
 LOSS = "loss"
 """What a module calls the loss among its results."""
 OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adamw": optim.AdamW, "adam": optim.Adam, "sgd": optim.SGD}
@@ -32,9 +37,9 @@ class Training:
 
     loss: `cross_entropy`, `mse`, or the path of a result (`loss`, `0`); "" for the one that is called loss, or the
     first where that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the
-    program is computed as it is. precision: `bfloat16`: products, convolutions and attention compute in it, of weights
-    in Float32. accumulate: parts of a step's batch, each of the rows that the program was exported for, whose gradients
-    are added up. plan: what is said of layers, if anything is.
+    program is computed as it is. precision: `bfloat16` or `float16`: products, convolutions and attention compute in
+    it, of weights in Float32; losses are scaled for the second. accumulate: parts of a step's batch, each of the rows
+    that the program was exported for, whose gradients are added up. plan: what is said of layers, if anything is.
     """
 
     loss: str = ""
@@ -100,6 +105,19 @@ class WithLabels(Cell):
         return self.loss(self.network(*inputs[:-1]), inputs[-1])
 
 
+class Scaled(Cell):
+    """A step on a loss that is scaled, so that no gradient in Float16 is too small; one with gradients that are too
+    large updates nothing. It returns the loss as it is."""
+
+    def __init__(self, network: Cell, optimizer: Cell) -> None:
+        super().__init__(auto_prefix=False)
+        scale = DynamicLossScaleUpdateCell(SCALE, 2, STEPS_OF_SCALE)
+        self.step = TrainOneStepWithLossScaleCell(network, optimizer, scale)
+
+    def construct(self, *inputs: Any) -> Any:
+        return self.step(*inputs)[0]
+
+
 def compiled_as(program: ExportedProgram, training: Training) -> Compiled:
     """What is to be compiled of a program, whose sizes are numbers.
 
@@ -125,7 +143,7 @@ def compiled_as(program: ExportedProgram, training: Training) -> Compiled:
     if not training.optimizer:
         return trained
     optimizer = optimizer_of(training.optimizer)(trained.network.trainable_params())
-    step = TrainOneStepCell(trained.network, optimizer)
+    step: Cell = Scaled(trained.network, optimizer) if half == FLOAT16 else TrainOneStepCell(trained.network, optimizer)
     object.__setattr__(step, "argument_names", trained.network.argument_names)
     return Compiled(step, trained.inputs)
 
@@ -134,10 +152,11 @@ def _precision(name: str) -> DType | None:
     """The element type of products. Raises MspcError: it is none that a program can be trained in."""
     if name in ("", "float32"):
         return None
-    if name == "bfloat16":
-        return BFLOAT16
-    notes = ["gradients in float16 need a loss that is scaled"] if name == "float16" else []
-    raise MspcError(f"there is no precision {name!r:.60}; there are float32 and bfloat16", notes=notes)
+    if name in HALVES:
+        return HALVES[name]
+    names = ["float32", *HALVES]
+    notes = did_you_mean(name, names)
+    raise MspcError(f"there is no precision {name!r:.60}; there are {', '.join(names)}", notes=notes)
 
 
 def _as_said(network: ImportedNetwork, half: DType | None, plan: LayerPlan | None) -> ImportedNetwork:

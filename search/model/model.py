@@ -20,6 +20,7 @@ import numpy as np
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_layouts, element_types, operand_types
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.types import TensorType
+from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import ShardingChoice, merge, multiplies, points_of
@@ -233,11 +234,12 @@ class CostModel(FactorTables):
         return self._sources[value]
 
     def _origin(self, value: Value) -> tuple[Source | None, bool]:
-        """`source`; whether partial sums are completed on the way from there, as `StopGradient` does."""
+        """`source`; whether partial sums are completed on the way from there, as `StopGradient` and an out_strategy
+        do."""
         path: list[int] = []
         is_complete = False
         while isinstance(value, Node) and not self._decides(value):
-            is_complete |= isinstance(value.op, StopGradient)
+            is_complete |= isinstance(value.op, (StopGradient, Redistribute))
             if isinstance(value.op, TupleGetItem):
                 path.append(value.op.index)
                 value = value.inputs[0]

@@ -19,6 +19,13 @@ def of_parts(self: Any) -> Any:
     return ops.Complex()(real, imaginary)
 
 
+def direction(self: Any) -> Any:
+    """The angle in the plane; of a negative real number that is pi."""
+    if self.dtype.is_complex:
+        return ops.Atan2()(ops.Imag()(self), ops.Real()(self))
+    return ops.where(ops.Less()(self, 0), ops.full_like(self, 3.141592653589793), ops.zeros_like(self))
+
+
 def dims_of(dim: Any) -> Any:
     """Dimensions as transforms take them."""
     return None if dim is None else tuple(dim)
@@ -31,6 +38,7 @@ COMPLEX = (
     row("polar.default", "abs, angle", lambda length, angle: ops.Complex()(
         length * ops.Cos()(angle), length * ops.Sin()(angle))),
     row("real.default", "self", lambda self: ops.Real()(self) if self.dtype.is_complex else self),
+    row("angle.default", "self", direction),
     row("imag.default", "self", lambda self: ops.Imag()(self)),
     row("conj.default _conj.default", "self", lambda self: ops.Conj()(self) if self.dtype.is_complex else self),
     row("fft_fft.default", "self, n=None, dim=-1, norm=None", ops.fft),

@@ -68,6 +68,12 @@ def numbers(self: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
     return ops.nan_to_num(self, 0.0 if nan is None else nan, posinf, neginf)
 
 
+def rounded(self: Any, decimals: Any) -> Any:
+    """Rounded to so many decimals; negative ones are tens."""
+    scale = float(10 ** abs(decimals))
+    return ops.round(self * scale) / scale if decimals >= 0 else ops.round(self / scale) * scale
+
+
 def relu_gradient(grad_output: Any, self: Any, threshold: Any) -> Any:
     """The gradient where `self` is above the threshold."""
     return ops.where(ops.Greater()(self, threshold), grad_output, ops.zeros_like(grad_output))
@@ -120,7 +126,8 @@ ELEMENTWISE = (
     row("clamp_max.default clamp_max.Tensor", "self, max", lambda self, max: clamped(self, None, max)),
     row("nan_to_num.default", "self, nan=None, posinf=None, neginf=None", numbers),
     row("neg.default negative.default", "self", lambda self: ops.Neg()(self)),
-    row("abs.default absolute.default", "self", lambda self: ops.Abs()(self)),
+    row("abs.default absolute.default", "self",
+        lambda self: ops.ComplexAbs()(self) if self.dtype.is_complex else ops.Abs()(self)),
     row("sign.default sgn.default", "self", lambda self: ops.Sign()(self)),
     row("sqrt.default", "self", lambda self: ops.Sqrt()(self)),
     row("rsqrt.default", "self", lambda self: ops.Rsqrt()(self)),
@@ -187,6 +194,24 @@ ELEMENTWISE = (
     row("xlogy.Tensor", "self, other", ops.xlogy),
     row("isclose.default", "self, other, rtol=1e-05, atol=1e-08, equal_nan=False", ops.isclose),
     row("logit.default", "self, eps=None", lambda self, eps: ops.logit(self, eps)),
+    row("copysign.Tensor copysign.Scalar", "self, other", ops.copysign),
+    row("fmax.default", "self, other", ops.fmax),
+    row("fmin.default", "self, other", ops.fmin),
+    row("heaviside.default", "self, values", ops.heaviside),
+    row("ldexp.Tensor", "self, other", ops.ldexp),
+    row("signbit.default", "self", ops.signbit),
+    row("deg2rad.default", "self", ops.deg2rad),
+    row("rad2deg.default", "self", ops.rad2deg),
+    row("round.decimals", "self, decimals", rounded),
+    row("polygamma.default", "n, self", ops.polygamma),
+    row("i0.default special_i0.default", "self", ops.bessel_i0),
+    row("special_i0e.default", "self", ops.bessel_i0e),
+    row("special_i1.default", "self", ops.bessel_i1),
+    row("special_i1e.default", "self", ops.bessel_i1e),
+    row("special_entr.default", "self", lambda self: ops.Neg()(ops.xlogy(self, self))),
+    row("special_ndtr.default", "self", lambda self: ops.Erfc()(self * -(0.5**0.5)) * 0.5),
+    row("special_ndtri.default", "self", lambda self: ops.Erfinv()(self * 2 - 1) * 2**0.5),
+    row("special_xlog1py.default", "self, other", lambda self, other: ops.xlogy(self, other + 1)),
     row("threshold_backward.default", "grad_output, self, threshold", relu_gradient),
 )  # fmt: skip
 """Kinds of numbers, one element at a time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mspc.api import ops
+from mspc.api import mint, ops
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
@@ -50,6 +50,52 @@ def transposed_convolution(
     return functional.conv_transpose2d(
         input, weight, bias, of_number(stride), of_number(padding), of_number(output_padding), groups,
         of_number(dilation))
+
+
+def greatest_along(self: Any, output_size: Any) -> Any:
+    """The greatest numbers of parts of the last dimension, with their places there."""
+    found, places = functional.adaptive_max_pool2d(ops.ExpandDims()(self, -2), (1, _one(output_size)), True)
+    return ops.Squeeze(-2)(found), ops.Squeeze(-2)(places)
+
+
+def put_back(self: Any, indices: Any, output_size: Any) -> Any:
+    """The elements at their places in images of a size, among zeros."""
+    front = self.shape[:-2]
+    zeros = ops.Fill()(self.dtype, (*front, output_size[0] * output_size[1]), 0)
+    found = mint.scatter(zeros, -1, ops.Reshape()(indices, (*front, -1)), ops.Reshape()(self, (*front, -1)))
+    return ops.Reshape()(found, (*front, output_size[0], output_size[1]))
+
+
+def in_space(input: Any, output_size: Any, align_corners: Any, scale_factors: Any) -> Any:
+    """Volumes of other sizes, linearly between their elements: planes first, and then what lies across them."""
+    n, channels, depth, height, width = input.shape
+    sizes = output_size
+    if sizes is None:
+        sizes = [int(size * factor) for size, factor in zip(input.shape[2:], scale_factors, strict=True)]
+    planes = ops.Reshape()(ops.Transpose()(input, (0, 2, 1, 3, 4)), (n * depth, channels, height, width))
+    planes = functional.interpolate(planes, tuple(sizes[1:]), None, "bilinear", align_corners)
+    lines = ops.Transpose()(ops.Reshape()(planes, (n, depth, channels, -1)), (0, 2, 3, 1))
+    lines = ops.Reshape()(lines, (n, -1, depth))
+    lines = functional.interpolate(lines, sizes[0], None, "linear", align_corners)
+    found = ops.Transpose()(ops.Reshape()(lines, (n, channels, -1, sizes[0])), (0, 1, 3, 2))
+    return ops.Reshape()(found, (n, channels, sizes[0], sizes[1], sizes[2]))
+
+
+def spread_in_space(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: Any, dilation: Any
+) -> Any:
+    """The gradient of a convolution of volumes as a function."""
+    steps, pads, more, apart = [_several(value, 3) for value in (stride, padding, output_padding, dilation)]
+    kernel = weight.shape[2:]
+    size = [
+        (input.shape[d + 2] - 1) * steps[d] - 2 * pads[d] + apart[d] * (kernel[d] - 1) + more[d] + 1 for d in range(3)
+    ]
+    sides = (pads[0], pads[0], pads[1], pads[1], pads[2], pads[2])
+    op = ops.Conv3DTranspose(
+        out_channel=weight.shape[0], kernel_size=kernel, pad_mode="pad", pad=sides, stride=steps, dilation=apart,
+        group=groups)
+    out = op(input, weight, (input.shape[0], weight.shape[1] * groups, size[0], size[1], size[2]))
+    return out if bias is None else out + ops.Reshape()(bias, (-1, 1, 1, 1))
 
 
 def places_of_grid(theta: Any, size: Any, align_corners: Any) -> Any:
@@ -176,6 +222,11 @@ IMAGES = (
         lambda input, weight, bias, stride, padding, more, groups, dilation: ops.Squeeze(-2)(transposed_convolution(
             ops.ExpandDims()(input, -2), ops.ExpandDims()(weight, -2), bias, (1, _one(stride)), (0, _one(padding)),
             (0, _one(more)), groups, (1, _one(dilation))))),
+    row("adaptive_max_pool1d.default", "self, output_size", greatest_along),
+    row("upsample_trilinear3d.vec", "input, output_size, align_corners, scale_factors", in_space),
+    row("conv_transpose3d.input",
+        "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1", spread_in_space),
+    row("max_unpool2d.default", "self, indices, output_size", put_back),
     row("affine_grid_generator.default", "theta, size, align_corners", places_of_grid),
     row("convolution.default",
         "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups", any_convolution),

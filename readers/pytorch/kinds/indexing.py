@@ -7,7 +7,7 @@ from typing import Any
 from mspc.api import mint, ops
 from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
-from mspc.ir.types import BOOL
+from mspc.ir.types import BOOL, INT64
 from mspc.readers.pytorch.kinds.kind import row
 
 
@@ -66,19 +66,65 @@ def index_along(source: Any, dim: Any, index: Any) -> Any:
     return ops.BroadcastTo(source.shape)(column)
 
 
+def scattered_apart(self: Any, dim: Any, index: Any, src: Any, reduce: Any, include_self: Any) -> Any:
+    """The greatest, the least or the product of what is put at a place: every place looks at all that there is along
+    the dimension."""
+    place = dim % len(self.shape)
+    front = tuple([slice(0, size) for size in index.shape])
+    part = src[front] if src.shape != index.shape else src
+    begin = [0] * len(self.shape)
+    row = ops.Reshape()(ops.arange(self.shape[place]), tuple([-1 if d == place else 1 for d in range(len(begin) + 1)]))
+    meets = ops.Equal()(ops.ExpandDims()(index, place), ops.cast(row, index.dtype))
+    empty = {"amax": float("-inf"), "amin": float("inf"), "prod": 1.0}[reduce]
+    many = ops.where(meets, ops.ExpandDims()(part, place), ops.cast(empty, src.dtype))
+    joined = {"amax": ops.ReduceMax(), "amin": ops.ReduceMin(), "prod": ops.ReduceProd()}[reduce]
+    found = joined(many, place + 1)
+    missing = ops.LogicalNot()(ops.ReduceAny()(meets, place + 1))
+    sizes = tuple([size if d == place else index.shape[d] for d, size in enumerate(self.shape)])
+    rest = self[tuple([slice(0, size) for size in sizes])]
+    if include_self:
+        other = {"amax": ops.Maximum(), "amin": ops.Minimum(), "prod": ops.Mul()}[reduce]
+        found = ops.where(missing, rest, other(rest, found))
+    else:
+        found = ops.where(missing, rest, found)
+    if sizes == self.shape:
+        return found
+    raise ApiValueError("scatter_reduce: the index has fewer rows than the tensor beside the dimension")
+
+
 def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, include_self: Any) -> Any:
     """Elements at places along a dimension, put together with those that are there, or with each other alone."""
     if reduce == "mean":
         count = mint.scatter_add(ops.zeros_like(self), dim, index, ops.ones_like(src))
         total = scattered_with(self, dim, index, src, "sum", include_self)
         return total / (count + 1 if include_self else ops.Maximum()(count, ops.ones_like(count)))
+    if reduce in ("amax", "amin", "prod"):
+        return scattered_apart(self, dim, index, src, reduce, include_self)
     if reduce != "sum":
-        raise ApiValueError(f"scatter_reduce: reduce is {reduce!r}; read are 'sum' and 'mean'")
+        raise ApiValueError(f"scatter_reduce: reduce is {reduce!r}; read are 'sum', 'mean', 'prod', 'amax' and 'amin'")
     base = self if include_self else mint.scatter(self, dim, index, ops.zeros_like(src))
     return mint.scatter_add(base, dim, index, src)
 
 
+def put_flat(self: Any, index: Any, source: Any, accumulate: Any) -> Any:
+    """Other elements at places of all elements in a row."""
+    flat = ops.Reshape()(self, (-1,))
+    values = ops.Reshape()(ops.cast(source, self.dtype), (-1,))
+    return ops.Reshape()(flat.index_put((ops.Reshape()(index, (-1,)),), values, accumulate), self.shape)
+
+
+def filled_in_order(self: Any, mask: Any, source: Any) -> Any:
+    """Where the mask holds, the elements of another tensor one after the other."""
+    there = ops.BroadcastTo(self.shape)(mask)
+    places = ops.CumSum()(ops.cast(ops.Reshape()(there, (-1,)), INT64), 0) - 1
+    places = ops.Maximum()(places, ops.zeros_like(places))
+    taken = ops.Gather()(ops.Reshape()(source, (-1,)), ops.Minimum()(places, source.size - 1), 0)
+    return ops.where(there, ops.Reshape()(taken, self.shape), self)
+
+
 INDEXING = (
+    row("put.default", "self, index, source, accumulate=False", put_flat),
+    row("masked_scatter.default", "self, mask, source", filled_in_order),
     row("embedding.default", "weight, indices, padding_idx=-1, !scale_grad_by_freq=False, -sparse=False", embedding),
     row("index.Tensor", "self, indices", at_places),
     row("index_put.default _unsafe_index_put.default", "self, indices, values, accumulate=False", put),

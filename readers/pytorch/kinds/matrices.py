@@ -54,7 +54,35 @@ def apart(x1: Any, x2: Any, p: Any, eps: Any, keepdim: Any) -> Any:
     return ops.vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
+def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: Any) -> Any:
+    """x of matrix @ x = right, or of x @ matrix = right, where one half of the matrix is read."""
+    half = ops.triu(matrix) if upper else ops.tril(matrix)
+    if unitriangular:
+        half = (ops.triu(matrix, 1) if upper else ops.tril(matrix, -1)) + ops.eye(
+            matrix.shape[-1], matrix.shape[-1], matrix.dtype)
+    return solved(half, right, left)
+
+
+def across(self: Any, other: Any, dim: Any) -> Any:
+    """The cross product along a dimension, the first of size 3 where none is given."""
+    places = [d for d, size in enumerate(self.shape) if size == 3]
+    return ops.cross(self, other, places[0] if dim is None else dim)
+
+
 MATRICES = (
+    row("linalg_solve_triangular.default", "self, B, upper, left=True, unitriangular=False", of_triangle),
+    row("linalg_qr.default", "A, mode='reduced'", ops.qr),
+    row("linalg_slogdet.default", "A", ops.slogdet),
+    row("linalg_matrix_power.default matrix_power.default", "self, n", ops.matrix_power),
+    row("cross.default", "self, other, dim=None", across),
+    row("inner.default", "self, other", ops.inner),
+    row("addr.default", "self, vec1, vec2, beta=1, alpha=1",
+        lambda self, first, second, beta, alpha: ops.addr(self, first, second, beta=beta, alpha=alpha)),
+    row("addbmm.default", "self, batch1, batch2, beta=1, alpha=1",
+        lambda self, first, second, beta, alpha: ops.addbmm(self, first, second, beta=beta, alpha=alpha)),
+    row("dist.default", "self, other, p=2", lambda self, other, p: vector_norm(self - other, p, None, False, None)),
+    row("pdist.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
+    row("renorm.default", "self, p, dim, maxnorm", ops.renorm),
     row("linalg_inv.default", "A", lambda matrix: ops.MatrixInverse()(matrix)),
     row("inverse.default", "self", lambda self: ops.MatrixInverse()(self)),
     row("linalg_det.default", "A", lambda matrix: ops.MatrixDeterminant()(matrix)),

@@ -76,7 +76,53 @@ def counts(self: Any, bins: Any, min: Any, max: Any) -> Any:
     return ops.cast(ops.ReduceSum()(ops.cast(ops.Equal()(place, parts), INT64), 0), self.dtype)
 
 
+def ends(self: Any, dim: Any, keepdim: Any) -> Any:
+    """The least and the greatest number."""
+    along = () if dim is None else (dim,)
+    return ops.ReduceMin(keepdim)(self, along), ops.ReduceMax(keepdim)(self, along)
+
+
+def mean_of_numbers(self: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
+    """The mean of what is a number."""
+    x = typed(self, dtype)
+    there = ops.cast(ops.LogicalNot()(ops.IsNan()(x)), x.dtype)
+    sums = ops.ReduceSum(keepdim)(ops.where(ops.IsNan()(x), ops.zeros_like(x), x), axes(dim))
+    return sums / ops.ReduceSum(keepdim)(there, axes(dim))
+
+
+def running_log_total(self: Any, dim: Any) -> Any:
+    """log(cumsum(exp(x)))."""
+    most = ops.stop_gradient(ops.ReduceMax(True)(self, dim))
+    return ops.Log()(ops.CumSum()(ops.Exp()(self - most), dim)) + most
+
+
+def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> Any:
+    """What a share of the numbers is below, linearly between two of them, or one of the two."""
+    x = ops.Reshape()(self, (-1,)) if dim is None else self
+    place = 0 if dim is None else dim
+    at = q * (x.shape[place] - 1)
+    low, high = int(at), int(-(-at // 1))
+    weight = at - low
+    if interpolation != "linear":
+        nearest = low if weight < 0.5 or (weight == 0.5 and low % 2 == 0) else high
+        weight = {"lower": 0.0, "higher": 1.0, "midpoint": 0.5, "nearest": float(nearest != low)}[interpolation]
+        weight = 0.0 if low == high else weight
+    ordered = ops.SortExt()(x, place, False, True)[0]
+    first, second = mint.narrow(ordered, place, low, 1), mint.narrow(ordered, place, high, 1)
+    found = first + (second - first) * weight
+    if keepdim:
+        return found if dim is not None else ops.Reshape()(found, (1,) * len(self.shape))
+    return ops.Squeeze(place)(found)
+
+
 REDUCTIONS = (
+    row("aminmax.default", "self, dim=None, keepdim=False", ends),
+    row("nanmean.default", "self, dim=None, keepdim=False, dtype=None", mean_of_numbers),
+    row("logcumsumexp.default", "self, dim", running_log_total),
+    row("quantile.scalar", "self, q, dim=None, keepdim=False, interpolation='linear'", between),
+    row("std_mean.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim: (
+        ops.Sqrt()(spread(self, dim, int(unbiased), keepdim)), mean(self, dim, keepdim))),
+    row("msort.default", "self", lambda self: in_order(self, 0, False)[0]),
     row("sum.default", "self, dtype=None", lambda self, dtype: total(self, None, False, dtype)),
     row("sum.dim_IntList", "self, dim, keepdim=False, dtype=None", total),
     row("mean.default", "self, dtype=None", lambda self, dtype: mean(self, None, False, dtype)),

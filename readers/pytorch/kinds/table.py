@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from mspc.readers.pytorch.kinds.attention import ATTENTION
+from mspc.readers.pytorch.kinds.bags import BAGS
 from mspc.readers.pytorch.kinds.bookkeeping import BOOKKEEPING
 from mspc.readers.pytorch.kinds.complex import COMPLEX
 from mspc.readers.pytorch.kinds.creation import CREATION
@@ -26,7 +27,7 @@ from mspc.readers.pytorch.kinds.shapes import SHAPES
 
 THEMES: tuple[Iterable[list[Kind]], ...] = (
     ELEMENTWISE, SHAPES, CREATION, REDUCTIONS, PRODUCTS, NORMS, ATTENTION, INDEXING, IMAGES, LOSSES, RANDOM,
-    EXPERTS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
+    EXPERTS, BAGS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
 )  # fmt: skip
 
 OVERWRITTEN = "self"

@@ -7,7 +7,7 @@ happens between layers has to happen without ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 
 from mspc.ir.diagnostics import MspcError
@@ -16,33 +16,29 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange
-from mspc.readers.pytorch.plans.strategies import parameter_of
+from mspc.readers.pytorch.plans.local_modules import local_parts
+from mspc.readers.pytorch.plans.rank_axes import Axis, all_axes_of, axes_of, said, sharing, states, tensor_axis
+from mspc.readers.pytorch.plans.strategies import IMPORTED, parameter_of
 
 MOST_TOLD = 8
 GRADIENTS = "Gradients/"
 PASSED = frozenset(("ShardingConstraint", "Cast", "Load"))
 ROW_BY_ROW = PASSED | set("Fill Reshape PadV3 StridedSlice Slice Equal NotEqual ExpandDims".split())
 """Kinds that mix no rows of what they take."""
+PRODUCTS_OF_OWN = PASSED | set("MatMul Add BiasAdd Reshape".split())
+"""What modules of others than PyTorch's own classes may do with the parameters that are cut: DTensor follows it."""
+SLICES = "LocalSlice"
+"""Takes a slice of what every rank holds, which costs no message."""
 WHOLE = -1
 """Of a value: every rank of the tensor axis holds all of it. Else the dimension that is cut."""
 
 
 @dataclass(frozen=True)
-class Axis:
-    """Ranks over which something is cut: `size` of them, every `stride`-th."""
-
-    stride: int
-    size: int
-
-    @property
-    def end(self) -> int:
-        return self.stride * self.size
-
-
-@dataclass(frozen=True)
 class LayerBack:
-    """A module with a style: kind `Colwise` or `Rowwise`; how it takes and gives (WHOLE, or a dimension),
-    and the number of dimensions of what it gives."""
+    """A module with a style: kind `Colwise` or `Rowwise`; how it takes and gives (WHOLE, or a dimension), and the last
+    dimension of what it gives. cut: its parameters with the dimensions that are cut, of a module that is neither
+    `Linear` nor `Embedding`. same_as: the module whose parameters it has, too; "" for none. parts: of a module of kind
+    `Local`, its parameters with the dimension that is cut, and of how many weights one behind another each is."""
 
     module: str
     kind: str
@@ -50,6 +46,9 @@ class LayerBack:
     gives: int
     last: int
     is_table: bool = False
+    cut: tuple[tuple[str, int], ...] = ()
+    same_as: str = ""
+    parts: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,24 +83,57 @@ class _Search:
 
     def layer(self, node: Node, number: int, parameter: Parameter) -> None:
         """Look at an operator one of whose operands is a parameter that the tensor axis cuts."""
-        module, (dim,) = parameter.name.rpartition(".")[0], self.cut(parameter.layout)
+        owner, (dim,) = parameter.name.rpartition(".")[0], self.cut(parameter.layout)
         other = node.inputs[1 - number] if len(node.inputs) > 1 else None
         name, scope = node.op.name, node.scope
-        cell = scope.rpartition("-")[2]
-        if name == "BiasAdd" or (name == "Add" and len(parameter.shape) == 1 and cell == "Linear"):
+        cell, module = scope.rpartition("-")[2], module_at(scope) or owner
+        if name == "BiasAdd" or (name == "Add" and len(parameter.shape) == 1):
             return  # it lies with the weight, which says the style
-        if (cell, name) not in (("Linear", "MatMul"), ("Embedding", "Gather")) or other is None:
-            self.wrong.append((f"{parameter.name}: parallelize_module cuts Linear and Embedding, not {cell}", node))
+        is_product = name == "MatMul" and number == 1 and len(parameter.shape) == 2
+        is_own = cell not in ("Linear", "Embedding")
+        if is_own and not (is_product and self._is_followed(scope)):
+            self._local(owner, scope)
             return
-        if module in self.layers:
+        if other is None or not (is_product or (cell, name) == ("Embedding", "Gather")):
+            self.wrong.append((f"{parameter.name}: what {cell} does with it, {name}, is no product", node))
+            return
+        if module in self.layers or "@" in module:
             self.wrong.append((f"{module} is called twice", node))
             return
         is_table = cell == "Embedding"
-        kind = "Colwise" if (dim == 1) == is_table else "Rowwise"
+        out = 1 if is_table or not node.op.attributes().get("transpose_b") else 0
         given, last = self.given(node, scope)
-        self.layers[module] = LayerBack(module, kind, WHOLE, given, last, is_table)
+        self.layers[module] = LayerBack(
+            module, "Colwise" if dim == out else "Rowwise", WHOLE, given, last, is_table,
+            self._parameters(owner) if is_own else (), owner if owner != module else "",
+        )  # fmt: skip
         if not is_table:
             self.operands[module] = other, scope
+
+    def _is_followed(self, scope: str) -> bool:
+        """Whether a module multiplies, adds and views, and nothing else."""
+        inside = [node for node in self.graph.nodes if node.scope == scope]
+        return all(node.op.name in PRODUCTS_OF_OWN or self.moves(node) for node in inside)
+
+    def _local(self, module: str, scope: str) -> None:
+        """Look at a module that computes with slices of its parameters by itself and gives sums, as experts do."""
+        if module in self.layers:
+            return
+        found = local_parts(self, module, scope)
+        if found is None:
+            return
+        parts, nodes = found
+        self.covered |= nodes
+        self.layers[module] = LayerBack(module, "Local", WHOLE, WHOLE, 0, parts=parts)
+
+    def _parameters(self, owner: str) -> tuple[tuple[str, int], ...]:
+        """The parameters of a module that are cut, with their dimensions."""
+        return tuple(
+            (name, dims[0])
+            for parameter in self.graph.parameters
+            for module, _, name in (parameter.name.rpartition("."),)
+            if module == owner and (dims := self.cut(parameter.layout))
+        )
 
     def take(self) -> None:
         """Say of the layers that were found how they take what others give."""
@@ -121,7 +153,28 @@ class _Search:
                 break
             self.covered.add(value)
             value = value.inputs[0]
+        slices = self._slices(value, given)
+        if slices:
+            self.covered |= slices
+            return WHOLE
         return self._one(value)
+
+    def _slices(self, value: Value, given: Collection[Node]) -> set[Node]:
+        """The slices that ranks take of what they hold, where a value is cut by nothing else: a layer that takes all
+        of it cuts it later. given: what layers give."""
+        found: set[Node] = set()
+        pending, seen = [value], set[Value]()
+        while pending:
+            each = pending.pop()
+            if each in seen or not self.cut(each.layout):
+                continue
+            seen.add(each)
+            if not isinstance(each, Node) or each in given or any(parameter_of(source) for source in each.inputs):
+                return set()
+            if each.op.name == SLICES:
+                found.add(each)
+            pending += each.inputs
+        return found
 
     def given(self, node: Node, scope: str) -> tuple[int, int]:
         """How it cuts what leaves a module, and the last dimension of that."""
@@ -142,7 +195,7 @@ class _Search:
             return WHOLE
         dims = self.cut(layout)
         node = value if isinstance(value, Node) else None
-        if len(dims) > 1 or (self.tensor and any(self.tensor == each for each in _axes(layout, layout.partial))):
+        if len(dims) > 1 or (self.tensor and any(self.tensor == each for each in axes_of(layout, layout.partial))):
             self.wrong.append(("what is between two layers is cut in two dimensions, or a partial sum", node))
         return dims[0] if dims else WHOLE
 
@@ -150,7 +203,16 @@ class _Search:
         """The dimensions that the tensor axis cuts."""
         if not isinstance(layout, Layout) or self.tensor is None:
             return []
-        return [dim for dim, axes in enumerate(layout.dims) if self.tensor in _axes(layout, axes)]
+        return [dim for dim, axes in enumerate(layout.dims) if self.tensor in axes_of(layout, axes)]
+
+    def is_of_gradients(self, node: Node) -> bool:
+        """Whether a value is brought to the gradients alone."""
+        users = self.users.get(node, [])
+        return bool(users) and all(user.scope.startswith(GRADIENTS) for user in users)
+
+    def is_partial(self, layout: object) -> bool:
+        """Whether it is a sum over the tensor axis, and over no other."""
+        return isinstance(layout, Layout) and axes_of(layout, layout.partial) == [self.tensor]
 
     @staticmethod
     def moves(node: Node) -> bool:
@@ -162,6 +224,12 @@ class _Search:
         if not dims or parameter.name.rpartition(".")[0] in self.layers or node.op.name == "Gather":
             return
         self.wrong.append((f"{parameter.name} is whole, beside slices of dimension {min(dims)}", node))
+
+
+def module_at(scope: str) -> str:
+    """The module's path of a scope, `Default/network-ImportedNetwork/words-Embedding`; "" for the network itself."""
+    inside = scope.partition(IMPORTED)[2].partition("/")[2]
+    return ".".join(part.rpartition("-")[0] or part for part in inside.split("/")) if inside else ""
 
 
 def plan_back(graph: Graph) -> PlanBack:
@@ -176,21 +244,21 @@ def plan_back(graph: Graph) -> PlanBack:
     layouts = [p.layout for p in graph.parameters if isinstance(p.layout, Layout)]
     ranks = max((math.prod(layout.mesh) for layout in layouts), default=1)
     data = _data_axis(graph)
-    states = {name for name in _states(trained)}
-    own = [p for p in trained if p.name not in states]
-    search = _Search(graph, _users(graph), data, _tensor_axis(own, data))
+    belonging = set(states(trained))
+    own = [p for p in trained if p.name not in belonging]
+    search = _Search(graph, _users(graph), data, tensor_axis(own, data))
     for parameter in own:
-        for axis in _all_axes(parameter.layout):
+        for axis in all_axes_of(parameter.layout):
             if axis not in (search.tensor, data):
-                search.wrong.append((f"{parameter.name} is cut over {_said(axis)}, and layers over "
-                                     f"{_said(search.tensor)}, the batch over {_said(data)}", None))  # fmt: skip
+                search.wrong.append((f"{parameter.name} is cut over {said(axis)}, and layers over "
+                                     f"{said(search.tensor)}, the batch over {said(data)}", None))  # fmt: skip
     if not search.wrong:
         _walk(search, {p.name: p for p in own})
     if search.wrong:
         raise _refused(search.wrong)
     _check_mesh(ranks, data, search.tensor)
-    modules = tuple(dict.fromkeys(p.name.rpartition(".")[0] for p in own))
-    return PlanBack(ranks, data, search.tensor, tuple(search.layers.values()), _sharing(own, trained, data), modules)
+    modules = tuple(dict.fromkeys([*(p.name.rpartition(".")[0] for p in own), *search.layers]))
+    return PlanBack(ranks, data, search.tensor, tuple(search.layers.values()), sharing(own, trained, data), modules)
 
 
 def _check_mesh(ranks: int, data: Axis | None, tensor: Axis | None) -> None:
@@ -202,12 +270,12 @@ def _check_mesh(ranks: int, data: Axis | None, tensor: Axis | None) -> None:
             break
         stride = axis.end
     if stride != ranks or not axes:
-        said = f"layers are cut over {_said(tensor)}, the batch over {_said(data)}"
-        raise MspcError(f"--out-torch: nothing says what each of {ranks} ranks is for: {said}")
+        what = f"layers are cut over {said(tensor)}, the batch over {said(data)}"
+        raise MspcError(f"--out-torch: nothing says what each of {ranks} ranks is for: {what}")
 
 
 def _walk(search: _Search, own: Mapping[str, Parameter]) -> None:
-    forward = [node for node in search.graph.nodes if "-ImportedNetwork" in node.scope and
+    forward = [node for node in search.graph.nodes if IMPORTED in node.scope and
                not node.scope.startswith(GRADIENTS)]  # fmt: skip
     for take in (True, False):
         for node in forward:
@@ -222,10 +290,10 @@ def _walk(search: _Search, own: Mapping[str, Parameter]) -> None:
         if take:
             search.take()
     order = {name.rpartition(".")[0]: i for i, name in reversed(list(enumerate(own)))}
-    search.layers = dict(sorted(search.layers.items(), key=lambda pair: order[pair[0]]))
+    search.layers = dict(sorted(search.layers.items(), key=lambda pair: order.get(pair[0], len(order))))
     for node in forward:
         is_stored = bool(node.inputs) and parameter_of(node.inputs[0]) in own  # fully_shard gathers it
-        if not search.moves(node) or node in search.covered or is_stored:
+        if not search.moves(node) or node in search.covered or is_stored or search.is_of_gradients(node):
             continue
         if not _of_loss(node, search.data) and not _of_rows(node, search.data):
             search.wrong.append((f"{node.op.name} is between layers", node))
@@ -237,7 +305,7 @@ def _of_loss(node: Node, data: Axis | None) -> bool:
     layout = source.layout if source is not None else None
     return (
         data is not None and isinstance(layout, Layout) and not source.shape and layout.reduction == "sum"  # type: ignore[union-attr]
-        and _axes(layout, layout.partial) == [data]
+        and axes_of(layout, layout.partial) == [data]
     )  # fmt: skip
 
 
@@ -245,7 +313,7 @@ def _of_rows(node: Node, data: Axis | None) -> bool:
     """Whether rows of the inputs themselves, or of what is the same everywhere, move over the batch's axis: processes
     compute what they need of their own rows."""
     source = node.inputs[0]
-    before, after = set(_all_axes(source.layout)), set(_all_axes(node.layout))
+    before, after = set(all_axes_of(source.layout)), set(all_axes_of(node.layout))
     if before ^ after != {data} or (isinstance(node.layout, Layout) and node.layout.partial):
         return False
     pending, seen = [source], set[Value]()
@@ -272,23 +340,6 @@ def _users(graph: Graph) -> dict[Node, list[Node]]:
     return found
 
 
-def _axes(layout: Layout, axes: Sequence[int]) -> list[Axis]:
-    """The axes of a layout as ranks, those that lie beside each other as one."""
-    found: list[Axis] = []
-    for axis in axes:
-        each = Axis(math.prod(layout.mesh[axis + 1 :]), layout.mesh[axis])
-        if found and found[-1].stride == each.end:
-            each = Axis(each.stride, found.pop().size * each.size)
-        found.append(each)
-    return found
-
-
-def _all_axes(layout: object) -> Iterator[Axis]:
-    if isinstance(layout, Layout):
-        for axes in layout.dims:
-            yield from _axes(layout, axes)
-
-
 def _data_axis(graph: Graph) -> Axis | None:
     """What cuts the rows of the first input that is cut."""
     wrong: list[tuple[str, Node | None]] = []
@@ -297,7 +348,7 @@ def _data_axis(graph: Graph) -> Axis | None:
         layout = parameter.layout
         if parameter.kind != "input" or not isinstance(layout, Layout) or not any(layout.dims):
             continue
-        axes = _axes(layout, layout.dims[0])
+        axes = axes_of(layout, layout.dims[0])
         if any(layout.dims[1:]) or len(axes) != 1 or (found is not None and axes != [found]):
             wrong.append((f"input {parameter.name} is cut otherwise than in its rows, as others are", None))
         else:
@@ -307,43 +358,12 @@ def _data_axis(graph: Graph) -> Axis | None:
     return found
 
 
-def _tensor_axis(own: Sequence[Parameter], data: Axis | None) -> Axis | None:
-    """What cuts most parameters, beside the axis of the batch."""
-    counts: dict[Axis, int] = {}
-    for parameter in own:
-        for axis in _all_axes(parameter.layout):
-            if data is None or axis.end <= data.stride or data.end <= axis.stride:
-                counts[axis] = counts.get(axis, 0) + 1
-    return max(counts, key=lambda axis: counts[axis], default=None)
-
-
-def _states(trained: Sequence[Parameter]) -> Iterator[str]:
-    """The names of parameters that belong to others, as `exp_avg.layers.0.weight` does."""
-    names = {p.name for p in trained}
-    for parameter in trained:
-        rest = parameter.name.partition(".")[2]
-        if rest in names:
-            yield parameter.name
-
-
-def _sharing(own: Sequence[Parameter], trained: Sequence[Parameter], data: Axis | None) -> str:
-    if data is None:
-        return ""
-    if any(data in _all_axes(parameter.layout) for parameter in own):
-        return "parameters"
-    return "states" if any(data in _all_axes(parameter.layout) for parameter in trained) else ""
-
-
-def _said(axis: Axis | None) -> str:
-    return "none" if axis is None else f"{axis.size} ranks" + (f", every {axis.stride}th" if axis.stride > 1 else "")
-
-
 def _refused(wrong: Sequence[tuple[str, Node | None]]) -> MspcError:
     """The error of the first thing that cannot be said, with the others."""
     text, node = next((each for each in wrong if each[1] is not None), wrong[0])
-    others = [each for each in dict.fromkeys(said for said, _ in wrong) if each != text]
+    others = [each for each in dict.fromkeys(each for each, _ in wrong) if each != text]
     notes = [f"also: {each}" for each in others[: MOST_TOLD]]
     if len(others) > MOST_TOLD:
         notes.append(f"and {len(others) - MOST_TOLD} more")
-    said = f"--out-torch: the plan cannot be said in DTensor's words: {text}"
-    return MspcError(said, notes=notes) if node is None else MspcError(said, notes=notes, frames=node.frames)
+    message = f"--out-torch: the plan cannot be said in DTensor's words: {text}"
+    return MspcError(message, notes=notes) if node is None else MspcError(message, notes=notes, frames=node.frames)

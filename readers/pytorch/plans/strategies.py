@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.graph import STAGE, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
@@ -18,7 +18,10 @@ from mspc.ops.op import Op
 from mspc.readers.pytorch.evaluation import scope_of
 from mspc.readers.pytorch.plans.flow import Flow, Mistake
 from mspc.readers.pytorch.plans.matching import matched, modules_of
-from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, PREPARED, ROWS, SEQUENCE, WHOLE, Style
+from mspc.readers.pytorch.plans.packed import unpacked, values_in
+from mspc.readers.pytorch.plans.stacks import inside_of_experts
+from mspc.readers.pytorch.plans.stages import stages_of
+from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, PREPARED, ROWS, SEQUENCE, STYLES, WHOLE, Style
 from mspc.readers.pytorch.plans.written_plan import WrittenPlan
 from mspc.readers.pytorch.program import ExportedProgram
 
@@ -26,6 +29,9 @@ PASSING = frozenset(("Cast", "Load"))
 """Operators that hand a parameter on, element by element."""
 PRODUCTS = frozenset(("MatMul", "BatchMatMul"))
 EXPERTS, PACKED, GROUPED = 3, "packed_colwise", "GroupedProduct"
+IMPORTED = "-ImportedNetwork"
+"""What the front end calls the cell of a program."""
+COLWISE = STYLES["colwise"]
 MOST_TOLD = 5
 Cuts = dict[int, tuple[str, ...]]
 """The axes of the mesh that cut dimensions."""
@@ -37,15 +43,19 @@ class LayerPlan:
 
     batch: the rows of the program's inputs, which axes beside the styles' one cut. cuts: dimensions of values that are
     slices, by the names of values in the program. tied: styles of modules whose parameters are those of others, too, by
-    their scopes.
+    their scopes. program: that one, perhaps with parts of parameters as parameters of their own. whole: values that
+    every rank holds all of, sums of what ranks have of them. stages: of a pipeline, by what the front end calls scopes.
     """
 
+    program: ExportedProgram
     plan: WrittenPlan
     styles: Mapping[str, Style]
     placed: Mapping[str, Cuts]
     batch: int
     cuts: Mapping[str, int] = field(default_factory=dict[str, int])
     tied: Mapping[str, Style] = field(default_factory=dict[str, Style])
+    whole: frozenset[str] = frozenset()
+    stages: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def inputs(self, types: Sequence[TensorType]) -> str | tuple[NamedLayout, ...]:
         """How the program's inputs are sharded, as `dataset_strategy` says it."""
@@ -68,9 +78,11 @@ class LayerPlan:
         style = None
         for node in builder.nodes[before:]:
             style = self._give(node) or style
+            if self.stages:
+                self._note_stage(node)
         if style is None or not isinstance(found, Node) or not isinstance(found.type, TensorType):
             return found
-        changed = {SEQUENCE: (IN, ROWS), WHOLE: (OUT, COLUMNS)}.get(style.gives, ())
+        changed = {SEQUENCE: (IN, ROWS), WHOLE: (OUT, COLUMNS, ROWS)}.get(style.gives, ())
         if style.weight in changed:
             cut = style.gives == SEQUENCE
             axes: Cuts = {1: (self.plan.tensor_axis,)} if cut and self._divide(found.shape[1:2]) else {}
@@ -79,14 +91,22 @@ class LayerPlan:
             return constrained(builder, found, self._layout(dims, axes))
         return found
 
+    def _note_stage(self, node: Node) -> None:
+        stage = self.stages.get(node.scope.partition(IMPORTED)[2].partition("/")[2])
+        if stage is not None:
+            node.attrs[STAGE] = stage
+
     def held(self, builder: Builder, name: str, value: Any) -> Any:
         """A value of the program, held in slices where layers leave them."""
         dim = self.cuts.get(name)
-        if dim is None or not isinstance(value, Node) or not isinstance(value.type, TensorType):
+        is_whole = name in self.whole
+        if not isinstance(value, Node) or not isinstance(value.type, TensorType) or (dim is None and not is_whole):
             return value
-        if dim >= len(value.shape) or not self._divide(value.shape[dim:]):
-            return value
-        axes: Cuts = {dim: (self.plan.tensor_axis,)}
+        axes: Cuts = {}
+        if dim is not None:
+            if dim >= len(value.shape) or not self._divide(value.shape[dim:]):
+                return value
+            axes = {dim: (self.plan.tensor_axis,)}
         dims = [[number] for number in range(len(value.shape))]
         self._cut_batch(value.shape, dims, value.shape, axes)
         return constrained(builder, value, self._layout(dims, axes))
@@ -208,6 +228,7 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
     styles: dict[str, Style] = {}
     tied: dict[str, Style] = {}
     prepared: dict[str, Style] = {}
+    summed: set[str] = set()
     shared = {*program.same, *program.same.values()}
     for name, (_, style) in matched(plan.name, plan.layers, [*modules, *parameters], "layer", is_own).items():
         if style.weight == PREPARED:
@@ -215,20 +236,20 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
             continue
         if name in modules and shared.issuperset(modules[name]):
             tied[name] = style
+        if style.sums and name in modules:
+            summed.add(name)
+            for parameter in modules[name]:
+                styles.setdefault(parameter, style)
+            continue
         for parameter in modules.get(name, [name]):
             styles[program.same.get(parameter, parameter)] = style
+    styles = inside_of_experts(program, styles)
+    program, slices = unpacked(program, [name for name, style in styles.items() if PACKED in style.name])
+    for part, of in slices.items():
+        styles[part] = COLWISE
+        styles.pop(of.whole, None)
     _prepare(styles, prepared)
-    placed: dict[str, Cuts] = {}
-    shapes = {each.qualified: each.type.shape for each in program.inputs if each.type is not None}
-    for name, (_, placements) in matched(plan.name, plan.parameters, parameters, "parameter").items():
-        cuts: Cuts = {}
-        for axis, placement in zip(plan.mesh, placements, strict=True):
-            if isinstance(placement, int):
-                rank = len(shapes[name])
-                if not -rank <= placement < rank:
-                    raise MspcError(f"{plan.name}: {name} has {rank} dimensions, and Shard({placement}) names none")
-                cuts[placement % rank] = (*cuts.get(placement % rank, ()), axis)
-        placed[program.same.get(name, name)] = cuts
+    placed = _placements(program, plan)
     first = next((each.type for each in program.inputs if each.kind == "user" and each.type is not None), None)
     rows = first.shape[0] if first is not None and first.shape else 0
     if isinstance(rows, int) and plan.batch_axes:
@@ -243,7 +264,27 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
         name: state.dim for node in program.graph.nodes for name in node.results
         if (state := flow.cuts.get(name)) is not None
     }  # fmt: skip
-    return LayerPlan(plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, _scopes(program, tied))
+    return LayerPlan(
+        program, plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, _scopes(program, tied),
+        _given_by(program, summed), stages_of(plan.name, program, plan.stages, plan.in_order),
+    )  # fmt: skip
+
+
+def _placements(program: ExportedProgram, plan: WrittenPlan) -> dict[str, Cuts]:
+    """What placements cut of parameters."""
+    parameters = [each.qualified for each in program.inputs if each.kind == "parameter"]
+    placed: dict[str, Cuts] = {}
+    shapes = {each.qualified: each.type.shape for each in program.inputs if each.type is not None}
+    for name, (_, placements) in matched(plan.name, plan.parameters, parameters, "parameter").items():
+        cuts: Cuts = {}
+        for axis, placement in zip(plan.mesh, placements, strict=True):
+            if isinstance(placement, int):
+                rank = len(shapes[name])
+                if not -rank <= placement < rank:
+                    raise MspcError(f"{plan.name}: {name} has {rank} dimensions, and Shard({placement}) names none")
+                cuts[placement % rank] = (*cuts.get(placement % rank, ()), axis)
+        placed[program.same.get(name, name)] = cuts
+    return placed
 
 
 def _prepare(styles: dict[str, Style], prepared: Mapping[str, Style]) -> None:
@@ -257,6 +298,15 @@ def _prepare(styles: dict[str, Style], prepared: Mapping[str, Style]) -> None:
 def _scopes(program: ExportedProgram, tied: Mapping[str, Style]) -> dict[str, Style]:
     """Styles of modules by what the front end calls them."""
     return {scope_of(node): tied[node.scope] for node in program.graph.nodes if node.scope in tied}
+
+
+def _given_by(program: ExportedProgram, modules: Collection[str]) -> frozenset[str]:
+    """The values that these modules give to others."""
+    made = {name: node.scope for node in program.graph.nodes if node.scope in modules for name in node.results}
+    return frozenset(
+        name for node in program.graph.nodes for name in values_in(tuple(value for _, value in node.arguments))
+        if name in made and not f"{node.scope}.".startswith(f"{made[name]}.")
+    )  # fmt: skip
 
 
 def _tell(plan: str, mistakes: Sequence[Mistake]) -> None:

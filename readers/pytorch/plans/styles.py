@@ -15,9 +15,10 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 
-OUT, IN, ROWS, COLUMNS, NOTHING, OPEN, PREPARED = "out", "in", "rows", "columns", "nothing", "open", "prepared"
+OUT, IN, ROWS, COLUMNS, NOTHING = "out", "in", "rows", "columns", "nothing"
+OPEN, PREPARED, STACK = "open", "prepared", "stack"
 """What of a weight is cut: what it gives, what it takes, the rows or the columns of a table; OPEN: it is not said;
-PREPARED: it is about what layers inside of a module take."""
+PREPARED: it is about what layers inside of a module take; STACK: of several weights every rank has some."""
 WHOLE, CUT, SEQUENCE = "whole", "cut", "sequence"
 """How ranks hold what a layer takes or gives: all of it, a slice of the last dimension, or a slice of dimension 1."""
 
@@ -28,7 +29,8 @@ class Style:
 
     name: as it is written. weight, takes, gives: see the words above; takes "": as it comes. sums_gradient: ranks sum
     the gradient of a weight that each of them has whole, and of which each sees its own part of the data alone.
-    is_local: what it gives is every rank's own tensor, and no DTensor.
+    is_local: what it gives is every rank's own tensor, and no DTensor. sums: of a module, that what it gives is summed
+    over ranks.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Style:
     gives: str = ""
     sums_gradient: bool = False
     is_local: bool = True
+    sums: bool = False
 
 
 def _styles(names: str, weight: str, takes: str = "", gives: str = "", sums: bool = False) -> dict[str, Style]:
@@ -54,13 +57,17 @@ STYLES: Mapping[str, Style] = {
     **_styles("replicated_with_grad_allreduce", NOTHING, sums=True),
     **_styles("replicate", NOTHING),
     **_styles("PrepareModuleInput", PREPARED, "", WHOLE),
+    **_styles("local_colwise", OUT, WHOLE, CUT),
+    **_styles("local_rowwise", IN, CUT, WHOLE),
+    **_styles("mla_kv_a_proj", NOTHING, sums=True),
+    **_styles("ep_router", NOTHING),
+    **_styles("grouped_gemm", STACK),
+    **{name: Style(name, OPEN, sums=True) for name in "moe_tp_experts ep_dispatch_experts all_reduce gather".split()},
     **_styles(
-        "packed_colwise packed_rowwise mla_kv_a_proj all_reduce moe_tp_experts moe_identity_expert local_params local "
-        "local_colwise local_rowwise local_packed_rowwise gather isolated grouped_gemm ep_router ep_dispatch_experts",
-        OPEN,
+        "packed_colwise packed_rowwise moe_identity_expert local_params local local_packed_rowwise isolated", OPEN,
     ),
 }  # fmt: skip
-"""Those of the last row say how ranks divide work by hand; what they compute is divided as the rest suggests."""
+"""All styles. Those that are OPEN say how ranks divide work by hand; what they do is divided as the rest suggests."""
 _ARGUMENTS = ("desired_input_layouts", "input_layouts", "output_layouts", "use_local_output", "sequence_dim")
 
 

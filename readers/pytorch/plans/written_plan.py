@@ -10,9 +10,10 @@
 
 `layers` has styles by patterns of modules, in which `*` is a number or one part of a name. `parameters` has placements,
 one for every axis of the mesh. The axis `tp`, or the last one, is the one that styles mean; the batch is cut by all
-others. Without a mesh all ranks are `tp`. `fully_shard` shares parameters with their states among ranks that would hold
-the same. A JSON file has the same, or the dictionary of layers alone, or a model's `config.json` with
-`base_model_tp_plan` and `base_model_ep_plan`.
+others but `pp`, which comes first and says how many stages of a pipeline there are. Without a mesh all ranks are `tp`.
+`fully_shard` shares parameters with their states among ranks that would hold the same. A JSON file has the same, or the
+dictionary of layers alone, or a model's `config.json` with `base_model_tp_plan`, `base_model_ep_plan` and
+`base_model_pp_plan`, whose modules are on stages in their order.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ TENSOR = "tp"
 
 @dataclass(frozen=True)
 class WrittenPlan:
-    """One plan. name: of its file. mesh: axes with their sizes. layers: styles by patterns of modules. parameters:
-    placements by patterns of parameters, one for every axis. fully_shard: parameters are shared among their replicas.
+    """One plan. name: of its file. mesh: axes of one stage's ranks with their sizes. layers: styles by patterns of
+    modules. parameters: placements by patterns of parameters, one for every axis. fully_shard: parameters are shared
+    among their replicas. stages: how many; in_order: modules that are divided among them, if any are named.
     """
 
     name: str
@@ -50,6 +52,8 @@ class WrittenPlan:
     layers: Mapping[str, Style]
     parameters: Mapping[str, tuple[Placement, ...]] = field(default_factory=dict[str, tuple[Placement, ...]])
     fully_shard: bool = False
+    stages: int = 1
+    in_order: tuple[str, ...] = ()
 
     @property
     def tensor_axis(self) -> str:
@@ -84,7 +88,7 @@ def plan_in(path: Path, ranks: int) -> WrittenPlan:
 
 def plan_of(shown: str, found: Mapping[str, Any], ranks: int) -> WrittenPlan:
     """The plan that a dictionary has. Raises MspcError, as above."""
-    mesh = _mesh(shown, found.get("mesh", {TENSOR: ranks}), ranks)
+    mesh, stages = _mesh(shown, found.get("mesh", {TENSOR: ranks}), ranks)
     layers: dict[str, Any] = {}
     for key in ("base_model_tp_plan", "base_model_ep_plan", "layers"):
         layers |= _table(shown, found, key)
@@ -92,12 +96,13 @@ def plan_of(shown: str, found: Mapping[str, Any], ranks: int) -> WrittenPlan:
     if not isinstance(sharded, bool):
         raise MspcError(f"{shown}: fully_shard is {sharded!r:.60}, not true or false")
     parameters = _table(shown, found, "parameters")
-    if not layers and not parameters and not sharded:
+    if not layers and not parameters and not sharded and stages == 1:
         raise MspcError(f"{shown}: there is no table [layers], and no other that says anything")
     styles = {name: _style(shown, name, value) for name, value in layers.items()}
     return WrittenPlan(
-        shown, mesh, styles, {n: _placements(shown, n, v, mesh) for n, v in parameters.items()}, sharded
-    )
+        shown, mesh, styles, {n: _placements(shown, n, v, mesh) for n, v in parameters.items()}, sharded, stages,
+        tuple(_table(shown, found, "base_model_pp_plan")),
+    )  # fmt: skip
 
 
 def _json(path: Path, shown: str) -> dict[str, Any]:
@@ -122,19 +127,22 @@ def _table(shown: str, found: Mapping[str, Any], key: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def _mesh(shown: str, found: Any, ranks: int) -> dict[str, int]:
+def _mesh(shown: str, found: Any, ranks: int) -> tuple[dict[str, int], int]:
+    """The axes of a stage's ranks, and the number of stages."""
     legal = isinstance(found, dict) and found and all(
         type(size) is int and size > 0 for size in cast("dict[str, Any]", found).values()
     )  # fmt: skip
     if not legal:
         raise MspcError(f"{shown}: mesh is {found!r:.60}, not axes with their sizes", notes=["as {dp = 2, tp = 4}"])
     mesh = cast("dict[str, int]", found)
-    if mesh.get(PIPELINE, 1) > 1:
-        raise MspcError(f"{shown}: its mesh has an axis {PIPELINE!r}, and no plan of layers makes stages of a pipeline")
+    if PIPELINE in mesh and next(iter(mesh)) != PIPELINE:
+        raise MspcError(f"{shown}: its mesh has the axis {PIPELINE!r} behind others, and a stage is ranks in a row",
+                        notes=[f"as {{{PIPELINE} = 2, tp = 4}}"])  # fmt: skip
     if math.prod(mesh.values()) != ranks:
         axes = " x ".join(f"{axis} {size}" for axis, size in mesh.items())
         raise MspcError(f"{shown}: its mesh is {axes}, of {math.prod(mesh.values())} ranks, and there are {ranks}")
-    return mesh
+    stages = mesh.get(PIPELINE, 1)
+    return {axis: size for axis, size in mesh.items() if axis != PIPELINE} or {TENSOR: 1}, stages
 
 
 def _style(shown: str, name: str, value: Any) -> Style:

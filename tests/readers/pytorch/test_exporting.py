@@ -188,3 +188,17 @@ def test_the_sample_is_what_its_maker_makes(tmp_path: Path, monkeypatch: pytest.
     lines = [node.user_line for node in program.graph.nodes if node.frames]
     source = (folder / "language_model.py").read_text().splitlines()
     assert all(line is None or source[line.line - 1].strip() == line.text for line in lines)
+
+
+def test_one_tensor_for_two_inputs_is_two_inputs(tmp_path: Path) -> None:
+    """PyTorch would read one of them in the place of both."""
+
+    class Difference(nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return x - y
+
+    x = torch.ones(2)
+    program = exported(Difference(), x, x, to=tmp_path)
+    [node] = program.graph.nodes
+    operands = [value.name for _, value in node.arguments[:2]]  # type: ignore[union-attr]
+    assert operands == [each.name for each in program.inputs]

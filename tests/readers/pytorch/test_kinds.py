@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mspc
 from mspc import Tensor
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.reading import Checkpoint
@@ -41,8 +42,18 @@ OTHERWISE = {
 """Kinds without a call here, by a part of their names, and why."""
 
 FIRST = {"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default",
-         "aten._native_batch_norm_legit_no_training.default"}  # fmt: skip
+         "aten._native_batch_norm_legit_no_training.default", "aten.embedding_bag.padding_idx",
+         "aten.embedding_bag.default"}  # fmt: skip
 """Kinds of whose results the first alone is computed: the others are for PyTorch's gradient."""
+
+
+NO_GRADIENT = {
+    "_native_batch_norm_legit_functional.default": "of its statistics", "copy.default": "of any",
+    "_native_batch_norm_legit_no_training.default": "of its statistics", "heaviside.default": "of any",
+    "multi_margin_loss.default": "of its weights", "native_channel_shuffle.default": "of any",
+    "soft_margin_loss.default": "of its target",
+}  # fmt: skip
+"""Kinds of which PyTorch has no gradient."""
 
 
 def schema_of(kind: str) -> Any:
@@ -105,6 +116,51 @@ def compare(call: Call, rng: np.random.Generator) -> None:
         assert value.dtype == array.dtype
         assert value.shape == array.shape
         np.testing.assert_allclose(value, array, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("group", CALLS, ids=lambda group: group[0].kind)
+def test_a_kind_has_pytorchs_gradients(group: list[Call]) -> None:
+    if group[0].kind.removeprefix("aten.") in NO_GRADIENT:
+        pytest.skip(f"PyTorch has none {NO_GRADIENT[group[0].kind.removeprefix('aten.')]}")
+    for number, call in enumerate(group):
+        compare_gradients(call, np.random.default_rng(number))
+
+
+def compare_gradients(call: Call, rng: np.random.Generator) -> None:
+    """Of the sum of the first result that has any, each element times another number."""
+    drawn: list[Any] = []
+
+    def of_torch(value: Any) -> Any:
+        if isinstance(value, Drawn):
+            drawn.append(torch.from_numpy(value.array(rng).copy()))
+            return drawn[-1].requires_grad_(value.dtype == "float32")
+        if isinstance(value, tuple) and any(isinstance(each, Drawn) for each in value):
+            return [of_torch(each) for each in value]
+        return getattr(torch, value.name.lower()) if isinstance(value, DType) else value
+
+    _, operator, overload = call.kind.split(".")
+    args, named = [of_torch(arg) for arg in call.args], {name: of_torch(arg) for name, arg in call.named.items()}
+    found = getattr(getattr(torch.ops.aten, operator), overload)(*args, **named)
+    results = list(found) if isinstance(found, (list, tuple)) else [found]
+    first = next((i for i, each in enumerate(results) if each.requires_grad and each.dtype == torch.float32), None)
+    if first is None:
+        return
+    weights = np.cos(np.arange(results[first].numel(), dtype=np.float32)).reshape(tuple(results[first].shape))
+    expected = torch.autograd.grad((results[first] * torch.from_numpy(weights)).sum(), [
+        each for each in drawn if each.requires_grad], allow_unused=True)  # fmt: skip
+    wanted = [each.detach().numpy() for each in results]
+    program = program_of(call, [each.detach().numpy() for each in drawn], wanted)
+    network, scales = ImportedNetwork(program), Tensor(weights)
+
+    def total(*inputs: Any) -> Any:
+        values = network(*inputs)
+        return ((values[first] if isinstance(values, tuple) else values) * scales).sum()
+
+    places = tuple(i for i, each in enumerate(drawn) if each.requires_grad)
+    given = mspc.grad(total, places)(*[Tensor(each.detach().numpy()) for each in drawn])
+    for mine, theirs in zip(given if isinstance(given, tuple) else (given,), expected, strict=True):
+        other = np.zeros(mine.shape, np.float32) if theirs is None else theirs.numpy(force=True)
+        np.testing.assert_allclose(mine.asnumpy(), other, rtol=1e-4, atol=1e-5)
 
 
 def program_of(call: Call, arrays: list[np.ndarray], wanted: list[np.ndarray]) -> ExportedProgram:

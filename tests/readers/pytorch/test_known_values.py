@@ -149,3 +149,22 @@ def test_what_is_too_large_is_left_to_the_run() -> None:
     column = KnownTensor(np.arange(count)[:, None], (count, 1), dtype_of("int64"))
     type = ExportedType(dtype_of("bool"), (count, count))
     assert known_result("aten.le.Tensor", {"self": line, "other": column}, type) is None
+
+
+def test_rows_that_are_counted_alike_are_one_constant(tmp_path: Path) -> None:
+    """As every layer of experts counts them: hundreds of megabytes else."""
+    made = Exported()
+    x = made.user("x", "float32", (6,))
+    places = made.user("places", "int64", (6,))
+    for layer in range(3):
+        row = made.node("aten.arange.default", {"end": 6}, {f"row_{layer}": ("int64", (6,))})
+        source = {"self": places, "dim": 0, "index": row, "src": places}
+        places = made.node("aten.scatter.src", source, {f"put_{layer}": ("int64", (6,))})
+    other = made.node("aten.arange.start", {"start": 1, "end": 7}, {"other": ("int64", (6,))})
+    last = made.node("aten.add.Tensor", {"self": places, "other": other}, {"last": ("int64", (6,))})
+    made.output(made.node("aten.add.Tensor", {"self": x, "other": last}, {"sum": ("float32", (6,))}))
+    network = ImportedNetwork(read_program(made.save(tmp_path / "model.pt2")))
+    places_given = np.array([4, 1, 0, 2, 5, 3])
+    found = network(Tensor(np.zeros(6, np.float32)), Tensor(places_given))
+    np.testing.assert_array_equal(found.asnumpy(), places_given + np.arange(1, 7))
+    assert [*network.constants] == ["row_0", "other"]

@@ -172,7 +172,7 @@ def test_json_has_the_dictionary_alone_or_a_models_configuration(tmp_path: Path,
         ("", "there is no table"),
         ("layer = 1", "there is no 'layer' of a plan"),
         ("mesh = {tp = 3}\nlayers = {a = 'colwise'}", "mesh is tp 3, of 3 ranks, and there are 4"),
-        ("mesh = {pp = 2, tp = 2}\nlayers = {a = 'colwise'}", "no plan of layers makes stages"),
+        ("mesh = {tp = 2, pp = 2}\nlayers = {a = 'colwise'}", "behind others"),
         ("mesh = 4\nlayers = {a = 'colwise'}", "mesh is 4, not axes"),
         ("fully_shard = 1", "fully_shard is 1"),
         ("[parameters]\na = 'Shard'", "not one for each of tp"),
@@ -304,6 +304,31 @@ def test_a_module_brings_its_own_plan(tmp_path: Path) -> None:
     assert exported.own_plan == {"up": "colwise", "down": "rowwise", "experts": "moe_tp_experts"}
 
 
+def test_a_search_keeps_what_a_plan_says(tmp_path: Path) -> None:
+    """Sums that the plan asks for are complete for whoever reads them."""
+    (tmp_path / "plan.json").write_text(json.dumps(MEGATRON))
+    trained = ("--ranks", "4", "--optimizer", "sgd:lr=0.1", "--plan", "plan.json")
+    done = mspc("search", str(SAMPLE), *trained, "--json", "-", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    searched = next(each for each in json.loads(done.stdout)["plans"] if each["name"] == "search")
+    assert searched["collectives"] == sum(MEGATRON_COLLECTIVES.values())
+
+
+def test_two_plans_are_compared(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(MEGATRON))
+    (tmp_path / "other.json").write_text(json.dumps({"layers.*.up": "colwise", "layers.*.down": "rowwise"}))
+    both = (str(SAMPLE), str(SAMPLE), "--ranks", "4", "--optimizer", "sgd:lr=0.1", "--plan", "one.json")
+    done = mspc("diff", *both, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.rstrip().endswith("are equal")
+    done = mspc("diff", *both, "--plan", "other.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"{SAMPLE} by one.json and {SAMPLE} by other.json differ" in done.stdout
+    done = mspc("diff", *both, "--plan", "one.json", "--plan", "other.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--plan is given 3 times" in done.stderr
+
+
 def experts(path: Path) -> Path:
     """Rows of two experts, each with two products, whose weights are stacks [experts, out, in]."""
     made, random = Exported(), np.random.default_rng(0)
@@ -323,9 +348,15 @@ def experts(path: Path) -> Path:
     return made.save(path / "experts.pt2")
 
 
-def test_stacks_of_experts_weights_are_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "layers",
+    [{"experts.up": "packed_colwise", "experts.down": "rowwise", "experts": "moe_tp_experts"},
+     {"experts.up": "grouped_gemm", "experts.down": "grouped_gemm", "experts": "ep_dispatch_experts"}],
+    ids=["layers", "experts"],
+)  # fmt: skip
+def test_stacks_of_experts_weights_are_cut(tmp_path: Path, layers: Mapping[str, str]) -> None:
+    """Whole experts are none that ranks have: they have slices of all."""
     file = experts(tmp_path)
-    layers = {"experts.up": "packed_colwise", "experts.down": "rowwise", "experts": "moe_tp_experts"}
     (tmp_path / "plan.json").write_text(json.dumps(layers))
     done = mspc("compile", str(file), "--ranks", "2", "--plan", "plan.json", "--json", "-", "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import pytest
 from mspc import Tensor
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.graph import Graph
-from mspc.ir.types import BFLOAT16, FLOAT32, DType, TensorType
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from mspc.readers.pytorch.reading import read_program
 from mspc.readers.pytorch.training import Training, compiled_as
 from tests.exported_programs import Exported, two_layers
@@ -51,7 +51,8 @@ def products(graph: Graph) -> Iterator[tuple[DType, int]]:
             yield type.dtype, node.frames[0].line
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("", FLOAT32), ("float32", FLOAT32), ("bfloat16", BFLOAT16)])
+@pytest.mark.parametrize(("precision", "dtype"), [("", FLOAT32), ("float32", FLOAT32), ("bfloat16", BFLOAT16),
+                                                    ("float16", FLOAT16)])  # fmt: skip
 def test_products(tmp_path: Path, precision: str, dtype: DType) -> None:
     graph = traced(two_layers(), tmp_path, precision)
     assert list(products(graph)) == [(dtype, 11), (dtype, 13)]
@@ -71,3 +72,39 @@ def test_blocks_of_autocast(tmp_path: Path, enabled: bool, precision: str, dtype
     """A block that is on computes in its type, one that is off as its operands are, whatever is around it."""
     graph = traced(with_block(enabled), tmp_path, precision)
     assert [(dtype, line) for dtype, line in products(graph)] == list(zip(dtypes, (11, 13, 31), strict=True))
+
+
+def regression() -> Exported:
+    """The mean square of products with a weight, and 2e-4 of that: gradients of either are none in Float16."""
+    made = Exported()
+    weight = made.stored("weight", np.full((2, 4), 1e-2, np.float32))
+    x = made.user("x", F, (3, 4))
+    y = made.node("aten.linear.default", {"input": x, "weight": weight}, {"y": (F, (3, 2))})
+    square = made.node("aten.mul.Tensor", {"self": y, "other": y}, {"square": (F, (3, 2))})
+    mean = made.node("aten.mean.default", {"self": square}, {"mean": (F, ())})
+    loss = made.node("aten.mul.Tensor", {"self": mean, "other": 2e-4}, {"scaled": (F, ())})
+    made.output(loss, "loss")
+    return made
+
+
+def stepped(folder: Path, precision: str, x: np.ndarray) -> tuple[float, np.ndarray]:
+    """The loss of one step, and the weight after it."""
+    program = read_program(regression().save(folder / "model.pt2"))
+    found = compiled_as(program, Training(optimizer="sgd:lr=1e3", precision=precision))
+    loss = found.network(Tensor(x))
+    weight = next(p for p in found.network.get_parameters() if p.name == "weight")
+    return float(loss.asnumpy()), weight.asnumpy()
+
+
+def test_small_gradients_in_float16_are_not_lost(tmp_path: Path) -> None:
+    x = np.full((3, 4), 1e-2, np.float32)
+    loss, weight = stepped(tmp_path, "float16", x)
+    expected, other = stepped(tmp_path, "", x)
+    np.testing.assert_allclose(loss, expected, rtol=1e-2)
+    np.testing.assert_allclose(weight - 1e-2, other - 1e-2, rtol=1e-2)
+    assert (weight != np.float32(1e-2)).all()
+
+
+def test_a_step_that_overflows_updates_nothing(tmp_path: Path) -> None:
+    _, weight = stepped(tmp_path, "float16", np.full((3, 4), 6e4, np.float32))
+    np.testing.assert_array_equal(weight, np.full((2, 4), 1e-2, np.float32))
