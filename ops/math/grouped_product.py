@@ -34,7 +34,7 @@ def group_slices(ends: Any, first: int, rows: int, begin: int, count: int) -> li
 
     ends: where all groups end, an array on the host.
     """
-    borders = [0, *ends.tolist()]
+    borders = [0, *sorted(ends.tolist())]
     within = [min(max(border - first, 0), rows) for border in borders[begin : begin + count + 1]]
     return [slice(start, max(start, end)) for start, end in zip(within, within[1:], strict=False)]
 
