@@ -29,6 +29,7 @@ SHARDED = (
     "propagate_sharding",
     "step_parallel_begin",
     "insert_redistribution",
+    "exchange_rows",
     "lower_redistribution",
     "assign_stages",
     "fuse_gradients",
@@ -92,7 +93,7 @@ PER_RANK = (
 
 OPTIONAL = (
     *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
-    "recompute_cells", "search_sharding",
+    "recompute_cells", "search_sharding", "exchange_rows",
 )  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)

@@ -1,7 +1,7 @@
-"""These operators multiply rows that were brought to the experts that they belong to, each expert's by its own matrix.
+"""These operators multiply rows that were brought to the experts that they belong to, each by its expert's matrix.
 
-The rows lie in `outer * parts` blocks of equal size, one after the other: block (d, p) has rows of the d-th share of the
-batch for the p-th share of the experts, those of one expert together, and is not full: what stands behind its last
+The rows lie in `outer * parts` blocks of equal size, one after the other: block (d, p) has rows of the d-th share of
+the batch for the p-th share of the experts, those of one expert together, and is not full: what stands behind its last
 expert's rows counts as nothing. `ends` [outer, parts, experts / parts] says where every expert's rows end in its block.
 Grouped products whose experts are sharded become these (`passes/sharding/route_experts.py`): unlike rows in the order
 of their experts, blocks can be sharded evenly, so that every rank has the rows of its experts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -36,7 +37,7 @@ def group_slices(ends: Any, first: int, rows: int, begin: int, count: int) -> li
     """
     borders = [0, *sorted(ends.tolist())]
     within = [min(max(border - first, 0), rows) for border in borders[begin : begin + count + 1]]
-    return [slice(start, max(start, end)) for start, end in zip(within, within[1:], strict=False)]
+    return [slice(start, max(start, end)) for start, end in itertools.pairwise(within)]
 
 
 class _GroupedRows(Op, abstract=True):

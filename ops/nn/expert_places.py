@@ -34,6 +34,7 @@ class ExpertPlaces(Op):
     parts: int = 1
     own: tuple[int, ...] = ()
     omitted = ("own",)
+    follows_neighbours = True
     bprop = NotDifferentiable("its results are places")
     samples = (
         sample((4,), (8,), dtypes=("Int64", "Int32"), low=0, high=8, outer=2, parts=2, gradient=False),
@@ -78,7 +79,8 @@ class ExpertPlaces(Op):
         xp, (ends, source) = be.xp, inputs
         rows, experts = source.shape[0], ends.shape[0]
         if xp.__name__ == "numpy" and experts and not 0 <= ends.min() <= ends.max() <= rows:
-            raise IndexError(f"an expert's rows end at {ends[(ends < 0) | (ends > rows)][0]}, but there are {rows} rows")
+            wrong = ends[(ends < 0) | (ends > rows)][0]
+            raise IndexError(f"an expert's rows end at {wrong}, but there are {rows} rows")
         dtype = xp.int64 if rows * self.parts >= 2**31 else xp.int32
         each, size = experts // self.parts, rows // self.outer
         expert = xp.searchsorted(xp.sort(ends), xp.arange(rows), side="right")
