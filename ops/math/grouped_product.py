@@ -21,6 +21,8 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, Requeste
 from mspc.ops.operator_arguments import ints_of, sequence_of
 
 Gradients = Sequence[Value | None]
+MOST_ROWS = "most_rows"
+"""An attached attribute: where ranks share the experts, the most rows that one takes, in even shares of all rows."""
 QUANTIZED = ("scale", "offset", "antiquant_scale", "antiquant_offset")
 ENDS = ("Float64", "Float64", "Int64")
 
@@ -269,6 +271,8 @@ class GroupedMatmul(Op):
         made: list[Value] = []
         for i, (op, operands) in enumerate(self.products(inputs)):
             product = b.emit(op, *operands)
+            if MOST_ROWS in asked.attrs:
+                product.attrs[MOST_ROWS] = asked.attrs[MOST_ROWS]
             if given:
                 product.in_strategy = tuple(places[id(value)] for value in operands)
             if not self.biased:

@@ -1,15 +1,14 @@
 """Lets ranks exchange the rows that they look up, or add up, where whole tables would be gathered or reduced.
 
-Input:  `%3 = Redistribute(%2)` from `(8) [0, -]` to `(8) [-, -]`, `%4 = EmbeddingLookup(%3, %places)` at `(8) [0, -]`
+Input:  `%3 = Redistribute(%2)` from `(8) [0, -]` to `(8) [-, -]`, `%4 = TakeRows(%3, %places)` at `(8) [0, -]`
 Output: `%4 = FetchRows(%2, %places) {mesh: (8), axes: (0)}`
 
-Input:  `%4 = UnsortedSegmentSum(%rows, %places)` at `(8) [-, -] sum[0]`, `%5 = Redistribute(%4)` to `(8) [0, -]`
+Input:  `%4 = AddRows(%rows, %places)` at `(8) [-, -] sum[0]`, `%5 = Redistribute(%4)` to `(8) [0, -]`
 Output: `%5 = SendRows(%rows, %places) {mesh: (8), axes: (0)}`
 
 The same is done where the table is not gathered but lookups give partial sums, and where rows are gathered ahead of
-their sum. It is done where fewer bytes are sent so, of tables that are computed: those of parameters stay as their plan
-has them, whose sums travel with others. A rule of factors cannot say it: the table's rows and its readers' lie along
-one axis, and yet no rank has what it reads.
+their sum, if fewer bytes are sent so. A rule of factors cannot say it: the table's rows and its readers' lie along one
+axis, and yet no rank has what it reads.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.nn.expert_places import ExpertPlaces
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum
+from mspc.ops.nn.expert_rows import AddRows, TakeRows
 from mspc.passes.base import OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.communication.redistribution_plan import cost
@@ -45,7 +41,7 @@ class ExchangeRows(Pass):
     def run(self, graph: Graph) -> bool:
         if graph.attrs.get("device") == "GPU":
             return False  # there no sizes come from the device while a step runs
-        if not any(isinstance(node.op, (EmbeddingLookup, UnsortedSegmentSum)) for node in graph.nodes):
+        if not any(isinstance(node.op, (TakeRows, AddRows)) for node in graph.nodes):
             return False
         users: Users = {}
         for node in graph.nodes:
@@ -81,10 +77,10 @@ class _Exchanger:
         final = node.layout if reader is None else reader.layout
         made = None
         if node.in_layouts is None and isinstance(node.layout, Layout) and isinstance(final, Layout):
-            if isinstance(node.op, EmbeddingLookup) and not node.op.offset:
-                made = self._fetched(node, final)
-            elif isinstance(node.op, UnsortedSegmentSum) and not node.op.offset:
-                made = self._sent(node, final)
+            if isinstance(node.op, TakeRows):
+                made = self._fetched(node, node.op, final)
+            elif isinstance(node.op, AddRows):
+                made = self._sent(node, node.op, final)
         self.b.forward = None
         if made is None:
             self.nodes.append(node)
@@ -98,11 +94,11 @@ class _Exchanger:
             return None
         return read[0] if isinstance(read[0].op, Redistribute) and not read[0].op.target.partial else None
 
-    def _fetched(self, node: Node, final: Layout) -> Node | None:
+    def _fetched(self, node: Node, taken: TakeRows, final: Layout) -> Node | None:
         """A lookup whose result has the layout `final`, by FetchRows."""
         (table, moved), (places, told) = map(self._unmoved, node.inputs)
         held, known = table.layout, places.layout
-        if _is_stored(table) or not isinstance(held, Layout) or not isinstance(known, Layout) or final.partial:
+        if not isinstance(held, Layout) or not isinstance(known, Layout) or final.partial:
             return None
         mesh = common_mesh(held.mesh, final.mesh)
         if mesh is None or held.partial:
@@ -112,14 +108,14 @@ class _Exchanger:
         if not owners or old[1:] != new[count:]:
             return None
         asked = Layout.of(mesh, new[:count])
-        op = FetchRows(total=table.shape[0], sparse=_sparse(places), mesh=mesh, axes=owners)
+        op = FetchRows(total=table.shape[0], sparse=taken.sparse, mesh=mesh, axes=owners)
         travel = op.travelling([0.0, _local(places, asked)], _local(node, final))
         spent = op.sent_bytes(travel, held.size_of(held.dims[0])) + _cost(places, known, asked)
         if spent >= moved + told + _cost(node, node.tensor_layout, final):
             return None
         return self._exchange(node, op, (table, self._bring(places, asked)), Layout.of(mesh, new))
 
-    def _sent(self, node: Node, final: Layout) -> Node | None:
+    def _sent(self, node: Node, added: AddRows, final: Layout) -> Node | None:
         """A sum of rows by their places that has the layout `final`, by SendRows."""
         (rows, moved), (places, told) = map(self._unmoved, node.inputs)
         held, known = rows.layout, places.layout
@@ -137,7 +133,7 @@ class _Exchanger:
         asked = Layout.of(mesh, old[:count])
         group = final.size_of(final.dims[0])
         size = node.shape[0]
-        op = SendRows(size=size, total=size, sparse=_sparse(places), mesh=mesh, axes=owners)
+        op = SendRows(size=size, total=size, sparse=added.sparse, mesh=mesh, axes=owners)
         spent = op.sent_bytes(op.travelling([_local(rows, held), _local(places, asked)], 0.0), group)
         spent += _cost(places, known, asked) + _cost(node, summed, final)
         if spent >= moved + told + _cost(node, node.tensor_layout, final):
@@ -168,20 +164,6 @@ class _Exchanger:
         made.attrs |= node.attrs
         made.attrs["reason"] = f"{node.label}: only rows that are named travel"
         return made
-
-
-def _is_stored(value: Value) -> bool:
-    """Whether it is a parameter, or one in another element type or layout."""
-    while isinstance(value, Node) and isinstance(value.op, (Cast, Redistribute)):
-        value = value.inputs[0]
-    return not isinstance(value, Node)
-
-
-def _sparse(places: Value) -> int:
-    """One in so many places names a row."""
-    while isinstance(places, Node) and isinstance(places.op, (TupleGetItem, Redistribute)):
-        places = places.inputs[0]
-    return places.op.parts if isinstance(places, Node) and isinstance(places.op, ExpertPlaces) else 1
 
 
 def _local(value: Value, layout: Layout) -> float:

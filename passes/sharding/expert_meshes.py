@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout, spread
 from mspc.ir.types import TensorType
+from mspc.ops.math.grouped_product import MOST_ROWS
 
 Entry = tuple[int, ...]
 
@@ -17,7 +19,7 @@ class ExpertMesh:
     """Ranks of a grouped product whose experts are sharded.
 
     matrix: sizes of the grid. of_batch, of_experts, of_inner, of_results: its axes that shard rows, experts, and the
-    two dimensions of every expert's product.
+    two dimensions of every expert's product. room: the most rows that go to the experts of one rank; 0 where all may.
     """
 
     matrix: tuple[int, ...]
@@ -25,6 +27,7 @@ class ExpertMesh:
     of_experts: Entry
     of_inner: Entry
     of_results: Entry
+    room: int = 0
 
     @property
     def outer(self) -> int:
@@ -35,9 +38,9 @@ class ExpertMesh:
         return self._size(self.of_experts)
 
     @property
-    def of_blocks(self) -> tuple[tuple[int, ...], Entry]:
+    def of_blocks(self) -> tuple[object, ...]:
         """What products of equal blocks have in common, whatever their own dimensions are sharded by."""
-        return self.matrix, (*self.of_batch, *self.of_experts)
+        return self.of_batch, self.of_experts, self.outer, self.parts, self.room
 
     def of_product(self, transposed: bool) -> tuple[NamedLayout, ...]:
         """The strategy of an ExpertProduct."""
@@ -81,7 +84,7 @@ def mesh_of(node: Node, ranks: int) -> ExpertMesh | None:
     x, w, _ = strategy
     transposed = bool(getattr(node.op, "transpose_b", False))
     if isinstance(x, NamedLayout) or isinstance(w, NamedLayout):
-        return _named(x, w, transposed, ranks)
+        return _named(node, x, w, ranks)
     if len(x) != 2 or len(w) != 3 or not all(isinstance(n, int) and n > 0 for n in (*x, *w)) or w[0] == 1:
         return None
     inner, results = (w[2], w[1]) if transposed else (w[1], w[2])
@@ -92,11 +95,27 @@ def mesh_of(node: Node, ranks: int) -> ExpertMesh | None:
     outer, rest = (x[0], ranks // used)
     if rows % (outer * rest) == 0:
         outer, rest = outer * rest, 1
-    return ExpertMesh((outer, w[0], inner, results, rest), (0,), (1,), (2,), (3,))
+    return _with_room(node, ExpertMesh((outer, w[0], inner, results, rest), (0,), (1,), (2,), (3,)))
 
 
-def _named(x: object, w: object, transposed: bool, ranks: int) -> ExpertMesh | None:
+def _with_room(node: Node, mesh: ExpertMesh) -> ExpertMesh:
+    """The grid with the room that `most_rows` leaves. Raises MspcError where that is no number from 1 on."""
+    most = node.attrs.get(MOST_ROWS)
+    if most is None:
+        return mesh
+    if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 1:
+        raise node.error(
+            f"{node.label}: {MOST_ROWS} is {most!r}, not a number from 1 on",
+            notes=["it is how many even shares of the rows one rank's experts have room for"],
+        )
+    rows = node.inputs[0].shape[0] // mesh.outer
+    room = min(rows, math.ceil(most * rows / mesh.parts))
+    return replace(mesh, room=0 if room == rows else room)
+
+
+def _named(node: Node, x: object, w: object, ranks: int) -> ExpertMesh | None:
     """The grid that layouts name."""
+    transposed = bool(getattr(node.op, "transpose_b", False))
     if not isinstance(x, NamedLayout) or not isinstance(w, NamedLayout) or len(x.axes) != 2 or len(w.axes) != 3:
         return None
     inner, results = (w.axes[2], w.axes[1]) if transposed else (w.axes[1], w.axes[2])
@@ -104,4 +123,4 @@ def _named(x: object, w: object, transposed: bool, ranks: int) -> ExpertMesh | N
     own = (*x.axes[0], *w.axes[0], *inner, *results)
     if not fits or not w.axes[0] or len(set(own)) < len(own):
         return None
-    return ExpertMesh(x.device_matrix, x.axes[0], w.axes[0], inner, results)
+    return _with_room(node, ExpertMesh(x.device_matrix, x.axes[0], w.axes[0], inner, results))

@@ -2,8 +2,8 @@
 
 Input:  `%4 = Gather(%x, %order)`, `%5 = GroupedProduct(%4, %w1, %ends) {in_strategy: ((2, 1), (4, 1, 1), (1))}`,
         `%6 = ReLU(%5)`, `%7 = GroupedProduct(%6, %w2, %ends) {in_strategy: ...}`, `%8 = Gather(%7, %back)`
-Output: `%3 = ExpertPlaces(%ends, %order)`, `%4 = EmbeddingLookup(%x, %3[0])`, `%5 = ExpertProduct(%4, %w1, %3[3])`,
-        `%6 = ReLU(%5)`, `%7 = ExpertProduct(%6, %w2, %3[3])`, `%8 = EmbeddingLookup(%7, Gather(%3[2], %back))`
+Output: `%3 = ExpertPlaces(%ends, %order)`, `%4 = TakeRows(%x, %3[0])`, `%5 = ExpertProduct(%4, %w1, %3[3])`,
+        `%6 = ReLU(%5)`, `%7 = ExpertProduct(%6, %w2, %3[3])`, `%8 = TakeRows(%7, Gather(%3[2], %back))`
 
 Rows in the order of their experts cannot be sharded by experts evenly: how many each has is known at run time. In
 blocks of equal size, one for the experts of each rank, they can. What is computed row by row in between is computed of
@@ -26,8 +26,9 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.expert_product import ExpertProduct, ExpertRows
 from mspc.ops.math.grouped_product import GroupedProduct, GroupedRows
 from mspc.ops.nn.expert_places import ExpertPlaces
+from mspc.ops.nn.expert_rows import TakeRows
 from mspc.ops.op import Op
-from mspc.ops.tensor.embedding import EmbeddingLookup, Gather
+from mspc.ops.tensor.embedding import Gather
 from mspc.passes.base import Pass
 from mspc.passes.sharding.expert_meshes import ExpertMesh, mesh_of
 from mspc.passes.sharding.row_by_row import with_other_rows
@@ -57,8 +58,9 @@ class _Route:
         self.mesh, self.count, self.given = mesh, rows.shape[0], ends
         table = _looked_up(rows)
         self.source = table[1] if table is not None else Constant(np.arange(self.count, dtype=np.int32), INT32)
-        made = b.emit(ExpertPlaces(outer=mesh.outer, parts=mesh.parts), ends, self.source)
+        made = b.emit(ExpertPlaces(mesh.outer, mesh.parts, mesh.room), ends, self.source)
         self.index, self.numbers, self.slots, self.ends = (b.emit(TupleGetItem(i), made) for i in range(4))
+        self.sparse = max(1, self.index.shape[0] // max(self.count, 1))
         self.blocks: dict[Value, Value] = {}
 
 
@@ -115,7 +117,7 @@ class _Router:
             looked_up = table is not None and table[1] is route.source
             rows, places = (table[0], route.index) if table is not None and looked_up else (value, route.numbers)
             self.outside.setdefault(value, self._rows_of(value))
-            made = self.b.emit(EmbeddingLookup(), self._rows_of(rows), places)
+            made = self.b.emit(TakeRows(sparse=route.sparse), self._rows_of(rows), places)
             made.in_strategy = (mesh or route.mesh).of_lookup(made.tensor_type, of_product=mesh is not None)
             route.blocks[value] = made
         return route.blocks[value]
@@ -160,7 +162,7 @@ class _Router:
 
     def _bring(self, route: _Route, blocks: Value, places: Value, node: Value) -> Node:
         """Rows from blocks, one for each of the places."""
-        made = self.b.emit(EmbeddingLookup(), blocks, places, name=node.name)
+        made = self.b.emit(TakeRows(), blocks, places, name=node.name)
         if len(places.shape) == 1:
             made.in_strategy = route.mesh.of_lookup(made.tensor_type, of_product=False)
         return made

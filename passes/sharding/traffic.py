@@ -34,7 +34,8 @@ class Traffic:
     def __init__(self, graph: Graph) -> None:
         self.users = graph.users()
         self._readers = {
-            value: [(node, index, isinstance(node.op, AddN)) for node, index in users if "unused" not in node.attrs]
+            value: [(node, index, isinstance(node.op, AddN)) for node, index in users
+                    if "unused" not in node.attrs and index not in getattr(node.op, "exchanged", ())]
             for value, users in self.users.items()
         }
         self.required: dict[Value, Layout] = {}

@@ -30,7 +30,7 @@ class Router(nn.Cell):
         super().__init__()
         drawn = weight(s.width, s.experts).asnumpy()
         if s.ties:
-            drawn[:, 1::2] = drawn[:, ::2]
+            drawn[:, 1::2] = drawn[:, : 2 * (s.experts // 2) : 2]
         self.weight = Parameter(Tensor(drawn), name="weight")
         self.unwanted = Tensor(np.where(np.arange(s.experts) < s.unwanted, -1e3, 0.0))
         self.bias = Tensor(DRAWN.randn(s.experts) * 0.3 * s.bias)

@@ -20,6 +20,7 @@ from mspc.runtime.comm.local import World
 from tests.conftest import HANG
 
 Array = np.ndarray
+ROWS = TensorType(FLOAT32, (4, 2))
 
 
 def drawn(ranks: int, seed: int) -> Iterator[tuple[tuple[int, ...], Array, list[Array]]]:
@@ -85,16 +86,17 @@ def test_halves_add_up_in_float32() -> None:
         return op.kernel(NumPyBackend(comm))(rows, np.zeros(2049, np.int32))
 
     first, second = World(2).run(main)
-    assert first.dtype == np.float16 and first[0, 0] == 4098  # in Float16 2048 + 1 is 2048
+    assert first.dtype == np.float16
+    assert first[0, 0] == 4098  # in Float16 2048 + 1 is 2048
     assert second[0, 0] == 0
 
 
 @pytest.mark.parametrize(
     ("op", "types", "message"),
     [
-        (FetchRows(), (TensorType(FLOAT32, (4, 2)), TensorType(FLOAT32, (3,))), "takes a tensor with rows and a tensor"),
-        (SendRows(), (TensorType(FLOAT32, (4, 2)),), "takes a tensor with rows and a tensor of integers"),
-        (SendRows(), (TensorType(FLOAT32, (4, 2)), TensorType(INT32, (3,))), "places (3,) are not those of rows (4, 2)"),
+        (FetchRows(), (ROWS, TensorType(FLOAT32, (3,))), "takes a tensor with rows and a tensor"),
+        (SendRows(), (ROWS,), "takes a tensor with rows and a tensor of integers"),
+        (SendRows(), (ROWS, TensorType(INT32, (3,))), "places (3,) are not those of rows (4, 2)"),
     ],
 )
 def test_operands_that_do_not_fit_are_refused(op: Any, types: Any, message: str) -> None:
