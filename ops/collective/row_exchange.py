@@ -35,21 +35,21 @@ def _operands(op: Op, types: Sequence[Type]) -> tuple[TensorType, TensorType]:
 class FetchRows(Collective):
     """Rows of a table [total, ...] at places of any shape; zeros for places that are none, from 0 to total.
 
-    Every rank of the group has a slice of the table, in their order, and places of its own. One in `sparse` places
-    names a row, in the mean.
+    Every rank of the group has a slice of the table, in their order, and places of its own. `share` of the
+    places name a row, in the mean.
     """
 
     total: int = 0
-    sparse: int = 1
+    share: float = 1.0
     group: str = WORLD_GROUPS[0]
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    omitted = (*Collective.omitted, "sparse")
+    omitted = (*Collective.omitted, "share")
     bprop = NO_GRADIENT
 
     def travelling(self, operands: Sequence[float], result: float) -> float:
-        return (result + operands[1]) / self.sparse
+        return (result + operands[1]) * self.share
 
     def infer(self, *types: Type) -> Type:
         table, places = _operands(self, types)
@@ -84,21 +84,21 @@ class SendRows(Collective):
     0 to size, are dropped.
 
     Every rank of the group has rows with their places [rows] of its own, and a slice of the table, in their order. Rows
-    are added in the order of ranks. One in `sparse` rows has a place, in the mean.
+    are added in the order of ranks. `share` of the rows have a place, in the mean.
     """
 
     size: int = 0
     total: int = 0
-    sparse: int = 1
+    share: float = 1.0
     group: str = WORLD_GROUPS[0]
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    omitted = (*Collective.omitted, "sparse")
+    omitted = (*Collective.omitted, "share")
     bprop = NO_GRADIENT
 
     def travelling(self, operands: Sequence[float], result: float) -> float:
-        return sum(operands) / self.sparse
+        return sum(operands) * self.share
 
     def infer(self, *types: Type) -> Type:
         rows, places = _operands(self, types)

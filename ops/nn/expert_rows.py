@@ -18,32 +18,32 @@ Gradients = Sequence[Value | None]
 
 
 class TakeRows(EmbeddingLookup):
-    """Rows of a table [n, ...] at places of any shape; zeros for places that are none. One in `sparse` is one."""
+    """Rows of a table [n, ...] at places of any shape; zeros for places that are none. `share` of them are some, in the mean."""
 
     offset: int = 0
-    sparse: int = 1
+    share: float = 1.0
     requests = ()
     exchanged = (0,)
-    omitted = ("offset", "sparse")
+    omitted = ("offset", "share")
     samples = (
         sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=-2, high=18),
         sample((16,), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
     )
 
     def bprop(self, b: Builder, params: Value, ids: Value, out: Value, dout: Value) -> Gradients:
-        return b.emit(AddRows(params.shape[0], sparse=self.sparse), dout, ids), None
+        return b.emit(AddRows(params.shape[0], share=self.share), dout, ids), None
 
 
 class AddRows(UnsortedSegmentSum):
     """A table of `num_segments` rows, sums of the rows [m, ...] at each of their places [m]; rows without a place are
-    dropped. One in `sparse` has one."""
+    dropped. `share` of them have one, in the mean."""
 
     num_segments: int = 0
     offset: int = 0
-    sparse: int = 1
+    share: float = 1.0
     exchanged = (0,)
-    omitted = ("offset", "sparse")
+    omitted = ("offset", "share")
     samples = (sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=-2, high=9, num_segments=8),)
 
     def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
-        return b.emit(TakeRows(sparse=self.sparse), dout, segment_ids), None
+        return b.emit(TakeRows(share=self.share), dout, segment_ids), None

@@ -108,7 +108,7 @@ class _Exchanger:
         if not owners or old[1:] != new[count:]:
             return None
         asked = Layout.of(mesh, new[:count])
-        op = FetchRows(total=table.shape[0], sparse=taken.sparse, mesh=mesh, axes=owners)
+        op = FetchRows(total=table.shape[0], share=taken.share, mesh=mesh, axes=owners)
         travel = op.travelling([0.0, _local(places, asked)], _local(node, final))
         spent = op.sent_bytes(travel, held.size_of(held.dims[0])) + _cost(places, known, asked)
         if spent >= moved + told + _cost(node, node.tensor_layout, final):
@@ -133,7 +133,7 @@ class _Exchanger:
         asked = Layout.of(mesh, old[:count])
         group = final.size_of(final.dims[0])
         size = node.shape[0]
-        op = SendRows(size=size, total=size, sparse=added.sparse, mesh=mesh, axes=owners)
+        op = SendRows(size=size, total=size, share=added.share, mesh=mesh, axes=owners)
         spent = op.sent_bytes(op.travelling([_local(rows, held), _local(places, asked)], 0.0), group)
         spent += _cost(places, known, asked) + _cost(node, summed, final)
         if spent >= moved + told + _cost(node, node.tensor_layout, final):

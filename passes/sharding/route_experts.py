@@ -60,7 +60,7 @@ class _Route:
         self.source = table[1] if table is not None else Constant(np.arange(self.count, dtype=np.int32), INT32)
         made = b.emit(ExpertPlaces(mesh.outer, mesh.parts, mesh.room), ends, self.source)
         self.index, self.numbers, self.slots, self.ends = (b.emit(TupleGetItem(i), made) for i in range(4))
-        self.sparse = max(1, self.index.shape[0] // max(self.count, 1))
+        self.share = min(1.0, self.count / max(self.index.shape[0], 1))
         self.blocks: dict[Value, Value] = {}
 
 
@@ -117,7 +117,7 @@ class _Router:
             looked_up = table is not None and table[1] is route.source
             rows, places = (table[0], route.index) if table is not None and looked_up else (value, route.numbers)
             self.outside.setdefault(value, self._rows_of(value))
-            made = self.b.emit(TakeRows(sparse=route.sparse), self._rows_of(rows), places)
+            made = self.b.emit(TakeRows(share=route.share), self._rows_of(rows), places)
             made.in_strategy = (mesh or route.mesh).of_lookup(made.tensor_type, of_product=mesh is not None)
             route.blocks[value] = made
         return route.blocks[value]
