@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-PREPARING = ("decompose", "route_experts", "hoist_invariants")
+PREPARING = ("decompose", "route_experts", "route_slots", "hoist_invariants")
 """Ahead of all others in every mode."""
 FOR_REGIONS = ("hoist_invariants",)
 """Passes that run where nodes run graphs alone."""

@@ -17,6 +17,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective, Ranks
 from mspc.ops.collective.collectives import NO_GRADIENT
+from mspc.ops.nn.expert_rows import require_below
 from mspc.ops.op import ArrayBackend, Op, Placement
 from mspc.sharding.groups import WORLD_GROUPS
 
@@ -35,17 +36,18 @@ def _operands(op: Op, types: Sequence[Type]) -> tuple[TensorType, TensorType]:
 class FetchRows(Collective):
     """Rows of a table [total, ...] at places of any shape; zeros for places that are none, from 0 to total.
 
-    Every rank of the group has a slice of the table, in their order, and places of its own. `share` of the
-    places name a row, in the mean.
+    Every rank of the group has a slice of the table, in their order, and places of its own. limit: all places are below
+    it, 0 where they may be anything. `share` of the places name a row, in the mean.
     """
 
     total: int = 0
+    limit: int = 0
     share: float = 1.0
     group: str = WORLD_GROUPS[0]
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    omitted = (*Collective.omitted, "share")
+    omitted = (*Collective.omitted, "limit", "share")
     bprop = NO_GRADIENT
 
     def travelling(self, operands: Sequence[float], result: float) -> float:
@@ -62,6 +64,7 @@ class FetchRows(Collective):
 
         def kernel(table: Any, places: Any) -> Any:
             flat = places.reshape(-1)
+            require_below(np, flat, self.limit)
             found = np.zeros((flat.size, *table.shape[1:]), table.dtype)
             asked = _by_owner(flat, self.total, len(ranks))
             wanted = _told(comm, ranks, [flat[mine] % max(table.shape[0], 1) for mine in asked])
@@ -74,6 +77,7 @@ class FetchRows(Collective):
         return kernel
 
     def _global(self, table: Any, places: Any) -> Any:
+        require_below(np, places, self.limit)
         inside = (places >= 0) & (places < self.total)
         rows = table[np.where(inside, places, 0)]
         return np.where(inside.reshape(inside.shape + (1,) * (table.ndim - 1)), rows, np.zeros((), table.dtype))
@@ -84,17 +88,20 @@ class SendRows(Collective):
     0 to size, are dropped.
 
     Every rank of the group has rows with their places [rows] of its own, and a slice of the table, in their order. Rows
-    are added in the order of ranks. `share` of the rows have a place, in the mean.
+    are added in the order of ranks. sets: the last row of a place stands there instead of their sum. limit: all places
+    are below it, 0 where they may be anything. `share` of the rows have a place, in the mean.
     """
 
     size: int = 0
     total: int = 0
+    limit: int = 0
+    sets: bool = False
     share: float = 1.0
     group: str = WORLD_GROUPS[0]
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
-    omitted = (*Collective.omitted, "share")
+    omitted = (*Collective.omitted, "limit", "sets", "share")
     bprop = NO_GRADIENT
 
     def travelling(self, operands: Sequence[float], result: float) -> float:
@@ -115,33 +122,36 @@ class SendRows(Collective):
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         if self.over_mesh:
-            return lambda rows, places: _sums([(places.reshape(-1), _flat(rows, places))], self.size)
+            return lambda rows, places: self._table([(places.reshape(-1), _flat(rows, places))], _flat(rows, places))
         comm, ranks, size, total = be.comm, self.ranks, self.size, self.total
 
         def kernel(rows: Any, places: Any) -> Any:
             rows, flat = _flat(rows, places), places.reshape(-1)
+            require_below(np, flat, self.limit)
             sent = _by_owner(flat, total, len(ranks))
             told = _told(comm, ranks, [flat[mine] % max(size, 1) for mine in sent])
             arriving = [each.size for each in told]
             found = _exchanged(comm, ranks, [rows[mine] for mine in sent], arriving, rows.shape[1:], rows.dtype)
-            return _sums(list(zip(told, found, strict=True)), size, rows)
+            parts = sorted(zip(ranks, told, found, strict=True), key=lambda part: part[0])
+            return self._table([part[1:] for part in parts], rows)
 
         return kernel
+
+    def _table(self, parts: Sequence[tuple[Any, Any]], like: Any) -> Any:
+        """The table of (places, rows), those of one part after those of the other; halves add up in Float32."""
+        wide = np.float32 if like.dtype.itemsize == 2 and not self.sets else like.dtype
+        table = np.zeros((self.size, *like.shape[1:]), wide)
+        for places, rows in parts:
+            inside = (places >= 0) & (places < self.size)
+            if self.sets:
+                table[places[inside]] = rows[inside]
+            else:
+                np.add.at(table, places[inside], rows[inside].astype(wide))
+        return table.astype(like.dtype)
 
 
 def _flat(rows: Any, places: Any) -> Any:
     return rows.reshape(places.size, *rows.shape[places.ndim :])
-
-
-def _sums(parts: Sequence[tuple[Any, Any]], size: int, like: Any = None) -> Any:
-    """The table of sums of (places, rows), those of one part after those of the other; halves add up in Float32."""
-    first = parts[0][1] if like is None else like
-    wide = np.float32 if first.dtype.itemsize == 2 else first.dtype
-    total = np.zeros((size, *first.shape[1:]), wide)
-    for places, rows in parts:
-        inside = (places >= 0) & (places < size)
-        np.add.at(total, places[inside], rows[inside].astype(wide))
-    return total.astype(first.dtype)
 
 
 def _by_owner(places: Any, total: int, count: int) -> list[Any]:

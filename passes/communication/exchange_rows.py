@@ -22,7 +22,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.nn.expert_rows import AddRows, TakeRows
+from mspc.ops.nn.expert_rows import AddRows, SetRows, TakeRows
 from mspc.passes.base import OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.communication.redistribution_plan import cost
@@ -41,7 +41,7 @@ class ExchangeRows(Pass):
     def run(self, graph: Graph) -> bool:
         if graph.attrs.get("device") == "GPU":
             return False  # there no sizes come from the device while a step runs
-        if not any(isinstance(node.op, (TakeRows, AddRows)) for node in graph.nodes):
+        if not any(isinstance(node.op, (TakeRows, AddRows, SetRows)) for node in graph.nodes):
             return False
         users: Users = {}
         for node in graph.nodes:
@@ -79,7 +79,7 @@ class _Exchanger:
         if node.in_layouts is None and isinstance(node.layout, Layout) and isinstance(final, Layout):
             if isinstance(node.op, TakeRows):
                 made = self._fetched(node, node.op, final)
-            elif isinstance(node.op, AddRows):
+            elif isinstance(node.op, (AddRows, SetRows)):
                 made = self._sent(node, node.op, final)
         self.b.forward = None
         if made is None:
@@ -88,9 +88,9 @@ class _Exchanger:
             self.replaced[reader or node] = made
 
     def _reader(self, node: Node) -> Node | None:
-        """The only reader of a partial result, which brings it to a layout that is not partial."""
+        """The only reader of a result, where it brings it to a layout that is not partial."""
         read = self.users.get(node, [])
-        if not isinstance(node.layout, Layout) or not node.layout.partial or node in self.held or len(read) != 1:
+        if not isinstance(node.layout, Layout) or node in self.held or len(read) != 1:
             return None
         return read[0] if isinstance(read[0].op, Redistribute) and not read[0].op.target.partial else None
 
@@ -108,14 +108,14 @@ class _Exchanger:
         if not owners or old[1:] != new[count:]:
             return None
         asked = Layout.of(mesh, new[:count])
-        op = FetchRows(total=table.shape[0], share=taken.share, mesh=mesh, axes=owners)
+        op = FetchRows(total=table.shape[0], limit=taken.limit, share=taken.share, mesh=mesh, axes=owners)
         travel = op.travelling([0.0, _local(places, asked)], _local(node, final))
         spent = op.sent_bytes(travel, held.size_of(held.dims[0])) + _cost(places, known, asked)
         if spent >= moved + told + _cost(node, node.tensor_layout, final):
             return None
         return self._exchange(node, op, (table, self._bring(places, asked)), Layout.of(mesh, new))
 
-    def _sent(self, node: Node, added: AddRows, final: Layout) -> Node | None:
+    def _sent(self, node: Node, put: AddRows | SetRows, final: Layout) -> Node | None:
         """A sum of rows by their places that has the layout `final`, by SendRows."""
         (rows, moved), (places, told) = map(self._unmoved, node.inputs)
         held, known = rows.layout, places.layout
@@ -126,15 +126,20 @@ class _Exchanger:
             return None
         (old, _), (new, _), count = on_mesh(held, mesh), on_mesh(final, mesh), len(places.shape)
         senders = [a for axes in old[:count] for a in axes]
-        owners = new[0]
+        owners, sets = new[0], isinstance(put, SetRows)
         if not owners or not set(owners) <= set(senders) or old[count:] != new[1:]:
             return None
-        summed = Layout.of(mesh, new, [a for a in senders if a not in owners])
-        asked = Layout.of(mesh, old[:count])
-        group = final.size_of(final.dims[0])
-        size = node.shape[0]
-        op = SendRows(size=size, total=size, share=added.share, mesh=mesh, axes=owners)
-        spent = op.sent_bytes(op.travelling([_local(rows, held), _local(places, asked)], 0.0), group)
+        others = tuple(a for a in senders if a not in owners)
+        if sets and others:
+            owners, others = (*owners, *others), ()  # the last of all rows counts, not that of a few ranks
+        if sets and (senders != sorted(senders) or node.shape[0] % math.prod(mesh[a] for a in owners)):
+            return None
+        summed, asked = Layout.of(mesh, [owners, *new[1:]], others), Layout.of(mesh, old[:count])
+        size, share = node.shape[0], 1.0 if isinstance(put, SetRows) else put.share
+        limit = put.limit if isinstance(put, SetRows) else 0
+        op = SendRows(size=size, total=size, limit=limit, sets=sets, share=share, mesh=mesh, axes=owners)
+        travel = op.travelling([_local(rows, held), _local(places, asked)], 0.0)
+        spent = op.sent_bytes(travel, math.prod(mesh[a] for a in owners))
         spent += _cost(places, known, asked) + _cost(node, summed, final)
         if spent >= moved + told + _cost(node, node.tensor_layout, final):
             return None
