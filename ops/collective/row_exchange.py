@@ -37,7 +37,8 @@ class FetchRows(Collective):
     """Rows of a table [total, ...] at places of any shape; zeros for places that are none, from 0 to total.
 
     Every rank of the group has a slice of the table, in their order, and places of its own. limit: all places are below
-    it, 0 where they may be anything. `share` of the places name a row, in the mean.
+    it, 0 where they may be anything. share: how much of the rows that may
+    travel does, in the mean.
     """
 
     total: int = 0
@@ -89,7 +90,7 @@ class SendRows(Collective):
 
     Every rank of the group has rows with their places [rows] of its own, and a slice of the table, in their order. Rows
     are added in the order of ranks. sets: the last row of a place stands there instead of their sum. limit: all places
-    are below it, 0 where they may be anything. `share` of the rows have a place, in the mean.
+    are below it, 0 where they may be anything. share: as of FetchRows.
     """
 
     size: int = 0

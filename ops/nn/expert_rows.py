@@ -30,8 +30,11 @@ def require_below(xp: Any, places: Any, limit: int) -> None:
 
 
 class TakeRows(EmbeddingLookup):
-    """Rows of a table [n, ...] at places of any shape; zeros for places that are none. limit: all places are below it,
-    0 where they may be anything. share: how many of the places are some of the table, in the mean."""
+    """Rows of a table [n, ...] at places of any shape; zeros for places that are none.
+
+    limit: all places are below it, 0 where they may be anything. share: how much of the rows that may travel does, in
+    the mean: some places name none, and some rows are near.
+    """
 
     offset: int = 0
     limit: int = 0
@@ -44,6 +47,9 @@ class TakeRows(EmbeddingLookup):
         sample((16,), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
     )
 
+    def exchanged_bytes(self, held: float, made: float) -> float:
+        return made * self.share
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         require_below(be.xp, inputs[1], self.limit)
         return super().run(be, *inputs)
@@ -54,7 +60,7 @@ class TakeRows(EmbeddingLookup):
 
 class AddRows(UnsortedSegmentSum):
     """A table of `num_segments` rows, sums of the rows [m, ...] at each of their places [m]; rows without a place are
-    dropped. share: how many have one, in the mean."""
+    dropped. share: as of TakeRows."""
 
     num_segments: int = 0
     offset: int = 0
@@ -62,6 +68,9 @@ class AddRows(UnsortedSegmentSum):
     exchanged = (0,)
     omitted = ("offset", "share")
     samples = (sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=-2, high=9, num_segments=8),)
+
+    def exchanged_bytes(self, held: float, made: float) -> float:
+        return held * self.share
 
     def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
         return b.emit(TakeRows(share=self.share), dout, segment_ids), None
@@ -84,6 +93,9 @@ class SetRows(Op):
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=-2, high=9, size=8),
         sample((6, 2), (6,), dtypes=("Float64", "Int32"), low=0, high=4, size=4, limit=5),
     )
+
+    def exchanged_bytes(self, held: float, made: float) -> float:
+        return held
 
     def index_limits(self, *types: TensorType) -> Mapping[int, int]:
         return {1: self.limit or self.size}

@@ -60,7 +60,9 @@ class _Route:
         self.source = table[1] if table is not None else Constant(np.arange(self.count, dtype=np.int32), INT32)
         made = b.emit(ExpertPlaces(mesh.outer, mesh.parts, mesh.room), ends, self.source)
         self.index, self.numbers, self.slots, self.ends = (b.emit(TupleGetItem(i), made) for i in range(4))
-        self.share = min(1.0, self.count / max(self.index.shape[0], 1))
+        ranks = mesh.outer * mesh.parts
+        self.near = (1 - 1 / mesh.parts) / (1 - 1 / ranks)  # rows stay within a share of the batch
+        self.full = min(1.0, self.count / max(self.index.shape[0], 1))
         self.blocks: dict[Value, Value] = {}
 
 
@@ -117,7 +119,7 @@ class _Router:
             looked_up = table is not None and table[1] is route.source
             rows, places = (table[0], route.index) if table is not None and looked_up else (value, route.numbers)
             self.outside.setdefault(value, self._rows_of(value))
-            made = self.b.emit(TakeRows(share=route.share), self._rows_of(rows), places)
+            made = self.b.emit(TakeRows(share=route.full * route.near), self._rows_of(rows), places)
             made.in_strategy = (mesh or route.mesh).of_lookup(made.tensor_type, of_product=mesh is not None)
             route.blocks[value] = made
         return route.blocks[value]
@@ -162,7 +164,7 @@ class _Router:
 
     def _bring(self, route: _Route, blocks: Value, places: Value, node: Value) -> Node:
         """Rows from blocks, one for each of the places."""
-        made = self.b.emit(TakeRows(), blocks, places, name=node.name)
+        made = self.b.emit(TakeRows(share=route.near), blocks, places, name=node.name)
         if len(places.shape) == 1:
             made.in_strategy = route.mesh.of_lookup(made.tensor_type, of_product=False)
         return made

@@ -2,11 +2,12 @@
 
 Input:  `%3 = TensorScatterUpdate(zeros [17, 8], ExpandDims(%slot), %rows)`, `%4 = %3[:16]`, ...,
         `%7 = Concat(%6, zeros [1, 8])`, `%8 = Gather(%7, %slot)`
-Output: `%4 = SetRows(%rows, %slot) {size: 16, limit: 17}`, ..., `%8 = TakeRows(%6, %slot) {limit: 17}`
+Output: `%4 = SetRows(%rows, %slot) {size: 16, limit: 17}`, ..., `%8 = TakeRows(%6, %slot) {limit: 17}`, shared
+        by all ranks
 
 Experts with room for some of all tokens are written so: slot 16 is that of tokens for which there is no room. With the
 spare row no number of ranks divides the slots; without it they are sharded as the experts are, and ranks exchange rows
-(`passes/communication/exchange_rows.py`). Where nothing is sharded the operators stay.
+(`passes/communication/exchange_rows.py`). Where no operator has a strategy all stay.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class RouteSlots(Pass):
     """Look rows up in tables without a spare row."""
 
     def run(self, graph: Graph) -> bool:
-        if int(graph.attrs.get("strategies_for", graph.attrs.get("ranks", 1))) < 2:
+        ranks = int(graph.attrs.get("strategies_for", graph.attrs.get("ranks", 1)))
+        if ranks < 2 or not any(node.in_strategy is not None for node in graph.nodes):
             return False
         nodes: list[Node] = []
         builder = Builder(graph, nodes)
@@ -39,7 +41,7 @@ class RouteSlots(Pass):
         for node in graph.nodes:
             node.inputs = [replaced.get(value, value) for value in node.inputs]
             builder.like(node).phase = node.phase
-            made = _taken(builder, node) or _put(builder, node)
+            made = _taken(builder, node, ranks) or _put(builder, node)
             if made is None:
                 nodes.append(node)
             else:
@@ -50,8 +52,9 @@ class RouteSlots(Pass):
         return bool(replaced)
 
 
-def _taken(b: Builder, node: Node) -> Node | None:
-    """What is looked up of a table, behind which rows of zeros stand, without them."""
+def _taken(b: Builder, node: Node, ranks: int) -> Node | None:
+    """What is looked up of a table, behind which rows of zeros stand, without them; a share of it by each rank, as
+    whoever has the tokens wants the rows, not whoever has the table."""
     op = node.op
     if not isinstance(op, Gather) or op.batch_dims or op.axis % len(node.inputs[0].shape):
         return None
@@ -64,7 +67,10 @@ def _taken(b: Builder, node: Node) -> Node | None:
     total = b.constant(table.shape[0], places.tensor_type.dtype)
     below = b.emit(Less(), places, b.constant(0, places.tensor_type.dtype))
     from_end = b.emit(Select(), below, b.emit(Add(), places, total), places)
-    return b.emit(TakeRows(limit=table.shape[0]), rows, from_end)
+    made = b.emit(TakeRows(limit=table.shape[0]), rows, from_end)
+    if places.shape and places.shape[0] % ranks == 0:
+        made.in_strategy = ((1,) * len(rows.shape), (ranks, *[1] * (len(places.shape) - 1)))
+    return made
 
 
 def _put(b: Builder, node: Node) -> Node | None:
