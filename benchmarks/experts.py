@@ -122,8 +122,9 @@ class Layer(NamedTuple):
 
     @property
     def formula(self) -> float:
-        """Bytes by Megatron-LM's scheme."""
-        return 4 * self.rows * self.width * 2 * (self.parts - 1) / self.parts
+        """Bytes by Megatron-LM's scheme. Slots are numbered over all ranks, which so exchange rows with each other."""
+        count = self.ranks if self.form == "slots" else self.parts
+        return 4 * self.rows * self.width * 2 * (count - 1) / count
 
 
 class Sent(NamedTuple):
@@ -139,7 +140,8 @@ def layers(quick: bool) -> Iterator[Layer]:
     for form in ("tables", "slots", "sorted"):
         for name, size in sizes.items():
             for ranks, parts in ((8, 8), (64, 8), (64, 64)):
-                if size[2] % parts == 0 and not (quick and ranks > 8):
+                is_even = size[2] % parts == 0 and (form != "slots" or parts in (ranks, size[2]))
+                if is_even and not (quick and ranks > 8):
                     yield Layer(name, form, ranks, parts, 4096, *size)
 
 
