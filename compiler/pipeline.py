@@ -34,6 +34,8 @@ SHARDED = (
     "assign_stages",
     "fuse_gradients",
 )
+NOT_FOR_GPU = ("exchange_rows",)
+"""Of these those that a GPU's programs do without: there no sizes come from the device while a step runs."""
 DATA_PARALLEL = (
     "draw_rows",
     "grad",
@@ -107,7 +109,7 @@ def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
     """Names of the passes that all ranks share behind those of `PREPARING`, for a ParallelMode and a device."""
     first = FOR_GPU if device == "GPU" else FOR_CPU
     if mode in ("semi_auto_parallel", "auto_parallel"):
-        return first + SHARDED
+        return first + tuple(name for name in SHARDED if device != "GPU" or name not in NOT_FOR_GPU)
     return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)
 
 

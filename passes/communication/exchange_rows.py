@@ -39,8 +39,6 @@ class ExchangeRows(Pass):
     needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:
-        if graph.attrs.get("device") == "GPU":
-            return False  # there no sizes come from the device while a step runs
         if not any(isinstance(node.op, (TakeRows, AddRows, SetRows)) for node in graph.nodes):
             return False
         users: Users = {}
