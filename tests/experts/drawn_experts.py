@@ -42,7 +42,7 @@ values |= {{f"gradient of {{p.name}}": g.asnumpy() for p, g in zip(params, gradi
 step = nn.TrainOneStepCell(net, optimizer).set_train()
 for i in range(2):
     values[f"step {{i}}"] = step(Tensor(x[mine]), Tensor(y[mine])).asnumpy()
-values |= {{p.name: p.asnumpy() for p in params}}
+values |= {{p.name: p.asnumpy() for p in net.get_parameters()}}
 np.savez({folder!r} + f"/rank_{{get_rank()}}.npz", **values)
 """
 

@@ -24,6 +24,7 @@ class Router(nn.Cell):
 
     ties: experts have equal weights in pairs. unwanted: so many experts that no token chooses. groups, kept: experts
     are in groups, of which a token may choose from the best `kept`. bias: a constant that counts in the choice alone.
+    load: how many tokens have chosen every expert, added up over calls.
     """
 
     def __init__(self, s: Any) -> None:
@@ -34,6 +35,7 @@ class Router(nn.Cell):
         self.weight = Parameter(Tensor(drawn), name="weight")
         self.unwanted = Tensor(np.where(np.arange(s.experts) < s.unwanted, -1e3, 0.0))
         self.bias = Tensor(DRAWN.randn(s.experts) * 0.3 * s.bias)
+        self.load = Parameter(Tensor(np.zeros(s.experts)), name="load", requires_grad=False)
         self.s = s
 
     def construct(self, x: Any) -> Any:
@@ -53,6 +55,7 @@ class Router(nn.Cell):
         if s.normalised:
             weights = weights / (weights.sum(-1, keepdims=True) + 1e-9)
         share = ops.one_hot(experts, s.experts, ON, OFF).sum(1).mean(0)
+        ops.assign_add(self.load, share)
         even = (share * scores.mean(0)).sum() * s.experts
         z = ops.logsumexp(logits, -1)
         return weights * s.scale, experts.astype(ms.int32), 0.01 * even + 0.001 * (z * z).mean()
