@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Layout, common_mesh, on_mesh
+from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.nn.expert_rows import AddRows, SetRows, TakeRows
@@ -99,40 +99,44 @@ class _Exchanger:
         if not isinstance(held, Layout) or not isinstance(known, Layout) or final.partial:
             return None
         mesh = common_mesh(held.mesh, final.mesh)
-        if mesh is None or held.partial:
+        if mesh is None or not _adds_up(held):
             return None
-        (old, _), (new, _), count = on_mesh(held, mesh), on_mesh(final, mesh), len(places.shape)
+        (old, parts), (new, _), count = on_mesh(held, mesh), on_mesh(final, mesh), len(places.shape)
         owners = old[0]
+        new = tuple(_ahead(axes, parts) for axes in new)  # partial sums are scattered over the others afterwards
         if not owners or old[1:] != new[count:]:
             return None
+        found = Layout.of(mesh, new, parts)
         asked = Layout.of(mesh, new[:count])
         op = FetchRows(total=table.shape[0], limit=taken.limit, share=taken.share, mesh=mesh, axes=owners)
         travel = op.travelling([0.0, _local(places, asked)], _local(node, final))
         spent = op.sent_bytes(travel, held.size_of(held.dims[0])) + _cost(places, known, asked)
-        if spent >= moved + told + _cost(node, node.tensor_layout, final):
+        if spent + _cost(node, found, final) >= moved + told + _cost(node, node.tensor_layout, final):
             return None
-        return self._exchange(node, op, (table, self._bring(places, asked)), Layout.of(mesh, new))
+        made = self._exchange(node, op, (table, self._bring(places, asked)), found)
+        return made if found == final else self._bring(made, final)
 
     def _sent(self, node: Node, put: AddRows | SetRows, final: Layout) -> Node | None:
         """A sum of rows by their places that has the layout `final`, by SendRows."""
         (rows, moved), (places, told) = map(self._unmoved, node.inputs)
         held, known = rows.layout, places.layout
-        if not isinstance(held, Layout) or not isinstance(known, Layout) or held.partial or final.partial:
+        if not isinstance(held, Layout) or not isinstance(known, Layout) or final.partial:
             return None
         mesh = common_mesh(held.mesh, final.mesh)
-        if mesh is None:
+        if mesh is None or not _adds_up(held):
             return None
-        (old, _), (new, _), count = on_mesh(held, mesh), on_mesh(final, mesh), len(places.shape)
+        (old, parts), (new, _), count = on_mesh(held, mesh), on_mesh(final, mesh), len(places.shape)
         senders = [a for axes in old[:count] for a in axes]
-        owners, sets = new[0], isinstance(put, SetRows)
-        if not owners or not set(owners) <= set(senders) or old[count:] != new[1:]:
+        sets = isinstance(put, SetRows)
+        owners = _ahead(new[0], [a for a in new[0] if a not in senders])
+        if not owners or old[count:] != new[1:] or (parts and sets):
             return None
         others = tuple(a for a in senders if a not in owners)
         if sets and others:
             owners, others = (*owners, *others), ()  # the last of all rows counts, not that of a few ranks
         if sets and (senders != sorted(senders) or node.shape[0] % math.prod(mesh[a] for a in owners)):
             return None
-        summed, asked = Layout.of(mesh, [owners, *new[1:]], others), Layout.of(mesh, old[:count])
+        summed, asked = Layout.of(mesh, [owners, *new[1:]], (*others, *parts)), Layout.of(mesh, old[:count])
         size, share = node.shape[0], 1.0 if isinstance(put, SetRows) else put.share
         limit = put.limit if isinstance(put, SetRows) else 0
         op = SendRows(size=size, total=size, limit=limit, sets=sets, share=share, mesh=mesh, axes=owners)
@@ -146,7 +150,7 @@ class _Exchanger:
 
     def _unmoved(self, value: Value) -> tuple[Value, float]:
         """(the value that another reader than this node may have, too, bytes that bring it here)."""
-        if isinstance(value, Node) and isinstance(value.op, Redistribute) and not value.op.source.partial:
+        if isinstance(value, Node) and isinstance(value.op, Redistribute):
             alone = len(self.users.get(value, [])) == 1
             return value.inputs[0], _cost(value, value.op.source, value.op.target) if alone else 0.0
         return value, 0.0
@@ -167,6 +171,16 @@ class _Exchanger:
         made.attrs |= node.attrs
         made.attrs["reason"] = f"{node.label}: only rows that are named travel"
         return made
+
+
+def _ahead(axes: Axes, stops: Sequence[int]) -> Axes:
+    """The axes of a dimension ahead of the first of `stops`."""
+    return next((axes[:i] for i, a in enumerate(axes) if a in stops), axes)
+
+
+def _adds_up(layout: Layout) -> bool:
+    """Whether ranks have all of their slices, or partial sums of them, which may be added up behind an exchange."""
+    return not layout.partial or layout.reduction == "sum"
 
 
 def _local(value: Value, layout: Layout) -> float:

@@ -35,7 +35,7 @@ class Traffic:
         self.users = graph.users()
         self._readers = {
             value: [(node, index, isinstance(node.op, AddN)) for node, index in users
-                    if "unused" not in node.attrs and index not in cast(Op, node.op).exchanged]
+                    if "unused" not in node.attrs and not (isinstance(node.op, Op) and index in node.op.exchanged)]
             for value, users in self.users.items()
         }
         self.required: dict[Value, Layout] = {}
