@@ -9,6 +9,7 @@ planned; a rank that has a row which all others ask for sends it to each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,12 +119,11 @@ class SendRows(Collective):
     def localize(self, placement: Placement) -> Op:
         local = super().localize(placement)
         assert isinstance(local, SendRows)
-        given = local.attributes() | {"size": self.size // local.group_size}
-        return type(self)(**given)
+        return replace(local, size=self.size // local.group_size)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
         if self.over_mesh:
-            return lambda rows, places: self._table([(places.reshape(-1), _flat(rows, places))], _flat(rows, places))
+            return self._global
         comm, ranks, size, total = be.comm, self.ranks, self.size, self.total
 
         def kernel(rows: Any, places: Any) -> Any:
@@ -137,6 +137,11 @@ class SendRows(Collective):
             return self._table([part[1:] for part in parts], rows)
 
         return kernel
+
+    def _global(self, rows: Any, places: Any) -> Any:
+        require_below(np, places, self.limit)
+        flat = _flat(rows, places)
+        return self._table([(places.reshape(-1), flat)], flat)
 
     def _table(self, parts: Sequence[tuple[Any, Any]], like: Any) -> Any:
         """The table of (places, rows), those of one part after those of the other; halves add up in Float32."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.named_layout import NamedLayout, spread
 from mspc.ops.collective.known_zeros import is_all_zero
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.comparison import Less, Select
@@ -62,7 +63,7 @@ def _taken(b: Builder, node: Node, ranks: int) -> Node | None:
     if not isinstance(table, Node) or not isinstance(table.op, Concat) or table.op.axis % len(table.shape):
         return None
     rows, *spare = table.inputs
-    if not spare or not all(map(is_all_zero, spare)) or not isinstance(rows, Node):
+    if not spare or not all(map(is_all_zero, spare)) or not _is_sharded(rows):
         return None
     total = b.constant(table.shape[0], places.tensor_type.dtype)
     below = b.emit(Less(), places, b.constant(0, places.tensor_type.dtype))
@@ -71,6 +72,17 @@ def _taken(b: Builder, node: Node, ranks: int) -> Node | None:
     if places.shape and places.shape[0] % ranks == 0:
         made.in_strategy = ((1,) * len(rows.shape), (ranks, *[1] * (len(places.shape) - 1)))
     return made
+
+
+def _is_sharded(value: Value) -> bool:
+    """Whether what a value is made of, operand 0 after operand 0, comes from an operator with a strategy, the first of
+    which shards its first dimension."""
+    while isinstance(value, Node) and value.in_strategy is None and value.inputs:
+        value = value.inputs[0]
+    given = spread(value.in_strategy or ()) if isinstance(value, Node) else []
+    first = given[0] if given else ()
+    counts = first.strategy if isinstance(first, NamedLayout) else first
+    return bool(counts) and counts[0] > 1
 
 
 def _put(b: Builder, node: Node) -> Node | None:

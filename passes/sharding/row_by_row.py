@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mspc.ir.graph import Constant, Node, element_types, operand_types
-from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Reshape
@@ -31,8 +30,7 @@ def with_other_rows(node: Node, rows: int, other: int) -> tuple[Op, tuple[int, .
     if type(op).localize is not Op.localize or type(op).expand is not Op.expand:
         return None  # its attributes may hold sizes
     rule = op.parsed_rule(*operand_types(node))
-    results = [type for type in element_types(node.type) if isinstance(type, TensorType)]
-    if not results or not rule.outputs or not rule.outputs[0] or len(rule.outputs[0][0]) != 1:
+    if not element_types(node.type) or not rule.outputs or not rule.outputs[0] or len(rule.outputs[0][0]) != 1:
         return None
     (factor,) = rule.outputs[0][0]
     if factor in rule.frozen or rule.sizes[factor] != rows:
