@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-PREPARING = ("decompose", "hoist_invariants")
+PREPARING = ("decompose", "route_experts", "route_slots", "hoist_invariants")
 """Ahead of all others in every mode."""
 FOR_REGIONS = ("hoist_invariants",)
 """Passes that run where nodes run graphs alone."""
@@ -29,10 +29,13 @@ SHARDED = (
     "propagate_sharding",
     "step_parallel_begin",
     "insert_redistribution",
+    "exchange_rows",
     "lower_redistribution",
     "assign_stages",
     "fuse_gradients",
 )
+NOT_FOR_GPU = ("exchange_rows",)
+"""Of these those that a GPU's programs do without: there no sizes come from the device while a step runs."""
 DATA_PARALLEL = (
     "draw_rows",
     "grad",
@@ -92,7 +95,7 @@ PER_RANK = (
 
 OPTIONAL = (
     *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
-    "recompute_cells", "search_sharding",
+    "recompute_cells", "search_sharding", "exchange_rows",
 )  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
@@ -106,7 +109,7 @@ def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
     """Names of the passes that all ranks share behind those of `PREPARING`, for a ParallelMode and a device."""
     first = FOR_GPU if device == "GPU" else FOR_CPU
     if mode in ("semi_auto_parallel", "auto_parallel"):
-        return first + SHARDED
+        return first + tuple(name for name in SHARDED if device != "GPU" or name not in NOT_FOR_GPU)
     return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)
 
 

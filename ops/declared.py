@@ -20,6 +20,8 @@ class Sharding:
             may be sharded in its own way, and the result is partial over all their axes.
         followers: operands that are sharded as the others say, where a strategy does not shard them.
         follows_neighbours: it only moves data, so that left unset it is sharded as the operators around it.
+        exchanged: operands of which ranks exchange the rows that others name, whatever the rule gathers: a copy that
+            the rule asks for is nobody else's.
         bordered: see `Op.moved_bytes`.
         distributions: operands whose rows sum to 1, which get no gradient.
         is_several: stands for several operators in every mode; `decompose` gives them.
@@ -38,6 +40,7 @@ class Sharding:
     operandwise: ClassVar[bool] = False
     followers: ClassVar[tuple[int, ...]] = ()
     follows_neighbours: ClassVar[bool] = False
+    exchanged: ClassVar[tuple[int, ...]] = ()
     bordered: ClassVar[int | None] = None
     distributions: ClassVar[tuple[int, ...]] = ()
     is_several: ClassVar[bool] = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -271,6 +272,11 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script):
             MspcError: the strategy does not fit the operator; the caller adds the user's line.
         """
         return None
+
+    def exchanged_bytes(self, held: float, made: float) -> float:
+        """Bytes of rows of an operand in `exchanged` that reach a rank: held: of its slice of the operand as it lies,
+        made: of its slice of the result."""
+        return math.inf
 
     def asks(self, asked: RequestedSharding, ranks: int) -> bool:
         """Whether `decompose` is to be called on so many ranks: where `requests` names any, only if one is attached."""

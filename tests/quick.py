@@ -37,6 +37,8 @@ SLOW = frozenset("""
     compiler/test_public_networks.py compiler/test_rank_kinds.py compiler/test_vision_networks.py
     doctor/test_reach_and_bounds.py
     search/calibration/test_calibration.py plans/test_strategies_in_files.py engine/test_held_slices.py
+    experts/test_every_operator_configured.py experts/test_exchanged_rows.py experts/test_random_experts.py
+    experts/test_training.py oracle/test_expert_losses.py
     engine/test_model_on_ranks.py search/plans/test_limited_plans.py search/plans/test_plan_files.py
     gpu/test_gpu_executor.py gpu/test_peers.py gpu/test_ranks.py gpu/test_shadow_weights_gpu.py
     ir/test_layout.py ir/test_mindspore_dumps.py ir/text/test_text_limits.py

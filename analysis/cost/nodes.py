@@ -22,7 +22,9 @@ from mspc.ops.tensor.broadcast import Reduce
 
 UNKNOWN_GROUP = 2
 """Ranks of a group that is known by name only."""
-LIKE_OTHERS: Mapping[str, str] = MappingProxyType({"SendToStage": "Send", "ReceiveFromStage": "Receive"})
+LIKE_OTHERS: Mapping[str, str] = MappingProxyType({
+    "SendToStage": "Send", "ReceiveFromStage": "Receive", "FetchRows": "AlltoAllV", "SendRows": "AlltoAllV",
+})  # fmt: skip
 """Collectives that have the rates of others."""
 
 
@@ -30,7 +32,7 @@ def sent_bytes(node: Node) -> float:
     """Bytes that a rank sends for one node, in the mean of its group and by ring algorithms; 0 where it computes."""
     if not isinstance(node.op, Collective):
         return 0.0
-    operand = sum(value.type.nbytes for value in node.inputs)
+    operand = node.op.travelling([value.type.nbytes for value in node.inputs], node.type.nbytes)
     return node.op.sent_bytes(operand, len(node.op.members) or UNKNOWN_GROUP)
 
 

@@ -200,6 +200,10 @@ class Collective(Op, abstract=True):
         operands = ", ".join(map(str, types))
         return [Meeting(self.members, "", f"{self.name}{{{settings}}} of {operands or 'nothing'}")]
 
+    def travelling(self, operands: Sequence[float], result: float) -> float:
+        """Bytes of which `sent_bytes` makes what a rank sends, from the bytes of its operands and its result."""
+        return sum(operands)
+
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
         """Bytes that a rank sends, in the mean of the group and by ring algorithms.

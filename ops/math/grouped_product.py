@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, Requeste
 from mspc.ops.operator_arguments import ints_of, sequence_of
 
 Gradients = Sequence[Value | None]
+MOST_ROWS = "most_rows"
+"""An attached attribute: where ranks share the experts, the most rows that one takes, in even shares of all rows."""
 QUANTIZED = ("scale", "offset", "antiquant_scale", "antiquant_offset")
 ENDS = ("Float64", "Float64", "Int64")
 
@@ -29,11 +32,29 @@ def groups_of(xp: Any, ends: Any, first: int, rows: int) -> Any:
     return (ends[None, :] <= xp.arange(first, first + rows)[:, None]).sum(1)
 
 
+def group_slices(ends: Any, first: int, rows: int, begin: int, count: int) -> list[slice]:
+    """Where each of `count` groups, of which number `begin` is the first, lies among `rows` rows from `first` on.
+
+    ends: where all groups end, an array on the host.
+    """
+    borders = [0, *sorted(ends.tolist())]
+    within = [min(max(border - first, 0), rows) for border in borders[begin : begin + count + 1]]
+    return [slice(start, max(start, end)) for start, end in itertools.pairwise(within)]
+
+
 class _GroupedRows(Op, abstract=True):
-    """first: rows of other ranks before this one's. The last operand says where the group of every matrix ends."""
+    """The last operand says where the group of every matrix ends.
+
+    first: rows of other ranks before this one's. begin, count: the groups whose matrices this rank has, where others
+    have the rest; count is 0 where it has all. Rows of the others' groups are zeros, so that the ranks' results add up.
+    """
 
     first: int = 0
-    omitted = ("first",)
+    begin: int = 0
+    count: int = 0
+    matrices: ClassVar[int] = 1
+    """The operand with an entry for every group; -1 where that is the result."""
+    omitted = ("first", "begin", "count")
 
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
@@ -50,7 +71,33 @@ class _GroupedRows(Op, abstract=True):
 
     def localize(self, placement: Placement) -> Op:
         rows = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[0]
-        return replace(self, first=rows.start)
+        layouts, types = placement.in_layouts, placement.in_types
+        if self.matrices < 0:
+            layouts, types = placement.out_layouts, placement.out_types
+        at = max(self.matrices, 0)
+        held = layouts[at].slices_for(placement.rank, types[at].shape)[0]
+        if held == slice(0, types[at].shape[0]):
+            return replace(self, first=rows.start)
+        return replace(self, first=rows.start, begin=held.start, count=held.stop - held.start)
+
+    def held(self, ends: TensorType) -> int:
+        """How many groups this rank has matrices of."""
+        return self.count or ends.shape[0]
+
+    def require_groups(self, matrices: TensorType, ends: TensorType) -> None:
+        """Raises MspcError where there are not as many ends as matrices."""
+        if matrices.shape[0] != self.held(ends):
+            raise MspcError(f"{self.name}: {matrices.shape[0]} groups have {ends.shape[0]} ends")
+
+    def groups(self, be: ArrayBackend, ends: Any, rows: int) -> Iterator[tuple[int, Any]]:
+        """(number of an own group, which of the rows are its): slices on the CPU, and masks on a GPU, for which
+        nobody waits."""
+        count = self.count or ends.shape[0]
+        if be.xp.__name__ == "numpy":
+            yield from enumerate(group_slices(ends, self.first, rows, self.begin, count))
+            return
+        group = groups_of(be.xp, ends, self.first, rows)
+        yield from ((i, (group == self.begin + i)[:, None]) for i in range(count))
 
 
 class GroupedProduct(_GroupedRows):
@@ -67,7 +114,8 @@ class GroupedProduct(_GroupedRows):
     def rule(self, x: TensorType, w: TensorType, ends: TensorType) -> str:
         if len(x.shape) != 2 or len(w.shape) != 3:
             raise MspcError(f"{self.name}: inputs of shapes {x.shape} and {w.shape} are no rows and matrices of groups")
-        return f"m k, e! {'n k' if self.transpose_b else 'k n'}, e! -> m n"
+        self.require_groups(w, ends)
+        return f"m k, e {'n k' if self.transpose_b else 'k n'}, g! -> m n"
 
     def bprop(self, b: Builder, x: Value, w: Value, ends: Value, out: Value, dout: Value) -> Gradients:
         dx = b.emit(GroupedProduct(transpose_b=not self.transpose_b), dout, w, ends)
@@ -78,20 +126,23 @@ class GroupedProduct(_GroupedRows):
         xp, (x, w, ends) = be.xp, inputs
         matrices = w.swapaxes(1, 2) if self.transpose_b else w
         made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
-        group = groups_of(xp, ends, self.first, x.shape[0])
-        for i in range(w.shape[0]):
-            made += xp.matmul(xp.where((group == i)[:, None], x, xp.zeros((), x.dtype)), matrices[i])
+        for i, mine in self.groups(be, ends, x.shape[0]):
+            if isinstance(mine, slice):
+                xp.matmul(x[mine], matrices[i], out=made[mine])
+            else:
+                made += xp.matmul(xp.where(mine, x, xp.zeros((), x.dtype)), matrices[i])
         return made
 
 
 class GroupedOuter(_GroupedRows):
     """For every group the product of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
 
+    matrices = -1
     linear_in = (0, 1)
     samples = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=9),)
 
     def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:
-        return "m k, m n, e! -> e! k n"
+        return f"m k, m n, g! -> e={self.held(ends)} k n"
 
     def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
         dx = b.emit(GroupedProduct(transpose_b=True), y, dout, ends)
@@ -99,11 +150,12 @@ class GroupedOuter(_GroupedRows):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, y, ends) = be.xp, inputs
-        group = groups_of(xp, ends, self.first, x.shape[0])
-        none = xp.zeros((), x.dtype)
-        made = xp.zeros((ends.shape[0], x.shape[1], y.shape[1]), x.dtype)
-        for i in range(ends.shape[0]):
-            made[i] = xp.matmul(xp.where((group == i)[:, None], x, none).T, y)
+        made = xp.zeros((self.count or ends.shape[0], x.shape[1], y.shape[1]), x.dtype)
+        for i, mine in self.groups(be, ends, x.shape[0]):
+            if isinstance(mine, slice):
+                xp.matmul(x[mine].T, y[mine], out=made[i])
+            else:
+                made[i] = xp.matmul(xp.where(mine, x, xp.zeros((), x.dtype)).T, y)
         return made
 
 
@@ -114,31 +166,37 @@ class GroupedRows(_GroupedRows):
     samples = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=9, gradient=False),)
 
     def rule(self, like: TensorType, b: TensorType, ends: TensorType) -> str:
-        return "m n, e! n, e! -> m n"
+        self.require_groups(b, ends)
+        return "m n, e n, g! -> m n"
 
     def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
         return None, b.emit(GroupedSums(), dout, ends), None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (like, b, ends) = be.xp, inputs
-        group = groups_of(xp, ends, self.first, like.shape[0])
-        return xp.concatenate([b, xp.zeros((1, b.shape[1]), b.dtype)])[group]
+        group = groups_of(xp, ends, self.first, like.shape[0]) - self.begin
+        count = b.shape[0]
+        return xp.concatenate([b, xp.zeros((1, b.shape[1]), b.dtype)])[
+            xp.where((group < 0) | (group > count), count, group)
+        ]
 
 
 class GroupedSums(_GroupedRows):
     """The sums of the rows of every group of x [m, n]: [groups, n]."""
 
+    matrices = -1
     linear_in = (0,)
     bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
     samples = (sample((8, 4), (2,), dtypes=ENDS[1:], low=1, high=9, gradient=False),)
 
     def rule(self, x: TensorType, ends: TensorType) -> str:
-        return "m n, e! -> e! n"
+        return f"m n, g! -> e={self.held(ends)} n"
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, ends) = be.xp, inputs
         group = groups_of(xp, ends, self.first, x.shape[0])
-        return xp.matmul((group[None, :] == xp.arange(ends.shape[0])[:, None]).astype(x.dtype), x)
+        own = self.begin + xp.arange(self.count or ends.shape[0])
+        return xp.matmul((group[None, :] == own[:, None]).astype(x.dtype), x)
 
 
 class GroupedMatmul(Op):
@@ -213,6 +271,8 @@ class GroupedMatmul(Op):
         made: list[Value] = []
         for i, (op, operands) in enumerate(self.products(inputs)):
             product = b.emit(op, *operands)
+            if MOST_ROWS in asked.attrs:
+                product.attrs[MOST_ROWS] = asked.attrs[MOST_ROWS]
             if given:
                 product.in_strategy = tuple(places[id(value)] for value in operands)
             if not self.biased:

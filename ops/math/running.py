@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
+from mspc.ops.collective.collectives import AllGather
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
-from mspc.ops.operator_arguments import int_of, split_call
+from mspc.ops.math.arithmetic import Add
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.operator_arguments import axis_in, int_of, split_call
+from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.selection import along
+from mspc.ops.tensor.slicing import StridedSlice
 
 Gradients = Sequence[Value | None]
 
@@ -50,10 +59,39 @@ class _Running(Op, abstract=True):
 
 
 class CumSum(_Running):
-    """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`."""
+    """Running sums along an axis. Called as `CumSum(exclusive, reverse)(x, axis)`.
+
+    The axis may be sharded: ranks tell each other the sums of their slices, and add those of the slices ahead.
+    """
 
     linear_in = (0,)
     samples = _Running.samples
+
+    def rule(self, x: TensorType) -> str:
+        return super().rule(x).replace("!", "")
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        (x,), axis = types, axis_in(self.name, self.axis, len(types[0].shape))
+        group = layouts[0].size_of(layouts[0].dims[axis])
+        lines = math.prod(layouts[0].local_shape(x.shape)[:axis] + layouts[0].local_shape(x.shape)[axis + 1 :])
+        return AllGather.sent_bytes(lines * x.dtype.itemsize, group)
+
+    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+        (x,), layout, shape = inputs, placement.in_layouts[0], placement.in_types[0].shape
+        axis = axis_in(self.name, self.axis, len(shape))
+        if not layout.dims[axis] or 0 in shape:
+            return None
+        ranks, place = layout.group(layout.dims[axis], placement.rank), layout.slice_index(placement.rank)[axis]
+        sums = b.emit(AllGather(axis=axis).with_ranks(ranks), b.emit(ReduceSum(True, (axis,)), x))
+        sums.attrs["reason"] = "the sums of the slices ahead"
+        totals = b.emit(CumSum(False, self.reverse, axis), sums)
+        none = b.constant(np.zeros([1 if d == axis else n for d, n in enumerate(totals.shape)]), x.tensor_type.dtype)
+        ahead = b.emit(Concat(axis=axis), *((totals, none) if self.reverse else (none, totals)))
+        first = place + self.reverse
+        begin = tuple(first if d == axis else 0 for d in range(len(shape)))
+        end = tuple(first + 1 if d == axis else n for d, n in enumerate(ahead.shape))
+        own = b.emit(StridedSlice(begin=begin, end=end, strides=(1,) * len(shape)), ahead)
+        return b.emit(Add(), b.emit(self, x), own)
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(CumSum(self.exclusive, not self.reverse, self.axis), dout),)

@@ -22,7 +22,8 @@ class TopKRouter(Op):
     every choice among all experts' [batch, tokens, k], of input's type). Called as `TopKRouter()(input, capacity,
     expert_num, drop_type)`, where input [batch, tokens, k], Int32 or Int64, names the experts that a token chose.
 
-    Place n, counted from 1, of an expert is expert * (capacity + 1) + n, and n is 0 for a choice that found no room.
+    A choice below 0 is none. Place n, counted from 1, of an expert is expert * (capacity + 1) + n, and n is 0 for a
+    choice that found no room.
     With drop_type 0 all choices of a token come before those of the next one, with 1 the first choices of all tokens
     before the second ones.
     """
@@ -73,6 +74,8 @@ class TopKRouter(Op):
         """Both tables; allowed: which choices count, None for all."""
         xp = be.xp
         batch, tokens, k = experts.shape
+        if xp.__name__ == "numpy" and experts.max(initial=-1) >= self.expert_num:
+            raise IndexError(f"{self.name}: expert {experts.max()} is chosen, there are {self.expert_num}")
         wanted = xp.ones(experts.shape, bool) if allowed is None else allowed
         wanted = wanted & (experts >= 0) & (experts < self.expert_num)
         order = (0, 1, 2) if self.drop_type == 0 else (0, 2, 1)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from mspc.analysis.cost.nodes import sent_bytes
-from mspc.ir.graph import Node, element_layouts, operand_types
-from mspc.ir.layout import Axes
+from mspc.ir.graph import Node, element_layouts, element_types, operand_types
+from mspc.ir.layout import Axes, Layout
+from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.exchange import Exchange
 from mspc.ops.collective.regroup import Regroup
@@ -31,7 +32,16 @@ def _of_collective(node: Node) -> float:
         return missing * type.dtype.itemsize / op.source.ranks
     if isinstance(op, Collective) and op.over_mesh:
         mesh, axes = cast("tuple[tuple[int, ...], Axes]", (op.mesh, op.axes))  # type: ignore[attr-defined]  # of all that are over a mesh
-        pairs = zip(operand_types(node), (element_layouts(value.layout) for value in node.inputs), strict=True)
-        nbytes = sum(type.nbytes / math.prod(layout.strategy) for type, (layout,) in pairs if layout is not None)
-        return op.sent_bytes(nbytes, math.prod(mesh[a] for a in axes))
+        operands = [
+            _on_rank((type,), element_layouts(value.layout))
+            for type, value in zip(operand_types(node), node.inputs, strict=True)
+        ]
+        result = _on_rank(element_types(node.type), element_layouts(node.layout))
+        return op.sent_bytes(op.travelling(operands, result), math.prod(mesh[a] for a in axes))
     return sent_bytes(node)
+
+
+def _on_rank(types: Sequence[TensorType], layouts: Sequence[Layout | None]) -> float:
+    """Bytes of a rank's slices of a value's tensors."""
+    pairs = zip(types, layouts, strict=True)
+    return sum(type.nbytes / math.prod(layout.strategy) for type, layout in pairs if layout is not None)

@@ -105,7 +105,7 @@ class BackwardLayouts:
             if isinstance(forward.op, MakeStack) and isinstance(wanted, Layout) and is_tensor:
                 wanted = Layout.of(wanted.mesh, ((), *wanted.dims))  # that of a stack is that of its entries
         elif forward.in_layouts is not None and node.forward_input >= 0:
-            wanted = forward.in_layouts[node.forward_input]
+            wanted = _lies(forward, node.forward_input)
         else:
             return options
         same = tuple(o for o in options if o.outputs[0].without_partial() == wanted)
@@ -143,7 +143,7 @@ class BackwardLayouts:
         if len(rule.outputs) == 1:
             wanted: list[Layout | None] = []
             if forward is not None and node.forward_input >= 0 and forward.in_layouts is not None:
-                wanted.append(forward.in_layouts[node.forward_input])
+                wanted.append(_lies(forward, node.forward_input))
             if forward is not None and node.attrs.get("recomputed") and isinstance(forward.layout, Layout):
                 wanted.append(forward.layout)
             for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
@@ -206,3 +206,13 @@ class BackwardLayouts:
             return False
         self.search.take(node, chosen, "")
         return True
+
+
+def _lies(forward: Node, index: int) -> Layout | None:
+    """The layout to which the gradient of an operand goes back: that in which the operator reads it, or in which it
+    lies where ranks exchange its rows."""
+    assert forward.in_layouts is not None
+    own = forward.inputs[index].layout
+    if index in cast(Op, forward.op).exchanged and isinstance(own, Layout):
+        return own.without_partial()
+    return forward.in_layouts[index]

@@ -135,6 +135,7 @@ class Search:
     def score(self, node: Node, option: ShardingChoice) -> float:
         """Bytes that a choice makes a rank send: for its operands, its partial result, its readers, its gradients."""
         total = sum(self.traffic.move(v, layout) for v, layout in zip(node.inputs, option.inputs, strict=True))
+        total -= sum(self.traffic.spared(node, index, option) for index in cast(Op, node.op).exchanged)
         total += self.inside(node, option)
         for type, layout in zip(element_types(node.type), option.outputs, strict=True):
             needed = self.traffic.needs(node)

@@ -34,7 +34,8 @@ class Traffic:
     def __init__(self, graph: Graph) -> None:
         self.users = graph.users()
         self._readers = {
-            value: [(node, index, isinstance(node.op, AddN)) for node, index in users if "unused" not in node.attrs]
+            value: [(node, index, isinstance(node.op, AddN)) for node, index in users
+                    if "unused" not in node.attrs and not (isinstance(node.op, Op) and index in node.op.exchanged)]
             for value, users in self.users.items()
         }
         self.required: dict[Value, Layout] = {}
@@ -43,6 +44,16 @@ class Traffic:
     def move(self, value: Value, target: Layout) -> float:
         """Bytes to bring a value to `target` given what its decided readers already need."""
         return cheapest_source(value, self.needs(value), target)[0]
+
+    def spared(self, node: Node, index: int, option: ShardingChoice) -> float:
+        """Bytes of `move` that exchanging rows of an operand spares, which lies in slices of its rows."""
+        value, made = node.inputs[index], option.outputs[0]
+        gathered = self.move(value, option.inputs[index])
+        own = value.layout
+        if not gathered or not isinstance(own, Layout) or own.partial or made.partial or isinstance(value, Constant):
+            return 0.0
+        held, result = _slice_bytes(value.tensor_type, own), _slice_bytes(node.tensor_type, made)
+        return max(0.0, gathered - cast(Op, node.op).exchanged_bytes(held, result))
 
     def needs(self, value: Value) -> list[Layout]:
         """The distinct layouts that decided readers need, in run order; sums take their terms as they are."""
@@ -85,6 +96,10 @@ class Traffic:
             if isinstance(v.layout, Layout) and v.layout != target and layouts.count(v.layout) > 1
         }
         return sum(bytes_between(layout, target, type) for layout, type in groups.items())
+
+
+def _slice_bytes(type: TensorType, layout: Layout) -> float:
+    return math.prod(layout.local_shape(type.shape)) * type.dtype.itemsize
 
 
 def _added_first(node: Node, value: Value) -> bool:

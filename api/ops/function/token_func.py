@@ -81,12 +81,14 @@ def moe_token_unpermute(
     choices = 1 if probs is None else probs.shape[1]
     rows, hidden = permuted_tokens.shape
     dtype = permuted_tokens.dtype
-    values = ops.cast(permuted_tokens, FLOAT32) if dtype in HALVES else permuted_tokens
+    values = permuted_tokens
     if rows < count:
-        values = ops.concat((values, ops.zeros((count - rows, hidden), values.dtype)), 0)
+        values = ops.concat((values, ops.zeros((count - rows, hidden), dtype)), 0)
     found = ops.reshape(ops.gather(values, sorted_indices, 0), (count // choices, choices, hidden))
+    if dtype in HALVES:
+        found = ops.cast(found, FLOAT32)  # behind the lookup, which may bring rows from other ranks
     if probs is not None:
-        found = found * ops.expand_dims(ops.cast(probs, values.dtype), -1)
+        found = found * ops.expand_dims(ops.cast(probs, found.dtype), -1)
     return ops.cast(ops.reduce_sum(found, 1), dtype)
 
 

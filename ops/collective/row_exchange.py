@@ -1,0 +1,186 @@
+"""Ranks look rows up in a table of which each has a slice, and add rows to one: only rows that are named travel.
+
+Gathering the table, or adding up what every rank finds in its own slice, sends every row to every rank. Here ranks
+first tell each other how many rows they name, then which, and then the rows travel, as AlltoAllV sends slices of sizes
+that depend on the data. Results and what each rank sends of its own have sizes that are known ahead, so that memory is
+planned; a rank that has a row which all others ask for sends it to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import TensorType, Type
+from mspc.ops.collective.base import Collective, Ranks
+from mspc.ops.collective.collectives import NO_GRADIENT
+from mspc.ops.nn.expert_rows import require_below
+from mspc.ops.op import ArrayBackend, Op, Placement
+from mspc.sharding.groups import WORLD_GROUPS
+
+Pieces = list[tuple[int, Any]]
+
+
+def _operands(op: Op, types: Sequence[Type]) -> tuple[TensorType, TensorType]:
+    """The types of rows and of whole numbers. Raises MspcError where the operands are others."""
+    tensors = [t for t in types if isinstance(t, TensorType)]
+    if len(types) != 2 or len(tensors) != 2 or not tensors[0].shape or not tensors[1].dtype.is_integer:
+        given = ", ".join(map(str, types)) or "none"
+        raise MspcError(f"{op.name} takes a tensor with rows and a tensor of integers, not {given}")
+    return tensors[0], tensors[1]
+
+
+class FetchRows(Collective):
+    """Rows of a table [total, ...] at places of any shape; zeros for places that are none, from 0 to total.
+
+    Every rank of the group has a slice of the table, in their order, and places of its own. limit: all places are below
+    it, 0 where they may be anything. share: how much of the rows that may
+    travel does, in the mean.
+    """
+
+    total: int = 0
+    limit: int = 0
+    share: float = 1.0
+    group: str = WORLD_GROUPS[0]
+    mesh: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+    rank_list: Ranks = ()
+    omitted = (*Collective.omitted, "limit", "share")
+    bprop = NO_GRADIENT
+
+    def travelling(self, operands: Sequence[float], result: float) -> float:
+        return (result + operands[1]) * self.share
+
+    def infer(self, *types: Type) -> Type:
+        table, places = _operands(self, types)
+        return table.with_shape((*places.shape, *table.shape[1:]))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        if self.over_mesh:
+            return self._global
+        comm, ranks = be.comm, self.ranks
+
+        def kernel(table: Any, places: Any) -> Any:
+            flat = places.reshape(-1)
+            require_below(np, flat, self.limit)
+            found = np.zeros((flat.size, *table.shape[1:]), table.dtype)
+            asked = _by_owner(flat, self.total, len(ranks))
+            wanted = _told(comm, ranks, [flat[mine] % max(table.shape[0], 1) for mine in asked])
+            arriving = [mine.size for mine in asked]
+            rows = _exchanged(comm, ranks, [table[own] for own in wanted], arriving, table.shape[1:], table.dtype)
+            for mine, each in zip(asked, rows, strict=True):
+                found[mine] = each
+            return found.reshape(*places.shape, *table.shape[1:])
+
+        return kernel
+
+    def _global(self, table: Any, places: Any) -> Any:
+        require_below(np, places, self.limit)
+        inside = (places >= 0) & (places < self.total)
+        rows = table[np.where(inside, places, 0)]
+        return np.where(inside.reshape(inside.shape + (1,) * (table.ndim - 1)), rows, np.zeros((), table.dtype))
+
+
+class SendRows(Collective):
+    """A table [size, ...] of sums: of the rows that are sent to each of its places. Rows for places that are none, from
+    0 to size, are dropped.
+
+    Every rank of the group has rows with their places [rows] of its own, and a slice of the table, in their order. Rows
+    are added in the order of ranks. sets: the last row of a place stands there instead of their sum. limit: all places
+    are below it, 0 where they may be anything. share: as of FetchRows.
+    """
+
+    size: int = 0
+    total: int = 0
+    limit: int = 0
+    sets: bool = False
+    share: float = 1.0
+    group: str = WORLD_GROUPS[0]
+    mesh: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+    rank_list: Ranks = ()
+    omitted = (*Collective.omitted, "limit", "sets", "share")
+    bprop = NO_GRADIENT
+
+    def travelling(self, operands: Sequence[float], result: float) -> float:
+        return sum(operands) * self.share
+
+    def infer(self, *types: Type) -> Type:
+        rows, places = _operands(self, types)
+        count = len(places.shape)
+        if rows.shape[:count] != places.shape:
+            raise MspcError(f"{self.name}: places {places.shape} are not those of rows {rows.shape}")
+        return rows.with_shape((self.size, *rows.shape[count:]))
+
+    def localize(self, placement: Placement) -> Op:
+        local = super().localize(placement)
+        assert isinstance(local, SendRows)
+        return replace(local, size=self.size // local.group_size)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        if self.over_mesh:
+            return self._global
+        comm, ranks, size, total = be.comm, self.ranks, self.size, self.total
+
+        def kernel(rows: Any, places: Any) -> Any:
+            rows, flat = _flat(rows, places), places.reshape(-1)
+            require_below(np, flat, self.limit)
+            sent = _by_owner(flat, total, len(ranks))
+            told = _told(comm, ranks, [flat[mine] % max(size, 1) for mine in sent])
+            arriving = [each.size for each in told]
+            found = _exchanged(comm, ranks, [rows[mine] for mine in sent], arriving, rows.shape[1:], rows.dtype)
+            parts = sorted(zip(ranks, told, found, strict=True), key=lambda part: part[0])
+            return self._table([part[1:] for part in parts], rows)
+
+        return kernel
+
+    def _global(self, rows: Any, places: Any) -> Any:
+        require_below(np, places, self.limit)
+        flat = _flat(rows, places)
+        return self._table([(places.reshape(-1), flat)], flat)
+
+    def _table(self, parts: Sequence[tuple[Any, Any]], like: Any) -> Any:
+        """The table of (places, rows), those of one part after those of the other; halves add up in Float32."""
+        wide = np.float32 if like.dtype.itemsize == 2 and not self.sets else like.dtype
+        table = np.zeros((self.size, *like.shape[1:]), wide)
+        for places, rows in parts:
+            inside = (places >= 0) & (places < self.size)
+            if self.sets:
+                table[places[inside]] = rows[inside]
+            else:
+                np.add.at(table, places[inside], rows[inside].astype(wide))
+        return table.astype(like.dtype)
+
+
+def _flat(rows: Any, places: Any) -> Any:
+    return rows.reshape(places.size, *rows.shape[places.ndim :])
+
+
+def _by_owner(places: Any, total: int, count: int) -> list[Any]:
+    """For each of `count` owners of equal slices which of the places are theirs."""
+    size = max(total // count, 1)
+    owner = np.where((places >= 0) & (places < total), places // size, count)
+    order = np.argsort(owner, kind="stable")
+    counts = np.bincount(owner, minlength=count + 1)
+    return np.split(order, np.cumsum(counts))[:count]
+
+
+def _told(comm: Any, ranks: Ranks, places: Sequence[Any]) -> list[Any]:
+    """What the others tell this rank, of what each tells each: arrays of one dimension of unlike lengths."""
+    lengths = np.array([each.size for each in places], np.int64)
+    arriving = comm.all_to_all(lengths, ranks, 0, 0).tolist()
+    return _exchanged(comm, ranks, [each.astype(np.int32) for each in places], arriving, (), np.dtype(np.int32))
+
+
+def _exchanged(
+    comm: Any, ranks: Ranks, pieces: Sequence[Any], arriving: Sequence[int], shape: tuple[int, ...], dtype: Any
+) -> list[Any]:
+    """What arrives from every rank of the group, `arriving` rows of a shape; nothing travels where there are none."""
+    sends: Pieces = [(rank, piece) for rank, piece in zip(ranks, pieces, strict=True) if len(piece)]
+    receives = [(rank, (n, *shape), dtype) for rank, n in zip(ranks, arriving, strict=True) if n]
+    received = iter(comm.exchange(sends, receives))
+    return [next(received) if n else np.empty((0, *shape), dtype) for n in arriving]
