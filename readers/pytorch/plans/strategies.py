@@ -28,7 +28,7 @@ from mspc.readers.pytorch.program import ExportedProgram
 PASSING = frozenset(("Cast", "Load"))
 """Operators that hand a parameter on, element by element."""
 PRODUCTS = frozenset(("MatMul", "BatchMatMul"))
-EXPERTS, PACKED, BY_EXPERTS, GROUPED = 3, "packed_colwise", "grouped_gemm", "GroupedProduct"
+EXPERTS, PACKED, GROUPED = 3, "packed_colwise", "GroupedProduct"
 IMPORTED = "-ImportedNetwork"
 """What the front end calls the cell of a program."""
 COLWISE = STYLES["colwise"]
@@ -143,8 +143,6 @@ class LayerPlan:
         if style.weight in (ROWS, COLUMNS):
             return {0 if style.weight == ROWS else rank - 1: (axis,)} if name == "Gather" else {}
         if rank == EXPERTS and name in ("Transpose", GROUPED):  # a stack of weights, [experts, out, in] in its file
-            if style.name == BY_EXPERTS and node.inputs[number].shape[0] % self.plan.parts == 0:
-                return {0: (axis,)}
             place = {IN: 2, OUT: 1}.get(style.weight, 1 if PACKED in style.name else 0)
             place = 3 - place if place and name == GROUPED else place
             return {place: (axis,)} if place and node.inputs[number].shape[place] % self.plan.parts == 0 else {}

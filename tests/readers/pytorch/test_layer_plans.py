@@ -367,20 +367,6 @@ def test_stacks_of_experts_weights_are_cut(tmp_path: Path, layers: Mapping[str, 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_experts_are_shared_by_ranks(tmp_path: Path) -> None:
-    """Each rank has the weights of its own, and rows travel."""
-    file = experts(tmp_path)
-    layers = {"experts.up": "grouped_gemm", "experts.down": "grouped_gemm", "experts": "moe_tp_experts"}
-    (tmp_path / "plan.json").write_text(json.dumps(layers))
-    done = mspc("compile", str(file), "--ranks", "2", "--plan", "plan.json", "--json", "-", "--quiet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["totals"]["parameter_bytes"] == 4 * (2 * 8 * 4 + 2 * 4 * 8) // 2
-    assert {each["operator"] for each in found["collectives"]} <= {"FetchRows", "AllGather"}
-    done = mspc("verify", str(file), "--ranks", "2", "--plan", "plan.json", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_an_input_that_a_module_gathers_is_whole_for_its_layers() -> None:
     inside = {name: "colwise" for name, style in MEGATRON.items() if style == "colwise" and ATTENTION in name}
     gathers = "PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))"
