@@ -35,6 +35,7 @@ def drawn(random: Random) -> tuple[UnitCosts, list[int], list[int], float]:
         forward, inputs + weights * 0.9, inputs, weights, rest=numbers(0, 3), kept=numbers(1, 9), held=numbers(1, 9),
         work=numbers(0, 2), message=numbers(0, 0.5)[: count - 1], forward_apart=forward * 1.05,
         kept_apart=numbers(1, 9), work_apart=numbers(0, 2), sent=forward,
+        held_apart=numbers(1, 9), sent_apart=forward, entry=numbers(0, 2), there=forward, back=forward,
     )  # fmt: skip
     memory = random.choice([0.0, 0.0, float(costs.held.sum() / 2 + costs.kept.sum() * random.uniform(1, 3))])
     stages = [number for number in (1, 2, 3, 4) if number <= count]
@@ -52,12 +53,12 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
     }  # fmt: skip
     durations = {(c, kind): float(each[own].sum()) for c, own in enumerate(chunks) for kind, each in kinds.items()}
     times = timeline(schedule, durations, max((float(costs.message[b - 1]) for b in borders), default=0.0))
-    kept, work = (costs.kept_apart, costs.work_apart) if way.is_apart else (costs.kept, costs.work)
+    kept, work, held_by = costs.kept_of(way), costs.work_of(way), costs.held_of(way)
     found = 0.0
     for stage in range(schedule.stages):
         own = [chunks[chunk] for chunk in schedule.chunks_of(stage)]
-        held = sum(costs.held[each].sum() for each in own) + max(work[each].max() for each in own)
-        held += times.kept_bytes(stage, [float(kept[each].sum()) for each in chunks])
+        held = sum(held_by[each].sum() for each in own) + max(work[each].max() for each in own)
+        held += times.kept_bytes(stage, [float(kept[each].sum() + costs.entry[each.start]) for each in chunks])
         if memory and held > memory:
             return np.inf
         found = max(found, times.spans[stage][-1].end + sum(costs.rest[each].sum() for each in own))

@@ -17,6 +17,7 @@ from mspc.analysis.aliasing import Updates
 from mspc.ir.copies import copied_region
 from mspc.ir.graph import STAGE, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import WHOLE, Pass
 
 
@@ -109,7 +110,10 @@ def handed_on(graph: Graph) -> set[Value]:
 
 
 def _mark(node: Node) -> object:
-    """Which call of a marked cell the operator is in, True where it is marked itself; None outside."""
+    """Which call of a marked cell the operator is in, True where it is marked itself; None outside. A result of several
+    belongs to the operator that makes them, wherever it is taken: gradients take some that no forward operator reads."""
+    while isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node) and node.inputs[0].phase == "forward":
+        node = node.inputs[0]
     return (node.attrs.get("recompute") or None) if node.phase == "forward" else None
 
 

@@ -14,9 +14,10 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan
-from mspc.search.stages.costing import bytes_of, memory_of, parts_of_units
+from mspc.search.plans.figures import count_of
+from mspc.search.stages.costing import CostedUnits, bytes_of, memory_of, parts_of_units
 from mspc.search.stages.network import StagedNetwork, plan_of
-from mspc.search.stages.problem import Borders, UnitCosts, Way
+from mspc.search.stages.problem import Borders, Way
 from mspc.search.stages.walk import Walk
 
 
@@ -26,7 +27,9 @@ class StageRow:
     stage has ended its updates. idle: the share of it in which stages wait, in
     the mean. nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the
     choice has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them.
-    note: what there is to say of it. mesh: of the ranks of one stage, that layouts were searched for; "" for any."""
+    note: what there is to say of it. mesh: of the ranks of one stage, that layouts were searched for; "" for any.
+    cut_further: parameters that are stored in smaller slices than operators read. recompute: cells that are computed
+    again for gradients, equal ones in a row as one."""
 
     name: str
     ranks: int
@@ -42,6 +45,8 @@ class StageRow:
     compiled: int = 0
     note: str = ""
     mesh: str = ""
+    cut_further: int = 0
+    recompute: tuple[str, ...] = ()
 
     @property
     def content(self) -> dict[str, Any]:
@@ -72,7 +77,8 @@ def measured(
         sum(map(times.idle_share, range(way.stages))) / way.stages,
         max(map(bytes_of, graphs.values())),
         max(memory_of(graph, network, compiled) for graph in graphs.values()),
-        compiled=len(graphs), mesh=_mesh(network, way),
+        compiled=len(graphs), mesh=_mesh(network, way), cut_further=count_of(compiled.strategies.parameters),
+        recompute=tuple(compiled.strategies.recomputed),
     )  # fmt: skip
     return row, _file(compiled, plan)
 
@@ -96,8 +102,9 @@ def _file(compiled: Compiled, plan: StagePlan) -> PlanFile:
     return replace(compiled.strategies.plan(compiled.config.ranks), stages=replace(plan, tries=False))
 
 
-def foreseen(name: str, network: StagedNetwork, costs: UnitCosts, way: Way, borders: Borders) -> StageRow:
+def foreseen(name: str, network: StagedNetwork, known: CostedUnits, way: Way, borders: Borders) -> StageRow:
     """A row of what is not compiled, by the costs of its units."""
+    costs = known.costs
     walk, row = Walk(way), np.array([borders], dtype=int).reshape(1, -1)
     seconds = float(walk.seconds(costs, row)[0])
     return StageRow(
@@ -106,7 +113,7 @@ def foreseen(name: str, network: StagedNetwork, costs: UnitCosts, way: Way, bord
         float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
         "is foreseen by its units, of which each kind was compiled as a stage: with layers one by one it has "
         f"{network.operators(way.is_apart)} operators",
-        _mesh(network, way),
+        _mesh(network, way), count_of(known.cut_further), known.layouts.recompute,
     )  # fmt: skip
 
 

@@ -19,10 +19,10 @@ from mspc.search.plans.forked_calls import calls_beside
 from mspc.search.plans.megatron import tensor_sizes
 from mspc.search.stages.borders import BorderSearch, Found
 from mspc.search.stages.choice import Choice, Problem, choose
-from mspc.search.stages.costing import unit_costs
+from mspc.search.stages.costing import CostedUnits, costs_of_cells_again, costs_of_slices, unit_costs
 from mspc.search.stages.kept import kept_borders, kept_ways
 from mspc.search.stages.network import StagedNetwork, plan_of
-from mspc.search.stages.problem import IN_ROUNDS, Borders, UnitCosts, Way, equal_parts, ways_of
+from mspc.search.stages.problem import IN_ROUNDS, Borders, Way, equal_parts, ways_of
 from mspc.search.stages.rows import StageRow, foreseen, measured, planned
 
 SEARCH = "search"
@@ -65,10 +65,12 @@ class _Numbers(NamedTuple):
     stages: int
     micro_batches: int
     tensor: int
+    slices: bool = False
+    again: bool = False
 
     @classmethod
     def of(cls, way: Way) -> _Numbers:
-        return cls(way.stages, way.micro_batches, way.tensor)
+        return cls(way.stages, way.micro_batches, way.tensor, way.slices, way.again)
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class StageSearch:
         self, network: StagedNetwork, machine: Machine, memory: int = 0, own: int = 0, top: int = 5
     ) -> None:  # fmt: skip
         self.network, self.machine, self.memory, self.own, self.top = network, machine, memory, own, top
-        self._costs: dict[_Numbers, tuple[UnitCosts, PlanFile]] = {}
+        self._costs: dict[_Numbers, CostedUnits] = {}
         self._over: list[StageRow] = []
         self._kept: dict[int, Borders | None] = {}
         """The borders that the script has for its own number of stages."""
@@ -103,6 +105,10 @@ class StageSearch:
         """All rows, for numbers of stages above 1, and of micro-batches. Raises MspcError where nothing is found."""
         problems = self._problems(stages, counts, tell)
         choice = choose(problems, self.memory)
+        smaller = self._smaller(problems, choice, tell)
+        if smaller:
+            problems += smaller
+            choice = choose(problems, self.memory)
         rows = [*self._rows(choice)]
         if rows:
             tell(f"{rows[0].found.way.name} in {rows[0].found.way.stages} stages, and {len(rows) - 1} ways beside it")
@@ -151,19 +157,49 @@ class StageSearch:
                 continue
             self._costs[numbers] = made
             if not (numbers.tensor and self.network.config.search_terms.mesh):  # it is of what is searched
-                found += self._ways(numbers, made[0])
+                found += self._ways(numbers)
         if not found and errors:
             raise errors[0]
         return found
 
-    def _ways(self, numbers: _Numbers, costs: UnitCosts) -> list[Problem]:
-        if numbers.stages == self.own and not self.network.free and self.own not in self._kept:
-            self._kept[self.own] = kept_borders(self.network, self.own)
-        kept = self._kept.get(numbers.stages)
-        if kept is None:
-            ways = ways_of(numbers.stages, numbers.micro_batches, costs.count, numbers.tensor)
+    def _smaller(self, problems: list[Problem], choice: Choice, tell: Tell) -> list[Problem]:
+        """Ways in which ranks hold less. Where what is quickest of all fits, slices of parameters spare its updates
+        time at most; else all counts that may be quicker than what fits."""
+        quickest = choose(problems) if self.memory else choice
+        if quickest.best is None:
+            return []
+        fits = choice.best is not None and choice.best.seconds <= quickest.best.seconds
+        asked = dict.fromkeys(_Numbers.of(each.way) for each in problems)
+        if fits:
+            wanted = [each for each in asked if each == _Numbers.of(quickest.best.way)]
         else:
-            ways = kept_ways(numbers.stages, numbers.micro_batches, kept, numbers.tensor)
+            known = np.inf if choice.best is None else choice.best.seconds
+            wanted = [each for each in asked if quickest.each[each.stages].seconds < known]
+            tell("smaller slices of parameters, and cells again")
+        slices = [each._replace(slices=True) for each in wanted if self._costs[each].slices]
+        found = self._varied([*slices, *(each._replace(again=True) for each in wanted if not fits)])
+        return found + self._varied([n._replace(again=True) for n in slices if n in self._costs and not fits])
+
+    def _varied(self, several: list[_Numbers]) -> list[Problem]:
+        """The ways of numbers that others differ from by one thing."""
+        found: list[Problem] = []
+        calls = [partial(self._costs_of, each) for each in several]
+        for numbers, made in zip(several, calls_beside(calls), strict=True):
+            if not isinstance(made, MspcError):
+                self._costs[numbers] = made
+                found += self._ways(numbers)
+        return found
+
+    def _ways(self, numbers: _Numbers) -> list[Problem]:
+        stages, micro_batches, *held = numbers
+        costs = self._costs[numbers].costs
+        if stages == self.own and not self.network.free and self.own not in self._kept:
+            self._kept[self.own] = kept_borders(self.network, self.own)
+        kept = self._kept.get(stages)
+        if kept is None:
+            ways = ways_of(stages, micro_batches, costs.count, *held)
+        else:
+            ways = kept_ways(stages, micro_batches, kept, *held)
         return [Problem(costs, way, kept) for way in ways]
 
     def _tensor(self, stages: int) -> list[int]:
@@ -179,11 +215,14 @@ class StageSearch:
             return f"{MEGATRON}, {numbers.tensor} x {numbers.stages} x {data}"
         return f"{numbers.stages} stages, {numbers.micro_batches} micro-batches"
 
-    def _costs_of(self, numbers: _Numbers) -> tuple[UnitCosts, PlanFile] | MspcError:
+    def _costs_of(self, numbers: _Numbers) -> CostedUnits | MspcError:
+        own = (self.network, numbers.stages, numbers.micro_batches, self.machine)
         try:
-            return unit_costs(
-                self.network, numbers.stages, numbers.micro_batches, self.machine, bool(self.memory), numbers.tensor
-            )
+            if numbers.again:
+                return costs_of_cells_again(*own, self._costs[numbers._replace(again=False)], bool(self.memory))
+            if numbers.slices:
+                return costs_of_slices(*own, self._costs[numbers._replace(slices=False)], bool(self.memory))
+            return unit_costs(*own, bool(self.memory), numbers.tensor)
         except MspcError as error:
             return error
 
@@ -205,8 +244,10 @@ class StageSearch:
         for name, way in usual:
             if kept is not None and way.parts != len(kept) + 1:
                 continue
+            if _Numbers.of(way) not in self._costs:
+                way = replace(way, slices=False, again=False)
             if _Numbers.of(way) in self._costs:
-                costs, borders = self._costs[_Numbers.of(way)][0], kept or equal_parts(units, way.parts)
+                costs, borders = self._costs[_Numbers.of(way)].costs, kept or equal_parts(units, way.parts)
                 name = name.replace("equal stages", "the script's stages") if kept else name
                 others.append(_Row(name, Found(way, borders, BorderSearch(costs, way).seconds(borders), 0.0)))
         if self.network.operators(best.is_apart) <= LARGE:
@@ -217,9 +258,10 @@ class StageSearch:
     def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
         """A row, compiled, and its file; why it does not compile. One that is large is foreseen."""
         way, borders = row.found.way, row.found.borders
-        costs, layouts = self._costs[_Numbers.of(way)]
+        known = self._costs[_Numbers.of(way)]
+        layouts = known.layouts
         if self.network.operators(way.is_apart) > LARGE:
-            made = foreseen(row.name, self.network, costs, way, borders)
+            made = foreseen(row.name, self.network, known, way, borders)
             return made, replace(layouts, stages=plan_of(self.network.units, way, borders))
         try:
             made, file = measured(row.name, self.network, way, borders, self.machine, layouts)

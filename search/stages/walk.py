@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from mspc.passes.pipelining.schedules.action import (
@@ -84,9 +86,9 @@ class Walk:
     def memory(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that the fullest stage takes at most, by each row of `borders`."""
         sums = _Sums(costs, borders)
-        kept = sums.of(costs.kept_of(self.way))
+        kept = sums.of(costs.kept_of(self.way)) + costs.entry[sums.edges[:-1]]
         work = sums.most(costs.work_of(self.way))
-        full = self._of_stages(sums.of(costs.held))
+        full = self._of_stages(sums.of(costs.held_of(self.way)))
         for stage, alive in enumerate(self._kept):
             own = self.schedule.chunks_of(stage)
             full[stage] += (alive @ kept).max(axis=0) + work[own].max(axis=0)
@@ -94,7 +96,13 @@ class Walk:
 
     def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that a rank of the busiest stage sends, by each row of `borders`."""
-        return self._of_stages(_Sums(costs, borders).of(costs.sent)).max(axis=0)
+        sums, placement = _Sums(costs, borders), self.schedule.placement
+        found = sums.of(costs.sent_of(self.way))
+        for border, (stage, following) in enumerate(pairwise(placement)):
+            if stage != following:
+                found[border] += costs.there[sums.edges[border + 1] - 1]
+                found[border + 1] += costs.back[sums.edges[border + 1]]
+        return self._of_stages(found).max(axis=0)
 
     def idle(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """The share of a step in which stages wait, in the mean, by each row of `borders`."""
