@@ -95,6 +95,7 @@ class _Costs:
     sent: float
     there: float
     back: float
+    totals: float
 
     @property
     def always(self) -> float:
@@ -102,7 +103,7 @@ class _Costs:
         return self.held + self.work
 
 
-_NOTHING = _Costs(*[0.0] * 11)
+_NOTHING = _Costs(*[0.0] * 12)
 OF_UNITS = ("forward", "inputs", "weights", "kept", "held", "work", "sent")
 """Costs that are others where equal units are one graph."""
 
@@ -222,7 +223,8 @@ def _costs(
     inputs += times.mean(part, BACKWARD)  # where both are in one
     own = [node for node in graph.nodes if WORK in node.attrs and node.attrs[MICRO_BATCH] == 0]
     kept = float(sum(value.type.nbytes for value in _kept(own)))
-    held = float(_held(graph))
+    stored, totals = _held(graph)
+    held = stored + totals
     work = 0.0
     if memory:
         work = max(0.0, memory_of(graph, network, compiled) - held - kept * _most_kept(graph))
@@ -233,7 +235,7 @@ def _costs(
     )
     return _Costs(
         forward, inputs, of_weights, times.behind, kept, held, work, max(onward, default=0.0),
-        bytes_of(graph) - there - back, there, back,
+        bytes_of(graph) - there - back, there, back, totals,
     )  # fmt: skip
 
 
@@ -247,9 +249,9 @@ def memory_of(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
     return peak_of(graph) + workspace(graph, network.captured, compiled.config.device)
 
 
-def _held(graph: Graph) -> int:
-    """Bytes that a rank has from the first micro-batch to the last: parameters and their states, what all micro-batches
-    read that was made of them, as gathered and converted ones, and sums of gradients."""
+def _held(graph: Graph) -> tuple[float, float]:
+    """Bytes that a rank has from the first micro-batch to the last (of parameters and their states, and of what all
+    micro-batches read that was made of them, as gathered and converted ones; of sums of gradients)."""
     stored = [p for p in graph.parameters if p.kind == "parameter"]
     work = [node for node in graph.nodes if WORK in node.attrs]
     calls = [[node for node in work if node.attrs[MICRO_BATCH] == number] for number in (0, 1)]
@@ -263,7 +265,7 @@ def _held(graph: Graph) -> int:
     sums = [v for node in calls[1] for v in node.inputs if isinstance(v, Node) and _goes_on(v, node)]
     if not calls[1]:
         sums = [p for p in stored if p.trainable]
-    return sum(value.type.nbytes for value in (*stored, *made, *sums))
+    return float(sum(v.type.nbytes for v in (*stored, *made))), float(sum(v.type.nbytes for v in sums))
 
 
 def _parts_of(value: Value) -> Sequence[Value]:
@@ -339,7 +341,7 @@ def _of_units(network: StagedNetwork, groups: Sequence[_Group], found: dict[int,
         joint["forward"], joint["inputs"] + joint["weights"], apart["inputs"], apart["weights"], numbers("rest"),
         joint["kept"], joint["held"], joint["work"], numbers("message")[: count - 1],
         apart["forward"], apart["kept"], apart["work"], joint["sent"], apart["held"], apart["sent"], entry,
-        numbers("there"), numbers("back"),
+        numbers("there"), numbers("back"), numbers("totals"),
     )  # fmt: skip
 
 

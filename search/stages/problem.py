@@ -36,7 +36,8 @@ class UnitCosts:
     forward_apart of the forward operators then, since equal layers are no one graph there. rest: seconds of a step that
     belong to no micro-batch, as the optimizer's. kept, kept_apart: bytes that one micro-batch keeps for gradients.
     held, held_apart: bytes of parameters, their states and gradients, and what else is there from micro-batch to
-    micro-batch. work, work_apart: bytes of buffers beside that, at most. entry: bytes that a micro-batch keeps of what
+    micro-batch; totals: those of them that sums of gradients are, which begin with the first micro-batch's. work,
+    work_apart: bytes of buffers beside that, at most. entry: bytes that a micro-batch keeps of what
     comes to a chunk that begins with the unit.
     message: seconds from each unit to the next one, with one entry less than the others. sent, sent_apart: bytes in a
     step, beside messages between stages; there: what a stage that ends with the unit sends on in a step, back: what one
@@ -61,6 +62,7 @@ class UnitCosts:
     entry: Numbers
     there: Numbers
     back: Numbers
+    totals: Numbers
 
     def forward_of(self, way: Way) -> Numbers:
         """The seconds of forward operators by a schedule."""
@@ -130,6 +132,12 @@ class Way:
         """For people."""
         several = f", {self.chunks} chunks" if self.chunks > 1 and self.schedule not in THERE_AND_BACK else ""
         return self.schedule + several
+
+    @property
+    def held_less_by(self) -> str:
+        """What ranks do to hold less, as messages go on with it; "" for nothing."""
+        ways = ["parameters in slices"] * self.slices + ["cells computed again"] * self.again
+        return "".join(f", {way}" for way in ways)
 
 
 def ways_of(

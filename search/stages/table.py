@@ -300,7 +300,7 @@ class StageSearch:
         nbytes, way = smallest
         return (
             f"no plan fits {self.memory} bytes: the smallest that is foreseen takes {nbytes:.0f}, {way.name} in "
-            f"{way.stages} stages with {way.micro_batches} micro-batches"
+            f"{way.stages} stages with {way.micro_batches} micro-batches{way.held_less_by}"
         )
 
 

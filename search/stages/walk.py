@@ -43,8 +43,10 @@ class Walk:
         self._kept = [self._alive(stage) for stage in range(self.schedule.stages)]
 
     def _alive(self, stage: int) -> np.ndarray:
-        """[entry, chunk]: micro-batches of each chunk that a stage keeps during its entries."""
-        now = np.zeros(self.schedule.chunks)
+        """[entry, 2 chunks]: micro-batches of each chunk that a stage keeps during its entries, and of which chunks
+        there are sums of gradients by then."""
+        chunks = self.schedule.chunks
+        now = np.zeros(2 * chunks)
         found: list[np.ndarray] = []
         for entry in self.schedule.entries[stage]:
             for part in parts_of(entry):
@@ -52,11 +54,12 @@ class Walk:
             found.append(now.copy())
             for part in parts_of(entry):
                 now[part.chunk] -= part.kind in RELEASES
+                now[chunks + part.chunk] = max(now[chunks + part.chunk], part.kind in RELEASES)
         return np.unique(np.array(found), axis=0)
 
     def kept(self, stage: int) -> int:
         """Micro-batches of chunks that a stage keeps at most at once."""
-        return int(self._kept[stage].sum(axis=1).max(initial=0))
+        return int(self._kept[stage][:, : self.schedule.chunks].sum(axis=1).max(initial=0))
 
     def kept_of_chunk(self, chunk: int) -> int:
         """Micro-batches of one chunk that its stage keeps at most at once."""
@@ -88,10 +91,12 @@ class Walk:
         sums = _Sums(costs, borders)
         kept = sums.of(costs.kept_of(self.way)) + costs.entry[sums.edges[:-1]]
         work = sums.most(costs.work_of(self.way))
-        full = self._of_stages(sums.of(costs.held_of(self.way)))
+        totals = sums.of(costs.totals)
+        full = self._of_stages(sums.of(costs.held_of(self.way)) - totals)
+        there = np.concatenate([kept, totals])
         for stage, alive in enumerate(self._kept):
             own = self.schedule.chunks_of(stage)
-            full[stage] += (alive @ kept).max(axis=0) + work[own].max(axis=0)
+            full[stage] += (alive @ there).max(axis=0) + work[own].max(axis=0)
         return full.max(axis=0)
 
     def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
