@@ -5,7 +5,7 @@ Deterministic: numbers follow the run order, attributes their declaration; no ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -113,13 +113,7 @@ def _module_lines(
             name = common.get(parameter) or _parameter_name(parameter, numbers_in[main][parameter])
             lines.append(f"{name}: {_parameter_text(parameter, name.partition('_')[2])}")
     writers: list[_GraphWriter] = []
-    elsewhere: dict[Node, str] = {}
-    if len(module.graphs) > 1:
-        named = {node.forward for graph in module.graphs for node in graph.nodes}
-        elsewhere = {
-            node: f"@{name_text(graph.name)}:%{number}"
-            for graph in module.graphs for number, node in enumerate(graph.nodes) if node in named
-        }  # fmt: skip
+    elsewhere = _names_elsewhere(module.graphs) if len(module.graphs) > 1 else {}
     for graph in module.graphs:
         lines.append("")
         if graph is not main and graph.attrs:
@@ -143,6 +137,15 @@ def _module_lines(
         lines.append("}")
     lines.append("")
     return lines, writers
+
+
+def _names_elsewhere(graphs: Sequence[Graph]) -> dict[Node, str]:
+    """How nodes that others are gradients of are named in other graphs than their own."""
+    named = {node.forward for graph in graphs for node in graph.nodes}
+    return {
+        node: f"@{name_text(graph.name)}:%{number}"
+        for graph in graphs for number, node in enumerate(graph.nodes) if node in named
+    }  # fmt: skip
 
 
 def _parameter_name(parameter: Value, number: int) -> str:

@@ -335,7 +335,8 @@ def _of_units(network: StagedNetwork, groups: Sequence[_Group], found: dict[int,
             for name, value in each.items():
                 joint[name][units] += value - getattr(alone, name)
             joint["work"][units] = np.maximum(joint["work"][units] - alone.work, 0) + least
-            entry[units] = max(0.0, alone.kept - each["kept"])
+            first, size = several[0] if folded else (alone, 1)
+            entry[units] = max(0.0, first.kept - size * each["kept"])
     entry[0] = 0.0  # nothing is sent to it
     return UnitCosts(
         joint["forward"], joint["inputs"] + joint["weights"], apart["inputs"], apart["weights"], numbers("rest"),

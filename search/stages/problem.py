@@ -113,6 +113,11 @@ class Way:
         return SCHEDULES[self.schedule](self.stages, self.micro_batches, self.chunks)
 
     @property
+    def order(self) -> Way:
+        """What counts for the order of work."""
+        return Way(self.stages, self.schedule, self.micro_batches, self.chunks)
+
+    @property
     def parts(self) -> int:
         """Chunks of all stages together."""
         return self.stages * self.chunks

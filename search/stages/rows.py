@@ -18,7 +18,7 @@ from mspc.search.plans.figures import count_of
 from mspc.search.stages.costing import CostedUnits, bytes_of, memory_of, parts_of_units
 from mspc.search.stages.network import StagedNetwork, plan_of
 from mspc.search.stages.problem import Borders, Way
-from mspc.search.stages.walk import Walk
+from mspc.search.stages.walk import Walk, walk_of
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def measured(
     """A row, compiled, and its plan's file. layouts: of operators. Raises MspcError where it does not compile."""
     plan = plan_of(network.units, way, borders)
     compiled = network.compiled(way.stages, plan, layouts=layouts)
-    walk = Walk(way)
+    walk = walk_of(way.order)
     parts = parts_of_units(network.units)
     edges = (0, *borders, len(network.units))
     chunks = [tuple(parts[first:end]) for first, end in pairwise(edges)]
@@ -105,14 +105,14 @@ def _file(compiled: Compiled, plan: StagePlan) -> PlanFile:
 def foreseen(name: str, network: StagedNetwork, known: CostedUnits, way: Way, borders: Borders) -> StageRow:
     """A row of what is not compiled, by the costs of its units."""
     costs = known.costs
-    walk, row = Walk(way), np.array([borders], dtype=int).reshape(1, -1)
+    walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
     seconds = float(walk.seconds(costs, row)[0])
     return StageRow(
         name, network.config.ranks, way.stages, way.name, way.micro_batches,
         tuple(b - a for a, b in pairwise((0, *borders, costs.count))), seconds, float(walk.idle(costs, row)[0]),
         float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
-        "is foreseen by its units, of which each kind was compiled as a stage: with layers one by one it has "
-        f"{network.operators(way.is_apart)} operators",
+        "is foreseen by its units, of which each kind was compiled as a stage: its program has "
+        f"{network.operators(way.is_apart, way.parts)} forward operators",
         _mesh(network, way), count_of(known.cut_further), known.layouts.recompute,
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from mspc.search.plans.alternatives import MEGATRON
 from mspc.search.plans.forked_calls import calls_beside
 from mspc.search.plans.megatron import tensor_sizes
 from mspc.search.stages.borders import BorderSearch, Found
-from mspc.search.stages.choice import Choice, Problem, choose
+from mspc.search.stages.choice import Choice, Problem, choose, joined
 from mspc.search.stages.costing import CostedUnits, costs_of_cells_again, costs_of_slices, unit_costs
 from mspc.search.stages.kept import kept_borders, kept_ways
 from mspc.search.stages.network import StagedNetwork, plan_of
@@ -28,7 +28,7 @@ from mspc.search.stages.rows import StageRow, foreseen, measured, planned
 SEARCH = "search"
 TRIES = 3
 """How often what was chosen is chosen anew where it takes more memory than was foreseen."""
-LARGE = 2000
+LARGE = 1500
 """Forward operators of a program above which a row is foreseen in place of compiled."""
 FEW = 2
 """Rows beside what was chosen that are compiled for a network of which not all are: those with fewest chunks."""
@@ -104,11 +104,7 @@ class StageSearch:
     def plans(self, stages: list[int], counts: list[int], tell: Tell) -> StagePlans:
         """All rows, for numbers of stages above 1, and of micro-batches. Raises MspcError where nothing is found."""
         problems = self._problems(stages, counts, tell)
-        choice = choose(problems, self.memory)
-        smaller = self._smaller(problems, choice, tell)
-        if smaller:
-            problems += smaller
-            choice = choose(problems, self.memory)
+        choice = self._choose(problems, tell)
         rows = [*self._rows(choice)]
         if rows:
             tell(f"{rows[0].found.way.name} in {rows[0].found.way.stages} stages, and {len(rows) - 1} ways beside it")
@@ -162,23 +158,29 @@ class StageSearch:
             raise errors[0]
         return found
 
-    def _smaller(self, problems: list[Problem], choice: Choice, tell: Tell) -> list[Problem]:
-        """Ways in which ranks hold less. Where what is quickest of all fits, slices of parameters spare its updates
-        time at most; else all counts that may be quicker than what fits."""
-        quickest = choose(problems) if self.memory else choice
+    def _choose(self, problems: list[Problem], tell: Tell) -> Choice:
+        """The quickest way, also of those in which ranks hold less, which are added. Where what is quickest of all
+        fits, slices of parameters spare its updates time at most; else all counts that may be quicker than what
+        fits."""
+        quickest = choose(problems)
         if quickest.best is None:
-            return []
-        fits = choice.best is not None and choice.best.seconds <= quickest.best.seconds
-        asked = dict.fromkeys(_Numbers.of(each.way) for each in problems)
+            return quickest
+        own = _Numbers.of(quickest.best.way)
+        search = BorderSearch(self._costs[own].costs, quickest.best.way, self.memory, quickest.best.borders)
+        fits = search.seconds(quickest.best.borders) < np.inf
+        choice = quickest if fits else choose(problems, self.memory)
         if fits:
-            wanted = [each for each in asked if each == _Numbers.of(quickest.best.way)]
+            wanted = [own]
         else:
             known = np.inf if choice.best is None else choice.best.seconds
+            asked = dict.fromkeys(_Numbers.of(each.way) for each in problems)
             wanted = [each for each in asked if quickest.each[each.stages].seconds < known]
             tell("smaller slices of parameters, and cells again")
         slices = [each._replace(slices=True) for each in wanted if self._costs[each].slices]
         found = self._varied([*slices, *(each._replace(again=True) for each in wanted if not fits)])
-        return found + self._varied([n._replace(again=True) for n in slices if n in self._costs and not fits])
+        found += self._varied([n._replace(again=True) for n in slices if n in self._costs and not fits])
+        problems += found
+        return joined(choice, choose(found, self.memory))
 
     def _varied(self, several: list[_Numbers]) -> list[Problem]:
         """The ways of numbers that others differ from by one thing."""
@@ -244,23 +246,33 @@ class StageSearch:
         for name, way in usual:
             if kept is not None and way.parts != len(kept) + 1:
                 continue
-            if _Numbers.of(way) not in self._costs:
-                way = replace(way, slices=False, again=False)
-            if _Numbers.of(way) in self._costs:
-                costs, borders = self._costs[_Numbers.of(way)].costs, kept or equal_parts(units, way.parts)
-                name = name.replace("equal stages", "the script's stages") if kept else name
-                others.append(_Row(name, Found(way, borders, BorderSearch(costs, way).seconds(borders), 0.0)))
-        if self.network.operators(best.is_apart) <= LARGE:
+            name = name.replace("equal stages", "the script's stages") if kept else name
+            found = self._of_borders(way, kept or equal_parts(units, way.parts))
+            if found is not None:
+                others.append(_Row(name, found))
+        if self.network.operators(best.is_apart, best.parts) <= LARGE:
             yield from sorted(others, key=lambda row: row.found.seconds)[: self.top - 1]
         else:
             yield from sorted(others, key=lambda row: (row.found.way.chunks, row.found.seconds))[:FEW]
+
+    def _of_borders(self, way: Way, borders: Borders) -> Found | None:
+        """A usual way, in which ranks hold less only where it does not fit else; None where it was not looked at."""
+        ways = [way] if not (way.slices or way.again) else [replace(way, slices=False, again=False), way]
+        known = [each for each in ways if _Numbers.of(each) in self._costs]
+        searches = [BorderSearch(self._costs[_Numbers.of(each)].costs, each, self.memory) for each in known]
+        fitting = [search for search in searches if search.seconds(borders) < np.inf]
+        if not searches:
+            return None
+        chosen = (fitting or searches[-1:])[0]
+        chosen.memory = 0
+        return Found(chosen.way, borders, chosen.seconds(borders), 0.0)
 
     def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
         """A row, compiled, and its file; why it does not compile. One that is large is foreseen."""
         way, borders = row.found.way, row.found.borders
         known = self._costs[_Numbers.of(way)]
         layouts = known.layouts
-        if self.network.operators(way.is_apart) > LARGE:
+        if self.network.operators(way.is_apart, way.parts) > LARGE:
             made = foreseen(row.name, self.network, known, way, borders)
             return made, replace(layouts, stages=plan_of(self.network.units, way, borders))
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,12 @@ from mspc.passes.pipelining.schedules.action import (
 from mspc.passes.pipelining.schedules.dependence import Made, makes, reads
 from mspc.passes.pipelining.timeline import equal_durations, timeline
 from mspc.search.stages.problem import Numbers, UnitCosts, Way
+
+
+@lru_cache(maxsize=256)
+def walk_of(way: Way) -> Walk:
+    """The walk of a way, which is the same whatever ranks share and hold."""
+    return Walk(way)
 
 
 class Walk:
@@ -43,27 +50,30 @@ class Walk:
         self._kept = [self._alive(stage) for stage in range(self.schedule.stages)]
 
     def _alive(self, stage: int) -> np.ndarray:
-        """[entry, 2 chunks]: micro-batches of each chunk that a stage keeps during its entries, and of which chunks
-        there are sums of gradients by then."""
-        chunks = self.schedule.chunks
-        now = np.zeros(2 * chunks)
-        found: list[np.ndarray] = []
+        """[entry, 2 chunks]: micro-batches of each chunk of a stage that it keeps during its entries, and of which
+        chunks there are sums of gradients by then."""
+        own = {chunk: place for place, chunk in enumerate(self.schedule.chunks_of(stage))}
+        now = [0] * 2 * len(own)
+        found: dict[tuple[int, ...], None] = {}
         for entry in self.schedule.entries[stage]:
             for part in parts_of(entry):
-                now[part.chunk] += part.kind == FORWARD
-            found.append(now.copy())
+                now[own[part.chunk]] += part.kind == FORWARD
+            found[tuple(now)] = None
             for part in parts_of(entry):
-                now[part.chunk] -= part.kind in RELEASES
-                now[chunks + part.chunk] = max(now[chunks + part.chunk], part.kind in RELEASES)
-        return np.unique(np.array(found), axis=0)
+                if part.kind in RELEASES:
+                    now[own[part.chunk]] -= 1
+                    now[len(own) + own[part.chunk]] = 1
+        return np.array(list(found), float)
 
     def kept(self, stage: int) -> int:
         """Micro-batches of chunks that a stage keeps at most at once."""
-        return int(self._kept[stage][:, : self.schedule.chunks].sum(axis=1).max(initial=0))
+        alive = self._kept[stage]
+        return int(alive[:, : alive.shape[1] // 2].sum(axis=1).max(initial=0))
 
     def kept_of_chunk(self, chunk: int) -> int:
         """Micro-batches of one chunk that its stage keeps at most at once."""
-        return int(self._kept[self.schedule.placement[chunk]][:, chunk].max(initial=0))
+        stage = self.schedule.placement[chunk]
+        return int(self._kept[stage][:, self.schedule.chunks_of(stage).index(chunk)].max(initial=0))
 
     def seconds(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """The time of a step by each row of `borders`, of shape (rows, parts - 1)."""
@@ -93,10 +103,9 @@ class Walk:
         work = sums.most(costs.work_of(self.way))
         totals = sums.of(costs.totals)
         full = self._of_stages(sums.of(costs.held_of(self.way)) - totals)
-        there = np.concatenate([kept, totals])
         for stage, alive in enumerate(self._kept):
             own = self.schedule.chunks_of(stage)
-            full[stage] += (alive @ there).max(axis=0) + work[own].max(axis=0)
+            full[stage] += (alive @ np.concatenate([kept[own], totals[own]])).max(axis=0) + work[own].max(axis=0)
         return full.max(axis=0)
 
     def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:

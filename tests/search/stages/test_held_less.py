@@ -119,7 +119,8 @@ def test_a_plan_that_holds_less_trains_as_one_device(tmp_path: Path, capsys: pyt
     capsys.readouterr()
     run_script(plain, ranks=1, simulate=True)
     alone = re.findall(r"\d+\.\d+", capsys.readouterr().out)
-    file.write_text(script(256, f", full_batch=True, strategy_ckpt_config={{'load_file': {str(plan)!r}}}"), encoding="utf-8")
+    settings = f", full_batch=True, strategy_ckpt_config={{'load_file': {str(plan)!r}}}"
+    file.write_text(script(256, settings), encoding="utf-8")
     run_script(file, ranks=4, simulate=True)
     staged = re.findall(r"\d+\.\d+", capsys.readouterr().out)
     losses = [float(loss) for loss in alone]
