@@ -111,7 +111,7 @@ def handed_on(graph: Graph) -> set[Value]:
 
 def _mark(node: Node) -> object:
     """Which call of a marked cell the operator is in, True where it is marked itself; None outside. A result of several
-    belongs to the operator that makes them, wherever it is taken: gradients take some that no forward operator reads."""
+    is of the operator that makes them, wherever it is taken: gradients take some that no forward operator reads."""
     while isinstance(node.op, TupleGetItem):
         source = node.inputs[0]
         if not isinstance(source, Node) or source.phase != "forward":
