@@ -72,7 +72,10 @@ def test_each_holds_less(known: tuple[StagedNetwork, dict[str, CostedUnits]]) ->
 
     assert memory("both") < min(memory("slices"), memory("again"))
     assert max(memory("slices"), memory("again")) < memory("all")
-    assert np.all(costs["again"].costs.kept <= costs["all"].costs.kept / 2)
+    again = costs["again"].costs
+    entering = 1024 // PARTS // 2 * 128 * 4  # bytes; norms have several results, and none of them is kept
+    assert np.all(again.kept + again.entry <= entering)
+    assert np.all(costs["all"].costs.kept > 4 * entering)
 
 
 def test_a_limit_chooses_what_fits_and_its_plan_is_compiled(
