@@ -138,3 +138,17 @@ def test_what_never_fits_says_the_smallest_of_all(tmp_path: Path) -> None:
     captured = find_call(str(file), CompileOptions(RANKS)).captured
     assert config_of(captured, RANKS).ranks == RANKS
     assert "parameters in slices, cells computed again" in str(refused.value)
+
+
+def test_operators_that_are_taken_out_of_micro_batches_keep_their_names(tmp_path: Path) -> None:
+    """A transposed weight is the same in all micro-batches, so that it is transposed once, ahead of them."""
+    file, plans = tmp_path / "net.py", tmp_path / "plans"
+    text = script().replace("[4 * WIDTH, WIDTH]", "[WIDTH, 4 * WIDTH]")
+    text = text.replace("self.last(inside, self.down)", "self.last(inside, ops.transpose(self.down, (1, 0)))")
+    file.write_text(text, encoding="utf-8")
+    rows = searched(str(file), tmp_path, stages=(2,), top=9, out=plans)
+    assert {"search", "equal stages, GPipe"} <= {row["name"] for row in rows}
+    for row in rows:
+        assert step_of(str(file), plans / str(row["file"])) == pytest.approx(row["step"]), row["name"]
+    operators = read_plan(plans / str(rows[0]["file"])).operators
+    assert [name.rpartition("/")[2] for name in operators if "Transpose" in name] == ["Transpose-op0"] * 6
