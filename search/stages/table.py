@@ -92,6 +92,8 @@ class StageSearch:
         self.network, self.machine, self.memory, self.own, self.top = network, machine, memory, own, top
         self._costs: dict[_Numbers, CostedUnits] = {}
         self._over: list[StageRow] = []
+        """Rows that take more memory than there is, until another is chosen in their place."""
+        self._least_over: StageRow | None = None
         self._kept: dict[int, Borders | None] = {}
         """The borders that the script has for its own number of stages."""
         self.found = StagePlans(network)
@@ -287,6 +289,7 @@ class StageSearch:
             self.found.refused.append(f"{row.name}: {made.message}")
         elif self.memory and made[0].memory > self.memory:
             self._over.append(made[0])
+            self._least_over = min(filter(None, (self._least_over, made[0])), key=lambda row: row.memory)
             text = f"it needs {made[0].memory} bytes of memory on a rank, and there are {self.memory}"
             self.found.refused.append(f"{row.name} ({made[0].schedule}, {made[0].stages} stages): {text}")
         else:
@@ -306,6 +309,11 @@ class StageSearch:
         self.found.plans = rows
 
     def _too_large(self, problems: list[Problem]) -> str:
+        """Why nothing was found: by what was compiled, where some was foreseen to fit."""
+        row = self._least_over
+        if row is not None:
+            way = f"{row.schedule} in {row.stages} stages with {row.micro_batches} micro-batches"
+            return f"no plan fits {self.memory} bytes: the smallest that was compiled takes {row.memory}, {way}"
         smallest = min(
             (BorderSearch(p.costs, p.way, 0, p.kept).smallest() for p in problems), key=lambda each: each[0]
         )  # fmt: skip
