@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from mspc.ir.graph import Graph, Node, element_types
-from mspc.ir.types import TensorType
+from mspc.ir.types import TensorType, Type
 from mspc.ops.control.structural import taken_elements
 from mspc.ops.op import Op
 
 
-def elements(node: Node) -> int:
-    """Elements of the largest tensor that a node reads, makes, or spares."""
-    tensors = [type for value in (node, *node.inputs) for type in element_types(value.type)]
-    spared = 0
+def elements(node: Node, known: dict[int, int] | None = None) -> int:
+    """Elements of the largest tensor that a node reads, makes, or spares. known: of types, by their ids, while all of
+    them are there; it is added to."""
+    known = {} if known is None else known
+    largest = spared = 0
+    for value in (node, *node.inputs):
+        size = known.get(id(value.type))
+        if size is None:
+            size = known[id(value.type)] = _largest(value.type)
+        largest = max(largest, size)
     if isinstance(node.op, Op) and all(isinstance(value.type, TensorType) for value in node.inputs):
         spared = node.op.elements_between([value.tensor_type for value in node.inputs])
-    return max([spared, *(type.size for type in tensors)])
+    return max(spared, largest)
+
+
+def _largest(type: Type) -> int:
+    return max((tensor.size for tensor in element_types(type)), default=0)
 
 
 def step_elements(program: Graph) -> int:
@@ -28,4 +38,5 @@ def step_elements(program: Graph) -> int:
 
 
 def _of_nodes(graph: Graph) -> int:
-    return sum(elements(node) for node in graph.nodes if taken_elements(node.op) is None)
+    known: dict[int, int] = {}  # many calls of one graph have the same types
+    return sum(elements(node, known) for node in graph.nodes if taken_elements(node.op) is None)

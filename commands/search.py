@@ -13,6 +13,7 @@ from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.report.doubts import doubts_text
 from mspc.commands.report.fitting import Table
+from mspc.commands.report.memory_notes import memory_notes
 from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
@@ -38,8 +39,6 @@ LONGEST = 1_000_000
 """Seconds that a search may be given."""
 CONFIGURED_MARK = "*"
 """Behind plans that keep the script's strategies."""
-NAMED = 3
-"""Cells that a note lists."""
 
 
 @dataclass(frozen=True)
@@ -273,12 +272,5 @@ def _notes(plan: PlanResult) -> list[str]:
         )
     if plan.mean_nbytes < plan.nbytes - 0.5:
         found.append(f"sends {plan.nbytes:.0f} bytes from rank {plan.rank}, {plan.mean_nbytes:.0f} in the mean of all")
-    if plan.recompute:
-        more = len(plan.recompute) - NAMED
-        listed = ", ".join(plan.recompute[:NAMED]) + f" and {more} more" * (more > 0)
-        found.append(f"computes {len(plan.recompute)} cells again: {listed}")
-    if plan.cut_further:
-        again = f", {plan.gathered_again} of them gathered again for gradients" * bool(plan.gathered_again)
-        count = f"{plan.cut_further} parameter{'s' * (plan.cut_further != 1)}"
-        found.append(f"stores {count} in smaller slices than operators read{again}")
+    found += memory_notes(plan.recompute, plan.cut_further, plan.gathered_again)
     return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mspc.analysis.cost.machine import Machine
 from mspc.commands.report.fitting import Table
+from mspc.commands.report.memory_notes import memory_notes
 from mspc.commands.report.table import print_line, print_table
 from mspc.commands.report.text import size_text, time_text
 from mspc.ir.diagnostics import MspcError
@@ -15,7 +16,7 @@ from mspc.search.stages.table import SEARCH, StagePlans
 
 AUTO = "auto"
 HEADINGS = (
-    "ranks", "plan", "stages", "schedule", "micro-batches", "step", "idle", "bytes sent", "memory",
+    "ranks", "plan", "stages", "schedule", "micro-batches", "step", "idle", "bytes sent", "memory", "held less by",
     "units of each chunk",
 )  # fmt: skip
 FEW = 8
@@ -47,14 +48,14 @@ def print_stage_plans(found: Sequence[StagePlans], machine: Machine, top: int) -
         return
     rows = [_row(row) for plans in found for row in plans.plans[:top]]
     numbers = (0, 2, 4, 5, 6, 7, 8)
-    print_table(Table(f"plans in stages, the fastest first, on {machine.name}", HEADINGS, rows, numbers, (9,)))
+    print_table(Table(f"plans in stages, the fastest first, on {machine.name}", HEADINGS, rows, numbers, (10,)))
     for plans in found:
         mesh = next((row.mesh for row in plans.plans[:top] if row.mesh), "")
         if mesh:
             print_line(f"note: layouts are those that the search finds on a mesh of {mesh} in every stage")
         for row in plans.plans[:top]:
-            if row.note:
-                print_line(f"note: {row.name} on {row.ranks} ranks {row.note}")
+            for told in filter(None, (row.note, *memory_notes(row.recompute, row.cut_further))):
+                print_line(f"note: {row.name} on {row.ranks} ranks {told}")
         own = next((row for row in plans.plans if row.name == SEARCH), None)
         if own is not None and own.foreseen:
             print_line(f"note: {SEARCH} on {own.ranks} ranks {_proof(plans)}")
@@ -71,8 +72,14 @@ def _proof(plans: StagePlans) -> str:
 def _row(row: StageRow) -> tuple[str, ...]:
     return (
         str(row.ranks), row.name, str(row.stages), row.schedule, str(row.micro_batches), time_text(row.step),
-        f"{row.idle:.1%}" if row.stages > 1 else "-", f"{row.nbytes:.0f}", size_text(row.memory), _cells(row.cells),
+        f"{row.idle:.1%}" if row.stages > 1 else "-", f"{row.nbytes:.0f}", size_text(row.memory), _held(row),
+        _cells(row.cells),
     )  # fmt: skip
+
+
+def _held(row: StageRow) -> str:
+    ways = ["slices"] * (row.cut_further > 0) + ["cells again"] * bool(row.recompute)
+    return ", ".join(ways) or "-"
 
 
 def _cells(cells: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from html import escape
 from math import floor, log10
 
-from mspc.output.schedule_words import heading, span_text, stage_text, tail_text, time_text, wait_text
+from mspc.output.schedule_words import heading, span_text, stage_text, tail_text, tail_wait_text, time_text, wait_text
 from mspc.passes.pipelining.schedules.action import (
     BACKWARD,
     FORWARD,
@@ -143,7 +143,7 @@ class _Picture:
         """What follows the last action, which ends at `begin`."""
         x, end = self._x(tail.start), self._x(tail.end)
         if (tail.start - begin) * self.scale >= THINNEST:
-            yield self._wait(y, begin, tail.start, f"waits {time_text(tail.start - begin)} for other stages to end")
+            yield self._wait(y, begin, tail.start, tail_wait_text(tail, begin))
         shape = f'x="{x + 0.5:g}" y="{y}" width="{max(THINNEST, end - x - 1):g}" height="{ROW}"'
         yield f'<rect class="tail" {shape} rx="2"><title>{escape(tail_text(tail))}</title></rect>'
 

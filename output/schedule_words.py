@@ -52,6 +52,11 @@ def tail_text(tail: Tail) -> str:
     return f"updates, and what else is of no micro-batch: {time_text(tail.start)} to {time_text(tail.end)}"
 
 
+def tail_wait_text(tail: Tail, begin: float) -> str:
+    """What a stage waits for before that, from a time on."""
+    return f"waits {time_text(tail.start - begin)} for other stages to end"
+
+
 def wait_text(span: Span, begin: float) -> str:
     """What a stage waits for before an entry, from a time on."""
     text = f"waits {time_text(span.start - begin)}"

@@ -204,10 +204,13 @@ def _note_effects(graph: Graph) -> None:
     from mspc.ops.control.regions import Effects, RegionOp, with_effects  # late: few graphs have regions
 
     known: dict[Graph, Effects] = {}
+    without: set[tuple[int, tuple[Graph, ...]]] = set()  # operators, by their ids, that have nothing to say
     for each in reversed(graph.graphs()):  # those inside come first, and change no more
         for node in each.nodes:
-            if isinstance(node.op, RegionOp):
+            if node.regions and isinstance(node.op, RegionOp) and (id(node.op), node.regions) not in without:
                 told = with_effects(node.op, node.inputs, node.regions, known)
+                if told is node.op and not told.mutates:
+                    without.add((id(told), node.regions))
                 node.op = told  # type: ignore[assignment]  # see RegionOp
 
 

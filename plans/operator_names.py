@@ -98,7 +98,8 @@ class StrategyNames:
     def name_made(self, graph: Graph) -> None:
         """Name the forward operators that passes have put in the place of others: they go on counting."""
         layers = list(layer_nodes(graph)) if self._with_layers else []
-        self.places |= {node: node.place for node in _named_inside(graph) if self._with_layers and node.place}
+        knowing = (*_named_inside(graph), *graph.nodes) if self._with_layers else ()  # some were taken out of loops
+        self.places |= {node: node.place for node in knowing if node.place}
         kinds = kinds_of(dict.fromkeys(self.places.values()))  # a copy has the name of what it is of
         self.places |= dict(made_places([*layers, *graph.nodes], self.places, kinds))
 
@@ -119,7 +120,7 @@ class StrategyNames:
                 self.results[place] = made
         self.recomputed = planned_cells(graph)
         self._note_parameters(graph)
-        for node in _named_inside(graph):
+        for node in (*_named_inside(graph), *graph.nodes):
             node.place = ""
 
     def _note_parameters(self, graph: Graph) -> None:

@@ -192,7 +192,7 @@ class _Placed:
     def add(self, block: MemoryBlock) -> None:
         """Place a block in the tightest gap, else behind all that are alive with it."""
         begins, ends = self._alive_with(block)
-        size = self._aligned(block.nbytes)
+        size = _aligned(block.nbytes, self.alignment)
         if not len(begins):
             block.offset = 0
         else:
@@ -204,9 +204,9 @@ class _Placed:
             else:
                 best, gap = int(tops[-1]), 1 << 62
             if len(free):
-                fitting = np.where(free >= size, free, 1 << 62)
-                place = int(np.argmin(fitting))
-                if fitting[place] < gap:
+                free[free < size] = 1 << 62
+                place = int(free.argmin())
+                if free[place] < gap:
                     best = int(tops[place])
             block.offset = best
         self._insert(block)
@@ -248,11 +248,13 @@ class _Placed:
     def _insert(self, block: MemoryBlock) -> None:
         if self.count == self.columns.shape[1]:
             self.columns = np.concatenate([self.columns, np.zeros_like(self.columns)], axis=1)
+        columns, count = self.columns, self.count
         end = block.offset + (block.reserved or block.nbytes)
-        place = int(np.searchsorted(self.columns[0, : self.count], block.offset, "right"))
-        self.columns[:, place + 1 : self.count + 1] = self.columns[:, place : self.count].copy()
-        row = (block.offset, self._aligned(end), block.start, block.free, block.free_on_side, block.on_side)
-        self.columns[:, place] = row
+        place = int(columns[0, :count].searchsorted(block.offset, "right"))
+        if place < count:
+            columns[:, place + 1 : count + 1] = columns[:, place:count]
+        top = _aligned(end, self.alignment)
+        columns[:, place] = (block.offset, top, block.start, block.free, block.free_on_side, block.on_side)
         self.count += 1
         self.size = max(self.size, end)
 

@@ -14,8 +14,15 @@ from random import Random
 
 import numpy as np
 
-from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from mspc.passes.pipelining.timeline import timeline
+from mspc.passes.pipelining.schedules.action import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    RELEASES,
+    WEIGHT_GRADIENT,
+    parts_of,
+)  # fmt: skip
+from mspc.passes.pipelining.timeline import Timeline, timeline
 from mspc.search.stages.choice import all_ways, choose
 from mspc.search.stages.problem import Borders, UnitCosts, Way
 
@@ -35,6 +42,8 @@ def drawn(random: Random) -> tuple[UnitCosts, list[int], list[int], float]:
         forward, inputs + weights * 0.9, inputs, weights, rest=numbers(0, 3), kept=numbers(1, 9), held=numbers(1, 9),
         work=numbers(0, 2), message=numbers(0, 0.5)[: count - 1], forward_apart=forward * 1.05,
         kept_apart=numbers(1, 9), work_apart=numbers(0, 2), sent=forward,
+        held_apart=numbers(1, 9), sent_apart=forward, entry=numbers(0, 2), there=forward, back=forward,
+        totals=numbers(0, 1),
     )  # fmt: skip
     memory = random.choice([0.0, 0.0, float(costs.held.sum() / 2 + costs.kept.sum() * random.uniform(1, 3))])
     stages = [number for number in (1, 2, 3, 4) if number <= count]
@@ -52,16 +61,30 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
     }  # fmt: skip
     durations = {(c, kind): float(each[own].sum()) for c, own in enumerate(chunks) for kind, each in kinds.items()}
     times = timeline(schedule, durations, max((float(costs.message[b - 1]) for b in borders), default=0.0))
-    kept, work = (costs.kept_apart, costs.work_apart) if way.is_apart else (costs.kept, costs.work)
+    kept, work, held_by = costs.kept_of(way), costs.work_of(way), costs.held_of(way)
     found = 0.0
     for stage in range(schedule.stages):
         own = [chunks[chunk] for chunk in schedule.chunks_of(stage)]
-        held = sum(costs.held[each].sum() for each in own) + max(work[each].max() for each in own)
-        held += times.kept_bytes(stage, [float(kept[each].sum()) for each in chunks])
+        held = sum(held_by[each].sum() for each in own) + max(work[each].max() for each in own)
+        held += most_at_once(times, stage, [float(kept[each].sum() + costs.entry[each.start]) for each in chunks],
+                             [float(costs.totals[each].sum()) for each in chunks])  # fmt: skip
         if memory and held > memory:
             return np.inf
         found = max(found, times.spans[stage][-1].end + sum(costs.rest[each].sum() for each in own))
     return found
+
+
+def most_at_once(times: Timeline, stage: int, kept: list[float], totals: list[float]) -> float:
+    """Bytes of micro-batches, and of sums of gradients that are not there yet (less than none): those of a chunk are
+    once its first gradient has ended."""
+    missing = {chunk: totals[chunk] for chunk in times.schedule.chunks_of(stage)}
+    found = []
+    for span, nbytes in zip(times.spans[stage], times.kept_behind(stage, kept), strict=True):
+        found.append(nbytes - sum(missing.values()))
+        for part in parts_of(span.entry):
+            if part.kind in RELEASES:
+                missing.pop(part.chunk, None)
+    return max(found)
 
 
 def difference(seed: int) -> str:

@@ -1,11 +1,12 @@
 """A LLaMA-like language model, data parallel by tensor parallel, called once as a training step under Adam.
 
     mspc compile benchmarks/networks/llama.py -- [lazy] [LAYERS WIDTH HEADS HIDDEN VOCABULARY DATA TENSOR BATCH
-    SEQUENCE]
+    SEQUENCE STAGES MICRO_BATCHES]
 
 With `lazy` the layers are one graph, which a loop runs. Sizes that are not given are small enough to run; then
-it trains three steps. Two known networks:
-7B: 32 4096 32 11008 32000 8 8 8 2048; 70B: 80 8192 64 28672 32000 128 8 128 2048.
+it trains three steps. With several stages of DATA x TENSOR ranks BATCH is of a micro-batch. Known networks:
+7B: 32 4096 32 11008 32000 8 8 8 2048; 70B: 80 8192 64 28672 32000 128 8 128 2048;
+405B in 16 stages: 126 16384 128 53248 128256 64 8 64 2048 16 32.
 """
 
 import sys
@@ -15,16 +16,17 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import Normal, initializer
 
-SMALL = (2, 32, 4, 48, 64, 2, 2, 2, 16)
+SMALL = (2, 32, 4, 48, 64, 2, 2, 2, 16, 1, 1)
 LAZY = "lazy" in sys.argv[1:2]
 GIVEN = tuple(int(size) for size in sys.argv[1 + LAZY :])
-LAYERS, WIDTH, HEADS, HIDDEN, VOCABULARY, DATA, TENSOR, BATCH, SEQUENCE = GIVEN + SMALL[len(GIVEN) :]
+LAYERS, WIDTH, HEADS, HIDDEN, VOCABULARY, DATA, TENSOR, BATCH, SEQUENCE, STAGES, PARTS = GIVEN + SMALL[len(GIVEN) :]
 ROWS = BATCH * SEQUENCE
 MASK = Tensor(np.triu(np.full((SEQUENCE, SEQUENCE), -1e9, np.float32), 1))
 
 ms.set_seed(1)
 ms.set_context(mode=ms.GRAPH_MODE)
-ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=DATA * TENSOR, full_batch=True)
+ranks = {"device_num": DATA * TENSOR * STAGES} | ({"pipeline_stages": STAGES} if STAGES > 1 else {})
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, **ranks)
 
 
 def one_graph(constructor):
@@ -130,7 +132,11 @@ class Llama(nn.Cell):
 
 
 network = Llama()
-step = nn.TrainOneStepCell(network, nn.Adam(network.trainable_params(), 1e-4))
-text = np.arange(ROWS + 1, dtype=np.int32) % VOCABULARY
+for number, layer in enumerate(network.layers if STAGES > 1 else ()):
+    layer.pipeline_stage = number * STAGES // LAYERS
+step = nn.TrainOneStepCell(
+    nn.PipelineCell(network, PARTS) if STAGES > 1 else network, nn.Adam(network.trainable_params(), 1e-4)
+)
+text = np.arange(PARTS * ROWS + 1, dtype=np.int32) % VOCABULARY
 for _ in range(3):
     print("loss", step(Tensor(text[:-1]), Tensor(text[1:])))

@@ -11,6 +11,7 @@ from mspc.commands.view.schedule import rounded
 from mspc.commands.view.tables import Tables
 from mspc.ir.graph import STAGE, STAGES, WORK, Graph, Node
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.passes.pipelining.timeline import Tail
 from mspc.runtime.memory_plan import plan_memory
 
 
@@ -22,8 +23,9 @@ def stage_facts(
     `of` is the stage of every program. Where there is a program of every stage, and they work on micro-batches,
     `heading` sums the schedule up, `total` are the seconds of a step, and `rows` are of every stage: the number of its
     `program`, -1 where the page has none of it; which part of a step it is `idle`; how many micro-batches it `keeps`;
-    the `sizes` of what its ranks hold; and `spans`, its work in order. A span is [begin, end, blocks, what it has
-    waited for (-1: it has not)], a block [kind, chunk, micro-batch, node].
+    the `sizes` of what its ranks hold; `spans`, its work in order; and `tail`, its updates and what else is of no
+    micro-batch, as [begin, end, what it has waited for, what it is], null where it has none. A span is [begin, end,
+    blocks, what it has waited for (-1: it has not)], a block [kind, chunk, micro-batch, node].
 
     Args:
         programs: those that the page has. stages: the first program of every stage.
@@ -40,8 +42,8 @@ def _schedule(
     programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: Tables
 ) -> dict[str, Any]:  # fmt: skip
     """The timeline."""
-    from mspc.output.schedule_words import heading, wait_text
-    from mspc.output.stage_times import stage_times  # late: few programs have stages
+    from mspc.output.schedule_words import heading, wait_text  # late: few programs have stages
+    from mspc.output.stage_times import stage_times
     from mspc.passes.pipelining.chosen_schedule import has_weights_apart, kinds_of
     from mspc.passes.pipelining.schedules.action import parts_of
 
@@ -62,8 +64,19 @@ def _schedule(
             begin = span.end
         idle = rounded(timeline.idle_share(stage))
         row = {"program": numbers.get(id(graph), -1), "idle": idle, "keeps": timeline.kept(stage)}
+        row["tail"] = _tail(timeline.tails.get(stage), begin, tables)
         rows.append(row | {"sizes": sizes_of(plan_memory(graph)), "spans": spans})
     return {"heading": heading(timeline), "total": rounded(timeline.makespan), "rows": rows}
+
+
+def _tail(tail: Tail | None, begin: float, tables: Tables) -> list[Any] | None:
+    """What follows the last action of a stage, which ends at `begin`."""
+    from mspc.output.schedule_words import tail_text, tail_wait_text  # late, as above
+
+    if tail is None:
+        return None
+    waited = tables.string(tail_wait_text(tail, begin)) if tail.start > begin else -1
+    return [rounded(tail.start), rounded(tail.end), waited, tables.string(tail_text(tail))]
 
 
 def _calls(graph: Graph) -> dict[tuple[str, int, int], int]:

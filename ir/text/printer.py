@@ -5,7 +5,7 @@ Deterministic: numbers follow the run order, attributes their declaration; no ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -22,11 +22,11 @@ from mspc.ir.text.values import (
     type_text,
     value_text,
 )
-from mspc.ir.types import StackType, TensorType, Type
+from mspc.ir.types import StackType, TensorType
 
 _INDENT = "      "
 
-OperatorTexts = dict[int, tuple[OpLike, list[str]]]
+OperatorTexts = dict[int, tuple[OpLike, str]]
 """The texts of the attributes of operators by the ids of these, which stand with them, so that they stay."""
 
 
@@ -113,11 +113,7 @@ def _module_lines(
             name = common.get(parameter) or _parameter_name(parameter, numbers_in[main][parameter])
             lines.append(f"{name}: {_parameter_text(parameter, name.partition('_')[2])}")
     writers: list[_GraphWriter] = []
-    elsewhere = {
-        node: f"@{name_text(graph.name)}:%{number}"
-        for graph in module.graphs if len(module.graphs) > 1
-        for number, node in enumerate(graph.nodes)
-    }  # fmt: skip
+    elsewhere = _names_elsewhere(module.graphs) if len(module.graphs) > 1 else {}
     for graph in module.graphs:
         lines.append("")
         if graph is not main and graph.attrs:
@@ -141,6 +137,15 @@ def _module_lines(
         lines.append("}")
     lines.append("")
     return lines, writers
+
+
+def _names_elsewhere(graphs: Sequence[Graph]) -> dict[Node, str]:
+    """How nodes that others are gradients of are named in other graphs than their own."""
+    named = {node.forward for graph in graphs for node in graph.nodes}
+    return {
+        node: f"@{name_text(graph.name)}:%{number}"
+        for graph in graphs for number, node in enumerate(graph.nodes) if node in named
+    }  # fmt: skip
 
 
 def _parameter_name(parameter: Value, number: int) -> str:
@@ -190,31 +195,30 @@ class _GraphWriter:
     def write(self, is_open: Callable[[Node], bool] | None = None) -> None:
         append = self.lines.append
         operand = self.operand
-        known: dict[int, tuple[str, str]] = {}  # by the id of the type, whose hash takes long
-
-        def texts(type: Type) -> tuple[str, str]:
-            """The type of an operand, and of a result."""
-            found = known.get(id(type))
-            if found is None:
-                found = known[id(type)] = operand_type_text(type), type_text(type)
-            return found
-
+        operands: dict[int, str] = {}  # the types of operands and of results by their ids, as their hashes take long
+        results: dict[int, str] = {}
         for node in self.graph.nodes:
             if is_open is not None and is_open(node):
                 self.left_open[node] = len(self.lines)
                 append("")
             else:
                 append(self.head(node, node))
+            for value in node.inputs:
+                if id(value.type) not in operands:
+                    operands[id(value.type)] = operand_type_text(value.type)
             if self.together and self.shown_as_one(node):
                 types = f"{type_text(node.inputs[0].type)}*{len(node.inputs)}"
             else:
-                types = ", ".join([texts(v.type)[0] for v in node.inputs])
-            append(f"{_INDENT}: ({types}) -> ({texts(node.type)[1]})")
+                types = ", ".join([operands[id(v.type)] for v in node.inputs])
+            made = results.get(id(node.type))
+            if made is None:
+                made = results[id(node.type)] = type_text(node.type)
+            append(f"{_INDENT}: ({types}) -> ({made})")
             trailer = self.trailer(node)
             if trailer:
                 append(trailer)
-        results = ", ".join(operand(v) for v in self.graph.results)
-        append(f"  Return(({results}))" if self.graph.returns_tuple else f"  Return({results})")
+        returned = ", ".join([operand(v) for v in self.graph.results])
+        append(f"  Return(({returned}))" if self.graph.returns_tuple else f"  Return({returned})")
         append(f"{_INDENT}: ({', '.join(type_text(v.type) for v in self.graph.results)})")
 
     def head(self, node: Node, place: Node) -> str:
@@ -223,7 +227,8 @@ class _GraphWriter:
         if self.together and self.shown_as_one(place):
             inputs = self.common[place.inputs[0]]
         else:
-            inputs = ", ".join([self.operand(v) for v in node.inputs])
+            names = self.names
+            inputs = ", ".join([names.get(v) or self.operand(v) for v in node.inputs])
         return f"{head} = {node.op.name}({inputs}){self.groups(node)}"
 
     def shown_as_one(self, node: Node) -> bool:
@@ -236,18 +241,17 @@ class _GraphWriter:
         if node.regions:
             text += f" {{regions: {', '.join(f'@{name_text(region.name)}' for region in node.regions)}}}"
         attributes = self.attributes(node.op)
-        if node.in_strategy is not None:
-            attributes.append(strategy_text("in", node.in_strategy))
-        if node.out_strategy is not None:
-            attributes.append(strategy_text("out", node.out_strategy))
+        if node.in_strategy is not None or node.out_strategy is not None:
+            sides = (("in", node.in_strategy), ("out", node.out_strategy))
+            given = [strategy_text(side, strategy) for side, strategy in sides if strategy is not None]
+            attributes = ", ".join([*([attributes] if attributes else []), *given])
         if attributes:
-            text += f" primitive_attrs: {{{', '.join(attributes)}}}"
-        entries = [] if node.phase == "forward" else [f"phase: {name_text(node.phase)}"]
-        if node.attrs:
+            text = f"{text} primitive_attrs: {{{attributes}}}"
+        if node.attrs or node.phase != "forward":
+            entries = [] if node.phase == "forward" else [f"phase: {name_text(node.phase)}"]
             assert "phase" not in node.attrs, "the phase is a field of the node"
             entries += _attributes_text(node.attrs)
-        if entries:
-            text += f" cnode_attrs: {{{', '.join(entries)}}}"
+            text = f"{text} cnode_attrs: {{{', '.join(entries)}}}"
         if node.forward is not None and (forward := self.names.get(node.forward) or self.elsewhere.get(node.forward)):
             index = f".{node.forward_input}" if node.forward_input >= 0 else ""
             text += f" {{gradient_of: {forward}{index}}}"
@@ -261,12 +265,12 @@ class _GraphWriter:
             text += f" {{layout: {layouts_text(node.layout)}}}"
         return text
 
-    def attributes(self, op: OpLike) -> list[str]:
-        """The attributes of an operator, which many nodes may share."""
+    def attributes(self, op: OpLike) -> str:
+        """The attributes of an operator, which many nodes may share; "" where it has none."""
         found = self.operators.get(id(op))
         if found is None:
-            found = self.operators[id(op)] = op, _attributes_text(op.attributes())
-        return [*found[1]]
+            found = self.operators[id(op)] = op, ", ".join(_attributes_text(op.attributes()))
+        return found[1]
 
     def trailer(self, node: Node) -> str:
         key = (node.scope, id(node.frames))

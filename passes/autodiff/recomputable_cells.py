@@ -124,8 +124,9 @@ def mark_cells(graph: Graph, cells: Collection[str]) -> list[str]:
 
 
 def planned_cells(graph: Graph) -> list[str]:
-    """The cells that were marked by `mark_cells`."""
-    return list(dict.fromkeys(cell for node in graph.nodes if (cell := _planned(node))))
+    """The cells that were marked by `mark_cells`, those of micro-batches, too."""
+    nodes = (node for each in graph.graphs() for node in each.nodes)
+    return list(dict.fromkeys(cell for node in nodes if (cell := _planned(node))))
 
 
 def _planned(node: Node) -> str:

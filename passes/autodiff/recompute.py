@@ -17,6 +17,7 @@ from mspc.analysis.aliasing import Updates
 from mspc.ir.copies import copied_region
 from mspc.ir.graph import STAGE, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import WHOLE, Pass
 
 
@@ -109,7 +110,13 @@ def handed_on(graph: Graph) -> set[Value]:
 
 
 def _mark(node: Node) -> object:
-    """Which call of a marked cell the operator is in, True where it is marked itself; None outside."""
+    """Which call of a marked cell the operator is in, True where it is marked itself; None outside. A result of several
+    is of the operator that makes them, wherever it is taken: gradients take some that no forward operator reads."""
+    while isinstance(node.op, TupleGetItem):
+        source = node.inputs[0]
+        if not isinstance(source, Node) or source.phase != "forward":
+            break
+        node = source
     return (node.attrs.get("recompute") or None) if node.phase == "forward" else None
 
 

@@ -40,10 +40,18 @@ def simplify_borders(program: Graph) -> bool:
     met = Counter(region for regions in groups for region in regions)
     changed = False
     for regions, nodes in groups.items():
-        if all(met[region] == 1 for region in regions) and len({(_plain(node), _tuples(node)) for node in nodes}) == 1:
+        if all(met[region] == 1 for region in regions) and _are_alike(nodes):
             changed |= _Border(regions, nodes, reads, "rank" not in program.attrs).simplify()
     reads.renumber_gradients()
     return changed
+
+
+def _are_alike(nodes: Sequence[Node]) -> bool:
+    """Whether nodes have equal operators, and operands of equal types, as far as that counts at a border."""
+    told: dict[tuple[int, ...], Node] = {}  # by the ids of what calls of one graph share, whose hashes take long
+    for node in nodes:
+        told.setdefault((id(node.op), *[id(value.type) for value in node.inputs]), node)
+    return len({(_plain(node), _tuples(node)) for node in told.values()}) == 1
 
 
 def _plain(node: Node) -> RegionOp:

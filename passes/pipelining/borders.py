@@ -7,6 +7,8 @@ The same holds for all that makes one tensor of one, belongs to no cell with a s
 
 Input:  stage 0 has `%9 = AddN(%5, %7, %8)`, the gradient of what stages read, where %7 and %8 are of stage 1
 Output: stage 1 has `%10 = AddN(%7, %8)`, and stage 0 `%9 = AddN(%5, %10)`.
+
+The same where %8 is of stage 2 and something of stage 1 reads it: it is there anyway, as gradients along residuals are.
 """
 
 from __future__ import annotations
@@ -44,12 +46,16 @@ def cross_borders(body: Graph, stages: dict[Value, int]) -> None:
 
 def _add_up(body: Graph, stages: dict[Value, int]) -> None:
     """Let a stage add up what it has of a gradient before it hands it on."""
+    readers: dict[Value, set[int]] = {}
+    for node in body.nodes:
+        for value in node.inputs if node in stages and not isinstance(node.op, AddN) else ():
+            readers.setdefault(value, set()).add(stages[node])
     nodes: list[Node] = []
     for node in body.nodes:
         if isinstance(node.op, AddN) and node.phase == "backward" and node in stages:
             own = stages[node]
             for stage in sorted({stages[v] for v in node.inputs if stages.get(v, own) > own}, reverse=True):
-                terms = [value for value in node.inputs if stages.get(value) == stage]
+                terms = [value for value in node.inputs if _is_at(value, stage, stages, readers)]
                 if len(terms) == len(node.inputs):
                     node.attrs[STAGE] = stages[node] = stage
                     node.attrs[FROM] = _ADDED
@@ -57,6 +63,12 @@ def _add_up(body: Graph, stages: dict[Value, int]) -> None:
                     nodes.append(_sum_of(node, terms, stage, stages))
         nodes.append(node)
     body.nodes = nodes
+
+
+def _is_at(value: Value, stage: int, stages: dict[Value, int], readers: dict[Value, set[int]]) -> bool:
+    """Whether a stage has a gradient: its own, or one of a later stage that it reads."""
+    own = stages.get(value, -1)
+    return own == stage or (own > stage and stage in readers.get(value, ()))
 
 
 def _sum_of(node: Node, terms: list[Value], stage: int, stages: dict[Value, int]) -> Node:

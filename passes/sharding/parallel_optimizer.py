@@ -7,6 +7,8 @@ gathers it, and its gradient is scattered to the slices; optimizer states follow
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Axes, Layout
 
@@ -24,6 +26,14 @@ def shard_parameters(graph: Graph) -> None:
         return
     threshold = int(graph.attrs.get("parallel_optimizer_threshold", THRESHOLD))
     size = int(graph.attrs.get("optimizer_weight_shard_size", -1))
+    for parameter, layout in sharded_further(graph, threshold, size):
+        parameter.layout = layout if any(layout.dims) else parameter.layout
+
+
+def sharded_further(graph: Graph, threshold: int = THRESHOLD, size: int = -1) -> Iterator[tuple[Parameter, Layout]]:
+    """The parameters that may be sharded once more, with the layouts that they have then, which may be those that they
+    have. threshold: KB below which one stays as it is. size: ranks that share one, -1 for all that would hold the
+    same."""
     ranks = int(graph.attrs.get("ranks", 1))
     updated = {node.inputs[i] for node in graph.nodes if node.phase == "update" for i in node.op.mutates}
     for parameter in graph.parameters:
@@ -33,8 +43,7 @@ def shard_parameters(graph: Graph) -> None:
         if parameter.kind != "parameter" or not parameter.trainable or not isinstance(layout, Layout):
             continue
         if parameter.attrs.get("parallel_optimizer", True) and parameter.type.nbytes >= threshold * 1024:
-            sharded = _shard(parameter, layout, size)
-            parameter.layout = sharded if any(sharded.dims) else parameter.layout
+            yield parameter, _shard(parameter, layout, size)
 
 
 def why_not_sharded(graph: Graph) -> str:

@@ -104,6 +104,7 @@ class PlanFile:
 
         scopes = {name.rpartition("/")[0] for name in known}
         runs = {each: scope for scope in scopes if are_cells(scope) for each in each_of_cells(scope)}
+        of_run = dict(runs)
         own = {name.rpartition("/")[0] for name in self.operators} - scopes
         inlined = any(are_cells(scope) or scope in runs for scope in own)
         runs = runs if inlined else {}
@@ -122,7 +123,10 @@ class PlanFile:
 
         strategies = None if self.strategies is None else named(self.strategies)
         loops = {name: value for name, value in self.loops.items() if name in known or not inlined}
-        again = tuple(name for key in self.recompute for name in ([key] if key in scopes else each_of_cells(key)))
+        again = tuple(dict.fromkeys(
+            of_run.get(name, name) for key in self.recompute
+            for name in ([key] if key in scopes else each_of_cells(key))
+        ))  # fmt: skip
         return replace(
             self, operators=named(self.operators), results=named(self.results), strategies=strategies,
             loops={} if runs else loops, recompute=again,

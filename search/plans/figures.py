@@ -98,8 +98,8 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         memory=memory,
         collectives=sum(times.count for node, times in nodes_with_times(graph) if sent_bytes(node) > 0),
         recompute=tuple(compiled.strategies.recomputed),
-        cut_further=_count(compiled.strategies.parameters),
-        gathered_again=_count(compiled.strategies.gathered),
+        cut_further=count_of(compiled.strategies.parameters),
+        gathered_again=count_of(compiled.strategies.gathered),
         foreseen=attrs.get("search_held"),
     )
 
@@ -109,7 +109,7 @@ def _as_often(graph: Graph) -> Iterator[Node]:
     return (node for node, times in nodes_with_times(graph) if not node.regions for _ in range(times.count))
 
 
-def _count(names: Iterable[str]) -> int:
+def count_of(names: Iterable[str]) -> int:
     """How many parameters have these names, of which one may stand for those of equal layers."""
     return sum(1 for name in names for _ in each_of_cells(name))
 

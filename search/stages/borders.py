@@ -10,7 +10,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.search.stages.bounds import Bounds
 from mspc.search.stages.problem import Borders, UnitCosts, Way, equal_parts
-from mspc.search.stages.walk import Walk
+from mspc.search.stages.walk import walk_of
 
 TOGETHER = 512
 """Choices that are walked at once."""
@@ -38,7 +38,7 @@ class BorderSearch:
 
     def __init__(self, costs: UnitCosts, way: Way, memory: float = 0, kept: Borders | None = None) -> None:
         self.costs, self.way, self.memory, self.kept = costs, way, memory, kept
-        self.walk = Walk(way)
+        self.walk = walk_of(way.order)
         self.bounds = Bounds(costs, self.walk, memory)
         entries = sum(map(len, self.walk.schedule.entries))
         self.most = max(TOGETHER, EFFORT // max(1, entries))

@@ -72,7 +72,8 @@ class Bounds:
             np.maximum(found, least, out=found)
         legal = (end > first) & (first >= chunk) & (count - end >= parts - 1 - chunk)
         if self.memory:
-            held, kept = _between(_ahead(self.costs.held)), _between(_ahead(self.costs.kept_of(self.way)))
+            held = _between(_ahead(self.costs.held_of(self.way) - self.costs.totals))
+            kept = _between(_ahead(self.costs.kept_of(self.way)))
             legal &= held + walk.kept_of_chunk(chunk) * kept + largest_of(self.costs.work_of(self.way)) <= self.memory
         return np.where(legal, found * SAFE, np.inf)
 

@@ -58,6 +58,15 @@ def choose(problems: Sequence[Problem], memory: float = 0) -> Choice:
     return Choice(best, float(proven), dict(sorted(each.items())))
 
 
+def joined(one: Choice, other: Choice) -> Choice:
+    """What is chosen among the ways of both."""
+    bests = [each.best for each in (one, other) if each.best is not None]
+    both = [found for each in (one, other) for found in each.each.items()]
+    each = {count: min((f for c, f in both if c == count), key=lambda found: found.seconds) for count, _ in both}
+    proven = min(one.proven, other.proven)
+    return Choice(min(bests, key=lambda found: found.seconds, default=None), proven, dict(sorted(each.items())))
+
+
 def all_ways(costs: UnitCosts, stages: Sequence[int], micro_batches: Sequence[int]) -> list[Problem]:
     """All ways for these numbers, where costs are the same for all of them."""
     return [Problem(costs, way) for s in stages for m in micro_batches for way in ways_of(s, m, costs.count)]

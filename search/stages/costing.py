@@ -3,11 +3,15 @@
 Of equal units in a row the first and the last are looked at by themselves, as operators of no unit may belong to them,
 and the second for all between. Where they are one graph, that takes longer for each than inlined ones: what a turn of
 the loop costs counts then, where schedules let layers be one graph.
+
+What ranks may do to hold less is compiled in the same way, with the same layouts: parameters that are stored in slices,
+and cells that are computed again. Of these only units count that keep less by it, half of what they kept at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from itertools import groupby
 
 import numpy as np
@@ -15,30 +19,49 @@ import numpy as np
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
-from mspc.ir.graph import WORK, Graph, Node
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import WORK, Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.collective.stage_messages import ReceiveFromStage
-from mspc.ops.control.structural import taken_elements
+from mspc.ir.layout import Layout
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.structural import MakeTuple, taken_elements
 from mspc.ops.control.times import nodes_with_times
 from mspc.output.stage_times import predicted_times
-from mspc.passes.pipelining.schedules import zero_bubble_h1
-from mspc.passes.pipelining.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from mspc.passes.pipelining.schedules import one_forward_one_backward, zero_bubble_h1
+from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from mspc.passes.pipelining.stage_program import MICRO_BATCH
+from mspc.passes.sharding.parallel_optimizer import sharded_further
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan, together
 from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.figures import workspace
 from mspc.search.stages.common_plan import common_plan
 from mspc.search.stages.network import StagedNetwork
-from mspc.search.stages.problem import UnitCosts, Way
+from mspc.search.stages.problem import UnitCosts
 from mspc.search.stages.units import Unit
-from mspc.search.stages.walk import Walk
+
+LESS = 1 / 2
+"""The share of what a unit keeps that it may keep at most where its cells are computed again."""
+
+
+@dataclass(frozen=True)
+class CostedUnits:
+    """The costs of a network's units on the ranks of one stage, and the layouts that they are of, equal in equal units.
+    slices: parameters that ranks hold alike, with how they could be stored in slices over these. cut_further: those
+    that are."""
+
+    costs: UnitCosts
+    layouts: PlanFile
+    slices: Mapping[str, Layout] = field(default_factory=dict[str, Layout])
+    cut_further: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Group:
     """Equal units in a row. first, count: of them. parts: the stages that they are compiled as, each with how many it
-    has: the first, the second, those between, the last; fewer where there are fewer units."""
+    has: the first, the second, those between, in two parts where they are enough, the last; fewer where there are
+    fewer units."""
 
     first: int
     count: int
@@ -70,6 +93,19 @@ class _Costs:
     work: float
     message: float
     sent: float
+    there: float
+    back: float
+    totals: float
+
+    @property
+    def always(self) -> float:
+        """Bytes beside what micro-batches keep."""
+        return self.held + self.work
+
+
+_NOTHING = _Costs(*[0.0] * 12)
+OF_UNITS = ("forward", "inputs", "weights", "kept", "held", "work", "sent")
+"""Costs that are others where equal units are one graph."""
 
 
 def parts_of_units(units: Sequence[Unit]) -> list[int]:
@@ -79,11 +115,66 @@ def parts_of_units(units: Sequence[Unit]) -> list[int]:
 
 def unit_costs(
     network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, memory: bool = False, tensor: int = 0
-) -> tuple[UnitCosts, PlanFile]:
-    """The costs of a network's units on the ranks of one of so many stages, and the layouts that they are of, equal in
-    equal units. memory: buffers count. tensor: as of `Way`. Raises MspcError."""
+) -> CostedUnits:
+    """The costs of a network's units on the ranks of one of so many stages. memory: buffers count. tensor: as of `Way`.
+    Raises MspcError."""
     units = network.units
-    groups = _groups(units)
+    groups = _groups(units, network.is_folded)
+    plan = _plan_of_parts(groups, units, micro_batches)
+    compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, tensor=tensor)
+    found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory))
+    like = [group.model for group in groups for _ in _each(group)]
+    layouts = common_plan(compiled.strategies.plan(compiled.config.ranks), units, like)
+    slices = {p.name: layout for p, layout in sharded_further(compiled.graph) if layout != p.layout}
+    return CostedUnits(found, layouts, slices)
+
+
+def costs_of_slices(
+    network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
+) -> CostedUnits:  # fmt: skip
+    """The same where parameters are stored in slices. Raises MspcError."""
+    units = network.units
+    groups = _groups(units, network.is_folded)
+    like = [group.model for group in groups for _ in _each(group)]
+    stored = replace(known.layouts, parameters={**known.layouts.parameters, **known.slices})
+    layouts = common_plan(stored, units, like)
+    plan = _plan_of_parts(groups, units, micro_batches)
+    compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, layouts)
+    found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory))
+    return CostedUnits(found, layouts, cut_further=tuple(known.slices))
+
+
+def costs_of_cells_again(
+    network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
+) -> CostedUnits:  # fmt: skip
+    """The same where the cells of units are computed again for gradients, as far as they keep less then. Raises
+    MspcError where none do."""
+    units = network.units
+    groups = _groups(units, network.is_folded)
+    if network.is_folded:
+        raise MspcError("layers that are one graph decide themselves what they compute again")
+    plan = _plan_of_parts(groups, units, micro_batches)
+    every = tuple(name for unit in units for name in unit.cells)
+    compiled = network.compiled(stages, plan, layouts=replace(known.layouts, recompute=every))
+    again = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory))
+    costs = known.costs
+    less = again.kept <= LESS * costs.kept
+    if not less.any():
+        raise MspcError("no unit keeps less where its cells are computed again")
+    mixed = replace(
+        costs,
+        **{
+            name: np.where(less, getattr(again, name), getattr(costs, name))
+            for name in ("forward", "backward", "kept", "held", "work", "sent")
+        },
+    )
+    cells = tuple(name for unit, is_less in zip(units, less, strict=True) if is_less for name in unit.cells)
+    layouts = replace(known.layouts, recompute=tuple(together(dict.fromkeys(cells, 0))))
+    return CostedUnits(mixed, layouts, cut_further=known.cut_further)
+
+
+def _plan_of_parts(groups: Sequence[_Group], units: Sequence[Unit], micro_batches: int) -> StagePlan:
+    """Every kind of units as a stage of its own."""
     count = sum(len(group.parts) for group in groups)
     cells: dict[str, int] = {}
     for group in groups:
@@ -91,56 +182,60 @@ def unit_costs(
         for part, own in group.parts:
             cells |= {name: part for unit in units[at : at + own] for name in unit.cells}
             at += own
-    plan = StagePlan(max(2, count), "1f1b", micro_batches, 1, together(cells), tries=True)
-    compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, tensor=tensor)
-    walk = Walk(Way(max(2, count), zero_bubble_h1.NAME, _turns(compiled)))
-    found: dict[int, _Costs] = {}
-    for group in groups:
-        for part, own in group.parts:
-            if own == 1 or network.is_folded:
-                found[part] = _costs(compiled, part, walk.kept(part), machine, network, memory)
-    like = [group.model for group in groups for _ in _each(group)]
-    layouts = common_plan(compiled.strategies.plan(compiled.config.ranks), units, like)
-    return _of_units(groups, found, len(units)), layouts
+    return StagePlan(max(2, count), one_forward_one_backward.NAME, micro_batches, 1, together(cells), tries=True)
 
 
-def _groups(units: Sequence[Unit]) -> list[_Group]:
+def _of_parts(
+    compiled: Compiled, groups: Sequence[_Group], machine: Machine, network: StagedNetwork, memory: bool
+) -> dict[int, _Costs]:
+    """The costs of the stages of `_plan_of_parts`."""
+    return {
+        part: _costs(compiled, part, machine, network, memory)
+        for group in groups for part, own in group.parts
+        if own == 1 or network.is_folded or (memory and (part, own) == group.parts[2])
+    }  # fmt: skip
+
+
+def _groups(units: Sequence[Unit], folded: bool = False) -> list[_Group]:
     found: list[_Group] = []
     first = part = 0
     for _, alike in groupby(units, lambda unit: unit.kind):
         count = len([*alike])
-        sizes = (1,) * count if count <= 3 else (1, 1, count - 3, 1)
+        sizes = (1,) * count if count <= 3 else (1, 1, *_between(count - 3, folded), 1)
         found.append(_Group(first, count, tuple((part + i, size) for i, size in enumerate(sizes))))
         first, part = first + count, part + len(sizes)
     return found
 
 
-def _turns(compiled: Compiled) -> int:
-    from mspc.passes.pipelining.micro_batches import micro_batch_loop
-
-    loop = micro_batch_loop(compiled.graph)
-    assert loop is not None
-    return loop.op.turns  # type: ignore[attr-defined]  # a Scan
+def _between(count: int, folded: bool) -> tuple[int, ...]:
+    """Into how many units each those between are cut: of two numbers each unit's share of memory follows."""
+    some = max(2, count // 3) if folded else 2
+    return (some, count - some) if count - some > (some if folded else 0) else (count,)
 
 
 def _costs(
-    compiled: Compiled, part: int, kept_at_once: int, machine: Machine, network: StagedNetwork, memory: bool
+    compiled: Compiled, part: int, machine: Machine, network: StagedNetwork, memory: bool
 ) -> _Costs:
     """The costs of what is compiled as one stage."""
     graph = compiled.rank_graph(part * compiled.config.ranks)
     times = predicted_times(graph, machine)
     forward, inputs, of_weights = (times.mean(part, kind) for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT))
+    inputs += times.mean(part, BACKWARD)  # where both are in one
     own = [node for node in graph.nodes if WORK in node.attrs and node.attrs[MICRO_BATCH] == 0]
     kept = float(sum(value.type.nbytes for value in _kept(own)))
-    weights = [p for p in graph.parameters if p.kind == "parameter"]
-    stored = sum(p.type.nbytes for p in weights)
-    held = float(stored + sum(p.type.nbytes for p in weights if p.trainable))
+    stored, totals = _held(graph)
+    held = stored + totals
     work = 0.0
     if memory:
-        work = max(0.0, memory_of(graph, network, compiled) - held - kept * kept_at_once)
+        work = max(0.0, memory_of(graph, network, compiled) - held - kept * _most_kept(graph))
     onward = [time for (chunk, reader, _), time in times.messages.items() if reader > chunk]
+    there, back = (
+        sum(sent_bytes(n) for n in graph.nodes if isinstance(n.op, SendToStage) and (n.op.stage > part) == is_later)
+        for is_later in (True, False)
+    )
     return _Costs(
-        forward, inputs, of_weights, times.behind, kept, held, work, max(onward, default=0.0), bytes_of(graph)
+        forward, inputs, of_weights, times.behind, kept, held, work, max(onward, default=0.0),
+        bytes_of(graph) - there - back, there, back, totals,
     )  # fmt: skip
 
 
@@ -152,6 +247,39 @@ def bytes_of(graph: Graph) -> float:
 def memory_of(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
     """Bytes of a rank at its peak, with what its device takes beside the memory plan."""
     return peak_of(graph) + workspace(graph, network.captured, compiled.config.device)
+
+
+def _held(graph: Graph) -> tuple[float, float]:
+    """Bytes that a rank has from the first micro-batch to the last (of parameters and their states, and of what all
+    micro-batches read that was made of them, as gathered and converted ones; of sums of gradients)."""
+    stored = [p for p in graph.parameters if p.kind == "parameter"]
+    work = [node for node in graph.nodes if WORK in node.attrs]
+    calls = [[node for node in work if node.attrs[MICRO_BATCH] == number] for number in (0, 1)]
+    of_parameters: set[Value] = set(stored)
+    for node in graph.nodes:
+        read = [value for value in node.inputs if not isinstance(value, Constant)]
+        if read and WORK not in node.attrs and of_parameters.issuperset(read):
+            of_parameters.add(node)
+    given = {part for node in calls[0] for value in node.inputs for part in _parts_of(value)}
+    made = [v for v in given if isinstance(v, Node) and v in of_parameters and not _shows(v)]
+    sums = [v for node in calls[1] for v in node.inputs if isinstance(v, Node) and _goes_on(v, node)]
+    if not calls[1]:
+        sums = [p for p in stored if p.trainable]
+    return float(sum(v.type.nbytes for v in (*stored, *made))), float(sum(v.type.nbytes for v in sums))
+
+
+def _parts_of(value: Value) -> Sequence[Value]:
+    return value.inputs if isinstance(value, Node) and isinstance(value.op, MakeTuple) else [value]
+
+
+def _shows(node: Node) -> bool:
+    return node.op.is_view or isinstance(node.op, MakeStack)
+
+
+def _goes_on(value: Node, call: Node) -> bool:
+    """Whether a call is given what another call of its graph has made."""
+    source = value.inputs[0] if taken_elements(value.op) is not None else None
+    return isinstance(source, Node) and source.regions == call.regions
 
 
 def _kept(work: Sequence[Node]) -> set[Node]:
@@ -168,27 +296,76 @@ def _kept(work: Sequence[Node]) -> set[Node]:
     return found
 
 
-def _of_units(groups: Sequence[_Group], found: dict[int, _Costs], count: int) -> UnitCosts:
+def _most_kept(graph: Graph) -> int:
+    """Of how many micro-batches a stage keeps something at once at most."""
+    last: dict[int, int] = {}
+    forward: dict[Value, int] = {}
+    of: dict[Value, int] = {}
+    begins: dict[int, int] = {}
+    for place, node in enumerate(graph.nodes):
+        if node.attrs.get(WORK) == FORWARD:
+            forward[node] = begins[place] = node.attrs[MICRO_BATCH]
+        elif taken_elements(node.op) is not None and node.inputs[0] in forward:
+            of[node] = forward[node.inputs[0]]
+        elif WORK in node.attrs:
+            last.update({of[value]: place for value in node.inputs if value in of})
+    ends = {place: number for number, place in last.items()}
+    now = most = 0
+    for place in sorted({*begins, *last.values()}):
+        now += place in begins
+        most = max(most, now)
+        now -= place in ends
+    return most
+
+
+def _of_units(network: StagedNetwork, groups: Sequence[_Group], found: dict[int, _Costs]) -> UnitCosts:
+    count, folded = len(network.units), network.is_folded
+
     def numbers(name: str) -> np.ndarray:
         return np.array([getattr(found[group.part_of(u)], name) for group in groups for u in _each(group)])
 
-    forward, inputs, weights = numbers("forward"), numbers("inputs"), numbers("weights")
-    joint, backward = forward.copy(), inputs + weights
-    kept, work = numbers("kept"), numbers("work")
+    apart = {name: numbers(name) for name in OF_UNITS}
+    joint = {name: each.copy() for name, each in apart.items()} if folded else apart
+    entry = np.zeros(count)
     for group in groups:
-        between = next((part for part in group.parts if part[1] > 1), None)
-        if between is None or between[0] not in found:
-            continue
-        loop, alone = found[between[0]], found[group.parts[1][0]]
-        units = slice(group.first, group.first + group.count)
-        joint[units] += loop.forward / between[1] - alone.forward
-        kept[units] += loop.kept / between[1] - alone.kept
-        work[units] = np.maximum(work[units] - alone.work, 0) + loop.work
-        backward[units] += (loop.inputs + loop.weights) / between[1] - alone.inputs - alone.weights
+        several = [(found[part], size) for part, size in group.parts[2:-1] if part in found]
+        if several:
+            alone, units = found[group.parts[1][0]], slice(group.first, group.first + group.count)
+            each, least = _of_loops(several) if folded else _of_pair(alone, several[0][0])
+            for name, value in each.items():
+                joint[name][units] += value - getattr(alone, name)
+            joint["work"][units] = np.maximum(joint["work"][units] - alone.work, 0) + least
+            first, size = several[0] if folded else (alone, 1)
+            entry[units] = max(0.0, first.kept - size * each["kept"])
+    entry[0] = 0.0  # nothing is sent to it
     return UnitCosts(
-        joint, backward, inputs, weights, numbers("rest"), kept, numbers("held"), work,
-        numbers("message")[: count - 1], forward, numbers("kept"), numbers("work"), numbers("sent"),
+        joint["forward"], joint["inputs"] + joint["weights"], apart["inputs"], apart["weights"], numbers("rest"),
+        joint["kept"], joint["held"], joint["work"], numbers("message")[: count - 1],
+        apart["forward"], apart["kept"], apart["work"], joint["sent"], apart["held"], apart["sent"], entry,
+        numbers("there"), numbers("back"), numbers("totals"),
     )  # fmt: skip
+
+
+def _of_loops(several: Sequence[tuple[_Costs, int]]) -> tuple[dict[str, float], float]:
+    """(costs of each of the units that one graph is of, bytes of buffers of all together), by loops over them."""
+    more, many = several[-1]
+    less, few = several[0] if len(several) > 1 else (_NOTHING, 0)
+    each = {name: (getattr(more, name) - getattr(less, name)) / (many - few) for name in OF_UNITS if name != "work"}
+    return _with_memory(each, [pair for pair in ((less, few), (more, many)) if pair[1]])
+
+
+def _of_pair(alone: _Costs, pair: _Costs) -> tuple[dict[str, float], float]:
+    """The same of memory, of units one by one."""
+    return _with_memory({"held": alone.held, "kept": pair.kept - alone.kept}, [(alone, 1), (pair, 2)])
+
+
+def _with_memory(each: dict[str, float], known: Sequence[tuple[_Costs, int]]) -> tuple[dict[str, float], float]:
+    """What each unit holds, which is what grows with their number where that is more than what was added up, and the
+    buffers of all."""
+    if len(known) > 1:
+        (less, few), (more, many) = known
+        each["held"] = max(each["held"], (more.always - less.always) / (many - few))
+    return each, max(0.0, *(costs.always - count * each["held"] for costs, count in known))
 
 
 def _each(group: _Group) -> range:

@@ -47,9 +47,12 @@ def kept_borders(network: StagedNetwork, stages: int) -> Borders | None:
     return tuple(edges)
 
 
-def kept_ways(stages: int, micro_batches: int, borders: Borders, tensor: int = 0) -> list[Way]:
+def kept_ways(
+    stages: int, micro_batches: int, borders: Borders, tensor: int = 0, slices: bool = False, again: bool = False
+) -> list[Way]:  # fmt: skip
     """The ways to run chunks as the script has them: in rounds where it has several of each stage."""
     chunks = len(borders) + 1
     if chunks == stages:
-        return [Way(stages, name, micro_batches, 1, tensor) for name in ONE_CHUNK]
-    return [Way(stages, IN_ROUNDS, micro_batches, chunks // stages, tensor)]
+        found = [Way(stages, name, micro_batches, 1, tensor, slices, again) for name in ONE_CHUNK]
+        return [way for way in found if not (again and way.is_apart)]
+    return [Way(stages, IN_ROUNDS, micro_batches, chunks // stages, tensor, slices, again)]

@@ -80,18 +80,19 @@ class StagedNetwork:
     @cached_property
     def units(self) -> list[Unit]:
         """What stages are made of, in order."""
-        return units_of(self.body)
+        return units_of(self.loop)
 
     @cached_property
     def is_folded(self) -> bool:
         """Whether equal layers are one graph."""
         return any(runs_layers(node) for node in self.body.nodes)
 
-    def operators(self, one_by_one: bool) -> int:
-        """Forward operators of a micro-batch in a program. one_by_one: equal layers are no one graph."""
+    def operators(self, one_by_one: bool, parts: int = 1) -> int:
+        """Forward operators of a micro-batch in a program. one_by_one: equal layers are no one graph. parts: of which
+        each has a graph of its layers."""
         nodes = [node for node in self.body.nodes if node.phase == "forward"]
         folded = [(node, len(node.regions[-1].nodes)) for node in nodes if runs_layers(node)]
-        turns = sum((node.op.turns if one_by_one else 1) * count for node, count in folded)  # type: ignore[attr-defined]
+        turns = sum((node.op.turns if one_by_one else min(node.op.turns, parts)) * count for node, count in folded)  # type: ignore[attr-defined]
         return len(nodes) + turns
 
     def compiled(

@@ -35,8 +35,13 @@ class UnitCosts:
     forward, backward: seconds for one micro-batch. inputs, weights: of the two gradients where they are apart, and
     forward_apart of the forward operators then, since equal layers are no one graph there. rest: seconds of a step that
     belong to no micro-batch, as the optimizer's. kept, kept_apart: bytes that one micro-batch keeps for gradients.
-    held: bytes of parameters, their states and gradients. work, work_apart: bytes of buffers beside that, at most.
-    message: seconds from each unit to the next one, with one entry less than the others. sent: bytes in a step.
+    held, held_apart: bytes of parameters, their states and gradients, and what else is there from micro-batch to
+    micro-batch; totals: those of them that sums of gradients are, which begin with the first micro-batch's. work,
+    work_apart: bytes of buffers beside that, at most. entry: bytes that a micro-batch keeps of what
+    comes to a chunk that begins with the unit.
+    message: seconds from each unit to the next one, with one entry less than the others. sent, sent_apart: bytes in a
+    step, beside messages between stages; there: what a stage that ends with the unit sends on in a step, back: what one
+    that begins with it sends back.
     """
 
     forward: Numbers
@@ -52,6 +57,12 @@ class UnitCosts:
     kept_apart: Numbers
     work_apart: Numbers
     sent: Numbers
+    held_apart: Numbers
+    sent_apart: Numbers
+    entry: Numbers
+    there: Numbers
+    back: Numbers
+    totals: Numbers
 
     def forward_of(self, way: Way) -> Numbers:
         """The seconds of forward operators by a schedule."""
@@ -65,6 +76,14 @@ class UnitCosts:
         """The bytes of buffers by a schedule."""
         return self.work_apart if way.is_apart else self.work
 
+    def held_of(self, way: Way) -> Numbers:
+        """The bytes that are held all the time by a schedule."""
+        return self.held_apart if way.is_apart else self.held
+
+    def sent_of(self, way: Way) -> Numbers:
+        """The bytes that are sent in a step by a schedule."""
+        return self.sent_apart if way.is_apart else self.sent
+
     def backward_of(self, way: Way) -> Numbers:
         """The seconds of both gradients in one go by a schedule: one that has them apart elsewhere runs both graphs."""
         return self.inputs + self.weights if way.is_apart else self.backward
@@ -77,18 +96,26 @@ class UnitCosts:
 @dataclass(frozen=True)
 class Way:
     """A way to run stages. schedule: its name. chunks: of each stage. tensor: ranks that share a product in pairs of
-    products, 0 for layouts that the search finds."""
+    products, 0 for layouts that the search finds. slices: parameters and their states are stored in slices over ranks
+    that would hold the same. again: cells are computed again for gradients."""
 
     stages: int
     schedule: str
     micro_batches: int
     chunks: int = 1
     tensor: int = 0
+    slices: bool = False
+    again: bool = False
 
     @property
     def made(self) -> Schedule:
         """The order of work. Raises MspcError where there is none for these numbers."""
         return SCHEDULES[self.schedule](self.stages, self.micro_batches, self.chunks)
+
+    @property
+    def order(self) -> Way:
+        """What counts for the order of work."""
+        return Way(self.stages, self.schedule, self.micro_batches, self.chunks)
 
     @property
     def parts(self) -> int:
@@ -111,9 +138,18 @@ class Way:
         several = f", {self.chunks} chunks" if self.chunks > 1 and self.schedule not in THERE_AND_BACK else ""
         return self.schedule + several
 
+    @property
+    def held_less_by(self) -> str:
+        """What ranks do to hold less, as messages go on with it; "" for nothing."""
+        ways = ["parameters in slices"] * self.slices + ["cells computed again"] * self.again
+        return "".join(f", {way}" for way in ways)
 
-def ways_of(stages: int, micro_batches: int, units: int, tensor: int = 0) -> list[Way]:
-    """The ways for these numbers: every stage has work, and there are no fewer micro-batches than stages."""
+
+def ways_of(
+    stages: int, micro_batches: int, units: int, tensor: int = 0, slices: bool = False, again: bool = False
+) -> list[Way]:  # fmt: skip
+    """The ways for these numbers: every stage has work, and there are no fewer micro-batches than stages. Where cells
+    are computed again, gradients of weights are not apart: what they read would be kept until then."""
     if micro_batches < stages or stages > units:
         return []
     found = [Way(stages, name, micro_batches) for name in ONE_CHUNK]
@@ -121,7 +157,8 @@ def ways_of(stages: int, micro_batches: int, units: int, tensor: int = 0) -> lis
     found += [Way(stages, IN_ROUNDS, micro_batches, chunks) for chunks in rounds if stages * chunks <= units]
     if 2 * stages <= units:
         found += [Way(stages, name, micro_batches, 2) for name in TWO_CHUNKS]
-    return [replace(way, tensor=tensor) for way in found]
+    found = [replace(way, tensor=tensor, slices=slices, again=again) for way in found]
+    return [way for way in found if not (again and way.is_apart)]
 
 
 Borders = tuple[int, ...]

@@ -14,10 +14,11 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan
-from mspc.search.stages.costing import bytes_of, memory_of, parts_of_units
+from mspc.search.plans.figures import count_of
+from mspc.search.stages.costing import CostedUnits, bytes_of, memory_of, parts_of_units
 from mspc.search.stages.network import StagedNetwork, plan_of
-from mspc.search.stages.problem import Borders, UnitCosts, Way
-from mspc.search.stages.walk import Walk
+from mspc.search.stages.problem import Borders, Way
+from mspc.search.stages.walk import Walk, walk_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,9 @@ class StageRow:
     stage has ended its updates. idle: the share of it in which stages wait, in
     the mean. nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the
     choice has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them.
-    note: what there is to say of it. mesh: of the ranks of one stage, that layouts were searched for; "" for any."""
+    note: what there is to say of it. mesh: of the ranks of one stage, that layouts were searched for; "" for any.
+    cut_further: parameters that are stored in smaller slices than operators read. recompute: cells that are computed
+    again for gradients, equal ones in a row as one."""
 
     name: str
     ranks: int
@@ -42,6 +45,8 @@ class StageRow:
     compiled: int = 0
     note: str = ""
     mesh: str = ""
+    cut_further: int = 0
+    recompute: tuple[str, ...] = ()
 
     @property
     def content(self) -> dict[str, Any]:
@@ -55,7 +60,7 @@ def measured(
     """A row, compiled, and its plan's file. layouts: of operators. Raises MspcError where it does not compile."""
     plan = plan_of(network.units, way, borders)
     compiled = network.compiled(way.stages, plan, layouts=layouts)
-    walk = Walk(way)
+    walk = walk_of(way.order)
     parts = parts_of_units(network.units)
     edges = (0, *borders, len(network.units))
     chunks = [tuple(parts[first:end]) for first, end in pairwise(edges)]
@@ -72,7 +77,8 @@ def measured(
         sum(map(times.idle_share, range(way.stages))) / way.stages,
         max(map(bytes_of, graphs.values())),
         max(memory_of(graph, network, compiled) for graph in graphs.values()),
-        compiled=len(graphs), mesh=_mesh(network, way),
+        compiled=len(graphs), mesh=_mesh(network, way), cut_further=count_of(compiled.strategies.parameters),
+        recompute=tuple(compiled.strategies.recomputed),
     )  # fmt: skip
     return row, _file(compiled, plan)
 
@@ -96,17 +102,18 @@ def _file(compiled: Compiled, plan: StagePlan) -> PlanFile:
     return replace(compiled.strategies.plan(compiled.config.ranks), stages=replace(plan, tries=False))
 
 
-def foreseen(name: str, network: StagedNetwork, costs: UnitCosts, way: Way, borders: Borders) -> StageRow:
+def foreseen(name: str, network: StagedNetwork, known: CostedUnits, way: Way, borders: Borders) -> StageRow:
     """A row of what is not compiled, by the costs of its units."""
-    walk, row = Walk(way), np.array([borders], dtype=int).reshape(1, -1)
+    costs = known.costs
+    walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
     seconds = float(walk.seconds(costs, row)[0])
     return StageRow(
         name, network.config.ranks, way.stages, way.name, way.micro_batches,
         tuple(b - a for a, b in pairwise((0, *borders, costs.count))), seconds, float(walk.idle(costs, row)[0]),
         float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
-        "is foreseen by its units, of which each kind was compiled as a stage: with layers one by one it has "
-        f"{network.operators(way.is_apart)} operators",
-        _mesh(network, way),
+        "is foreseen by its units, of which each kind was compiled as a stage: its program has "
+        f"{network.operators(way.is_apart, way.parts)} forward operators",
+        _mesh(network, way), count_of(known.cut_further), known.layouts.recompute,
     )  # fmt: skip
 
 

@@ -18,17 +18,17 @@ from mspc.search.plans.alternatives import MEGATRON
 from mspc.search.plans.forked_calls import calls_beside
 from mspc.search.plans.megatron import tensor_sizes
 from mspc.search.stages.borders import BorderSearch, Found
-from mspc.search.stages.choice import Choice, Problem, choose
-from mspc.search.stages.costing import unit_costs
+from mspc.search.stages.choice import Choice, Problem, choose, joined
+from mspc.search.stages.costing import CostedUnits, costs_of_cells_again, costs_of_slices, unit_costs
 from mspc.search.stages.kept import kept_borders, kept_ways
 from mspc.search.stages.network import StagedNetwork, plan_of
-from mspc.search.stages.problem import IN_ROUNDS, Borders, UnitCosts, Way, equal_parts, ways_of
+from mspc.search.stages.problem import IN_ROUNDS, Borders, Way, equal_parts, ways_of
 from mspc.search.stages.rows import StageRow, foreseen, measured, planned
 
 SEARCH = "search"
 TRIES = 3
 """How often what was chosen is chosen anew where it takes more memory than was foreseen."""
-LARGE = 2000
+LARGE = 1500
 """Forward operators of a program above which a row is foreseen in place of compiled."""
 FEW = 2
 """Rows beside what was chosen that are compiled for a network of which not all are: those with fewest chunks."""
@@ -65,10 +65,12 @@ class _Numbers(NamedTuple):
     stages: int
     micro_batches: int
     tensor: int
+    slices: bool = False
+    again: bool = False
 
     @classmethod
     def of(cls, way: Way) -> _Numbers:
-        return cls(way.stages, way.micro_batches, way.tensor)
+        return cls(way.stages, way.micro_batches, way.tensor, way.slices, way.again)
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,10 @@ class StageSearch:
         self, network: StagedNetwork, machine: Machine, memory: int = 0, own: int = 0, top: int = 5
     ) -> None:  # fmt: skip
         self.network, self.machine, self.memory, self.own, self.top = network, machine, memory, own, top
-        self._costs: dict[_Numbers, tuple[UnitCosts, PlanFile]] = {}
+        self._costs: dict[_Numbers, CostedUnits] = {}
         self._over: list[StageRow] = []
+        """Rows that take more memory than there is, until another is chosen in their place."""
+        self._least_over: StageRow | None = None
         self._kept: dict[int, Borders | None] = {}
         """The borders that the script has for its own number of stages."""
         self.found = StagePlans(network)
@@ -102,7 +106,7 @@ class StageSearch:
     def plans(self, stages: list[int], counts: list[int], tell: Tell) -> StagePlans:
         """All rows, for numbers of stages above 1, and of micro-batches. Raises MspcError where nothing is found."""
         problems = self._problems(stages, counts, tell)
-        choice = choose(problems, self.memory)
+        choice = self._choose(problems, tell)
         rows = [*self._rows(choice)]
         if rows:
             tell(f"{rows[0].found.way.name} in {rows[0].found.way.stages} stages, and {len(rows) - 1} ways beside it")
@@ -151,19 +155,55 @@ class StageSearch:
                 continue
             self._costs[numbers] = made
             if not (numbers.tensor and self.network.config.search_terms.mesh):  # it is of what is searched
-                found += self._ways(numbers, made[0])
+                found += self._ways(numbers)
         if not found and errors:
             raise errors[0]
         return found
 
-    def _ways(self, numbers: _Numbers, costs: UnitCosts) -> list[Problem]:
-        if numbers.stages == self.own and not self.network.free and self.own not in self._kept:
-            self._kept[self.own] = kept_borders(self.network, self.own)
-        kept = self._kept.get(numbers.stages)
-        if kept is None:
-            ways = ways_of(numbers.stages, numbers.micro_batches, costs.count, numbers.tensor)
+    def _choose(self, problems: list[Problem], tell: Tell) -> Choice:
+        """The quickest way, also of those in which ranks hold less, which are added. Where what is quickest of all
+        fits, slices of parameters spare its updates time at most; else all counts that may be quicker than what
+        fits."""
+        quickest = choose(problems)
+        if quickest.best is None:
+            return quickest
+        own = _Numbers.of(quickest.best.way)
+        search = BorderSearch(self._costs[own].costs, quickest.best.way, self.memory, quickest.best.borders)
+        fits = search.seconds(quickest.best.borders) < np.inf
+        choice = quickest if fits else choose(problems, self.memory)
+        if fits:
+            wanted = [own]
         else:
-            ways = kept_ways(numbers.stages, numbers.micro_batches, kept, numbers.tensor)
+            known = np.inf if choice.best is None else choice.best.seconds
+            asked = dict.fromkeys(_Numbers.of(each.way) for each in problems)
+            wanted = [each for each in asked if quickest.each[each.stages].seconds < known]
+            tell("smaller slices of parameters, and cells again")
+        slices = [each._replace(slices=True) for each in wanted if self._costs[each].slices]
+        found = self._varied([*slices, *(each._replace(again=True) for each in wanted if not fits)])
+        found += self._varied([n._replace(again=True) for n in slices if n in self._costs and not fits])
+        problems += found
+        return joined(choice, choose(found, self.memory))
+
+    def _varied(self, several: list[_Numbers]) -> list[Problem]:
+        """The ways of numbers that others differ from by one thing."""
+        found: list[Problem] = []
+        calls = [partial(self._costs_of, each) for each in several]
+        for numbers, made in zip(several, calls_beside(calls), strict=True):
+            if not isinstance(made, MspcError):
+                self._costs[numbers] = made
+                found += self._ways(numbers)
+        return found
+
+    def _ways(self, numbers: _Numbers) -> list[Problem]:
+        stages, micro_batches, *held = numbers
+        costs = self._costs[numbers].costs
+        if stages == self.own and not self.network.free and self.own not in self._kept:
+            self._kept[self.own] = kept_borders(self.network, self.own)
+        kept = self._kept.get(stages)
+        if kept is None:
+            ways = ways_of(stages, micro_batches, costs.count, *held)
+        else:
+            ways = kept_ways(stages, micro_batches, kept, *held)
         return [Problem(costs, way, kept) for way in ways]
 
     def _tensor(self, stages: int) -> list[int]:
@@ -179,11 +219,14 @@ class StageSearch:
             return f"{MEGATRON}, {numbers.tensor} x {numbers.stages} x {data}"
         return f"{numbers.stages} stages, {numbers.micro_batches} micro-batches"
 
-    def _costs_of(self, numbers: _Numbers) -> tuple[UnitCosts, PlanFile] | MspcError:
+    def _costs_of(self, numbers: _Numbers) -> CostedUnits | MspcError:
+        own = (self.network, numbers.stages, numbers.micro_batches, self.machine)
         try:
-            return unit_costs(
-                self.network, numbers.stages, numbers.micro_batches, self.machine, bool(self.memory), numbers.tensor
-            )
+            if numbers.again:
+                return costs_of_cells_again(*own, self._costs[numbers._replace(again=False)], bool(self.memory))
+            if numbers.slices:
+                return costs_of_slices(*own, self._costs[numbers._replace(slices=False)], bool(self.memory))
+            return unit_costs(*own, bool(self.memory), numbers.tensor)
         except MspcError as error:
             return error
 
@@ -205,21 +248,34 @@ class StageSearch:
         for name, way in usual:
             if kept is not None and way.parts != len(kept) + 1:
                 continue
-            if _Numbers.of(way) in self._costs:
-                costs, borders = self._costs[_Numbers.of(way)][0], kept or equal_parts(units, way.parts)
-                name = name.replace("equal stages", "the script's stages") if kept else name
-                others.append(_Row(name, Found(way, borders, BorderSearch(costs, way).seconds(borders), 0.0)))
-        if self.network.operators(best.is_apart) <= LARGE:
+            name = name.replace("equal stages", "the script's stages") if kept else name
+            found = self._of_borders(way, kept or equal_parts(units, way.parts))
+            if found is not None:
+                others.append(_Row(name, found))
+        if self.network.operators(best.is_apart, best.parts) <= LARGE:
             yield from sorted(others, key=lambda row: row.found.seconds)[: self.top - 1]
         else:
             yield from sorted(others, key=lambda row: (row.found.way.chunks, row.found.seconds))[:FEW]
 
+    def _of_borders(self, way: Way, borders: Borders) -> Found | None:
+        """A usual way, in which ranks hold less only where it does not fit else; None where it was not looked at."""
+        ways = [way] if not (way.slices or way.again) else [replace(way, slices=False, again=False), way]
+        known = [each for each in ways if _Numbers.of(each) in self._costs]
+        searches = [BorderSearch(self._costs[_Numbers.of(each)].costs, each, self.memory) for each in known]
+        fitting = [search for search in searches if search.seconds(borders) < np.inf]
+        if not searches:
+            return None
+        chosen = (fitting or searches[-1:])[0]
+        chosen.memory = 0
+        return Found(chosen.way, borders, chosen.seconds(borders), 0.0)
+
     def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
         """A row, compiled, and its file; why it does not compile. One that is large is foreseen."""
         way, borders = row.found.way, row.found.borders
-        costs, layouts = self._costs[_Numbers.of(way)]
-        if self.network.operators(way.is_apart) > LARGE:
-            made = foreseen(row.name, self.network, costs, way, borders)
+        known = self._costs[_Numbers.of(way)]
+        layouts = known.layouts
+        if self.network.operators(way.is_apart, way.parts) > LARGE:
+            made = foreseen(row.name, self.network, known, way, borders)
             return made, replace(layouts, stages=plan_of(self.network.units, way, borders))
         try:
             made, file = measured(row.name, self.network, way, borders, self.machine, layouts)
@@ -233,6 +289,7 @@ class StageSearch:
             self.found.refused.append(f"{row.name}: {made.message}")
         elif self.memory and made[0].memory > self.memory:
             self._over.append(made[0])
+            self._least_over = min(filter(None, (self._least_over, made[0])), key=lambda row: row.memory)
             text = f"it needs {made[0].memory} bytes of memory on a rank, and there are {self.memory}"
             self.found.refused.append(f"{row.name} ({made[0].schedule}, {made[0].stages} stages): {text}")
         else:
@@ -252,13 +309,18 @@ class StageSearch:
         self.found.plans = rows
 
     def _too_large(self, problems: list[Problem]) -> str:
+        """Why nothing was found: by what was compiled, where some was foreseen to fit."""
+        row = self._least_over
+        if row is not None:
+            way = f"{row.schedule} in {row.stages} stages with {row.micro_batches} micro-batches"
+            return f"no plan fits {self.memory} bytes: the smallest that was compiled takes {row.memory}, {way}"
         smallest = min(
             (BorderSearch(p.costs, p.way, 0, p.kept).smallest() for p in problems), key=lambda each: each[0]
         )  # fmt: skip
         nbytes, way = smallest
         return (
             f"no plan fits {self.memory} bytes: the smallest that is foreseen takes {nbytes:.0f}, {way.name} in "
-            f"{way.stages} stages with {way.micro_batches} micro-batches"
+            f"{way.stages} stages with {way.micro_batches} micro-batches{way.held_less_by}"
         )
 
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
 
 from mspc.ir.cell_names import CELLS, each_of_cells
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.loops import runs_layers
+from mspc.ops.control.loops import body_of, runs_layers
 from mspc.ops.control.structural import TupleGetItem
 
 FEW = 4
@@ -26,7 +26,8 @@ CONTAINERS = ("CellList", "SequentialCell")
 
 @dataclass(frozen=True)
 class Unit:
-    """Cells that stay on one stage, by their scopes. kind: equal for units whose operators are equal."""
+    """Cells that stay on one stage, by their scopes. kind: equal for units whose operators are equal, and of whose
+    parameters the same are trained."""
 
     cells: tuple[str, ...]
     kind: str
@@ -41,8 +42,11 @@ class _Part:
     end: int
 
 
-def units_of(body: Graph) -> list[Unit]:
-    """The units of the body of a loop over micro-batches, read but not compiled yet."""
+def units_of(loop: Node) -> list[Unit]:
+    """The units of a loop over micro-batches, read but not compiled yet."""
+    body = body_of(loop)
+    given = zip(body.parameters, loop.inputs, strict=True)
+    frozen = {inside for inside, p in given if isinstance(p, Parameter) and p.kind == "parameter" and not p.trainable}
     nodes = [node for node in body.nodes if node.phase == "forward"]
     places = [scope_of_node(node) for node in nodes]
     parts = _joined_by_name([*_parts(places, 0, len(nodes), _root(places))])
@@ -50,7 +54,7 @@ def units_of(body: Graph) -> list[Unit]:
     units: list[Unit] = []
     for part in parts:
         own = nodes[part.first : part.end]
-        kind = repr([(node.op, [str(value.type) for value in node.inputs]) for node in own])
+        kind = repr([(node.op, [(str(v.type), v in frozen) for v in node.inputs]) for node in own])
         cells = [tuple(each_of_cells(scope)) for scope in part.scopes]
         if len(part.scopes) == 1 and len(cells[0]) > 1:
             units += [Unit((cell,), kind) for cell in cells[0]]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import pairwise
+
 import numpy as np
 
 from mspc.passes.pipelining.schedules.action import (
@@ -15,6 +18,12 @@ from mspc.passes.pipelining.schedules.action import (
 from mspc.passes.pipelining.schedules.dependence import Made, makes, reads
 from mspc.passes.pipelining.timeline import equal_durations, timeline
 from mspc.search.stages.problem import Numbers, UnitCosts, Way
+
+
+@lru_cache(maxsize=256)
+def walk_of(way: Way) -> Walk:
+    """The walk of a way, which is the same whatever ranks share and hold."""
+    return Walk(way)
 
 
 class Walk:
@@ -41,24 +50,30 @@ class Walk:
         self._kept = [self._alive(stage) for stage in range(self.schedule.stages)]
 
     def _alive(self, stage: int) -> np.ndarray:
-        """[entry, chunk]: micro-batches of each chunk that a stage keeps during its entries."""
-        now = np.zeros(self.schedule.chunks)
-        found: list[np.ndarray] = []
+        """[entry, 2 chunks]: micro-batches of each chunk of a stage that it keeps during its entries, and of which
+        chunks there are sums of gradients by then."""
+        own = {chunk: place for place, chunk in enumerate(self.schedule.chunks_of(stage))}
+        now = [0] * 2 * len(own)
+        found: dict[tuple[int, ...], None] = {}
         for entry in self.schedule.entries[stage]:
             for part in parts_of(entry):
-                now[part.chunk] += part.kind == FORWARD
-            found.append(now.copy())
+                now[own[part.chunk]] += part.kind == FORWARD
+            found[tuple(now)] = None
             for part in parts_of(entry):
-                now[part.chunk] -= part.kind in RELEASES
-        return np.unique(np.array(found), axis=0)
+                if part.kind in RELEASES:
+                    now[own[part.chunk]] -= 1
+                    now[len(own) + own[part.chunk]] = 1
+        return np.array(list(found), float)
 
     def kept(self, stage: int) -> int:
         """Micro-batches of chunks that a stage keeps at most at once."""
-        return int(self._kept[stage].sum(axis=1).max(initial=0))
+        alive = self._kept[stage]
+        return int(alive[:, : alive.shape[1] // 2].sum(axis=1).max(initial=0))
 
     def kept_of_chunk(self, chunk: int) -> int:
         """Micro-batches of one chunk that its stage keeps at most at once."""
-        return int(self._kept[self.schedule.placement[chunk]][:, chunk].max(initial=0))
+        stage = self.schedule.placement[chunk]
+        return int(self._kept[stage][:, self.schedule.chunks_of(stage).index(chunk)].max(initial=0))
 
     def seconds(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """The time of a step by each row of `borders`, of shape (rows, parts - 1)."""
@@ -84,17 +99,24 @@ class Walk:
     def memory(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that the fullest stage takes at most, by each row of `borders`."""
         sums = _Sums(costs, borders)
-        kept = sums.of(costs.kept_of(self.way))
+        kept = sums.of(costs.kept_of(self.way)) + costs.entry[sums.edges[:-1]]
         work = sums.most(costs.work_of(self.way))
-        full = self._of_stages(sums.of(costs.held))
+        totals = sums.of(costs.totals)
+        full = self._of_stages(sums.of(costs.held_of(self.way)) - totals)
         for stage, alive in enumerate(self._kept):
             own = self.schedule.chunks_of(stage)
-            full[stage] += (alive @ kept).max(axis=0) + work[own].max(axis=0)
+            full[stage] += (alive @ np.concatenate([kept[own], totals[own]])).max(axis=0) + work[own].max(axis=0)
         return full.max(axis=0)
 
     def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that a rank of the busiest stage sends, by each row of `borders`."""
-        return self._of_stages(_Sums(costs, borders).of(costs.sent)).max(axis=0)
+        sums, placement = _Sums(costs, borders), self.schedule.placement
+        found = sums.of(costs.sent_of(self.way))
+        for border, (stage, following) in enumerate(pairwise(placement)):
+            if stage != following:
+                found[border] += costs.there[sums.edges[border + 1] - 1]
+                found[border + 1] += costs.back[sums.edges[border + 1]]
+        return self._of_stages(found).max(axis=0)
 
     def idle(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """The share of a step in which stages wait, in the mean, by each row of `borders`."""

@@ -39,7 +39,7 @@ def incompleteness(schedule: Schedule, lines: Lines | None = None) -> list[Probl
                 if action in seen:
                     found.append(_doubled(f"{told(action)} is there twice", (stage, line), seen[action], action))
                 seen.setdefault(action, (stage, line))
-    found += _missing(schedule, seen)
+    found += _missing(schedule, seen, lines)
     return found
 
 
@@ -68,22 +68,24 @@ def _doubled(message: str, place: Place, other: Place, action: Action) -> Proble
     return Problem(DOUBLED, f"stage {stage}: {message}", line, (at(f"{action} on stage {other[0]}", other[1]),))
 
 
-def _missing(schedule: Schedule, seen: dict[Action, Place]) -> Iterator[Problem]:
+def _missing(schedule: Schedule, seen: dict[Action, Place], lines: Lines | None) -> Iterator[Problem]:
+    """What is not there, told at the end of its stage's line."""
     for chunk, stage in enumerate(schedule.placement):
+        end = lines[stage][-1] if lines and lines[stage] else None
         for number in range(schedule.micro_batches):
             forward, backward, for_inputs, for_weights = (
                 Action(kind, chunk, number) for kind in (FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
             )
             apart = [action for action in (for_inputs, for_weights) if action in seen]
             if forward not in seen:
-                yield Problem(MISSING, f"stage {stage}: {told(forward)} is missing")
+                yield Problem(MISSING, f"stage {stage}: {told(forward)} is missing", end)
             if backward in seen:
                 for action in apart:
                     why = f"{told(action)} is there beside the backward, which is both gradients"
                     yield _doubled(why, seen[action], seen[backward], backward)
             elif not apart:
-                yield Problem(MISSING, f"stage {stage}: {told(backward)} is missing, or both gradients apart")
+                yield Problem(MISSING, f"stage {stage}: {told(backward)} is missing, or both gradients apart", end)
             elif len(apart) == 1:
                 other = for_weights if apart == [for_inputs] else for_inputs
                 notes = (at(f"{apart[0]} on stage {seen[apart[0]][0]}", seen[apart[0]][1]),)
-                yield Problem(MISSING, f"stage {stage}: {told(other)} is missing", None, notes)
+                yield Problem(MISSING, f"stage {stage}: {told(other)} is missing", end, notes)

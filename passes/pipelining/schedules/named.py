@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import all_of, did_you_mean
@@ -64,4 +65,9 @@ def named_schedule(
     if chunks is None:
         several = name in THERE_AND_BACK or name == interleaved.NAME or (interleave and name == gpipe.NAME)
         chunks = 2 if several else 1
+    return _made(name, stages, micro_batches, chunks)
+
+
+@lru_cache(maxsize=64)  # every stage of a program asks for the same one
+def _made(name: str, stages: int, micro_batches: int, chunks: int) -> Schedule:
     return SCHEDULES[name](stages, micro_batches, chunks)

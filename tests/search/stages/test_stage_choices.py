@@ -21,7 +21,10 @@ def equal(count: int, last: float = 1.0) -> UnitCosts:
     each = ones.copy()
     each[-1] = last
     nothing = np.zeros(count)
-    return UnitCosts(each, 2 * each, each, each, nothing, ones, ones, nothing, nothing[1:], each, ones, nothing, ones)
+    return UnitCosts(
+        each, 2 * each, each, each, nothing, ones, ones, nothing, nothing[1:], each, ones, nothing, ones, ones, ones,
+        nothing, nothing, nothing, nothing,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(12))

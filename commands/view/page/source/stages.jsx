@@ -56,6 +56,15 @@ export function Stages({ model, chosen, selected, select }) {
       </g>
     );
   };
+  const tail = (stage, y, since, [begin, end, waited, what]) => {
+    const [wait, text] = [waited < 0 ? "" : `stage ${stage} ${withSign(model.string(waited))}`, `stage ${stage}: ${withSign(model.string(what))}`];
+    return (
+      <>
+        {wait && x(begin) - x(since) >= THINNEST && <rect class="waits" x={x(since)} y={y} width={x(begin) - x(since)} height={ROW} fill="url(#waits)" onMouseEnter={() => setOver(wait)}><title>{wait}</title></rect>}
+        <rect class="tail" x={x(begin) + 0.5} y={y} width={Math.max(THINNEST, x(end) - x(begin) - 1)} height={ROW} rx="2" onMouseEnter={() => setOver(text)}><title>{text}</title></rect>
+      </>
+    );
+  };
   return (
     <figure class="chart stages">
       <figcaption>
@@ -64,6 +73,7 @@ export function Stages({ model, chosen, selected, select }) {
           <button onClick={() => setCloser(Math.min(CLOSEST, closer * 2))} aria-label="closer">+</button><button onClick={() => setCloser(Math.max(1, closer / 2))} aria-label="further away">−</button><button onClick={() => setCloser(1)}>all of the step</button>
           {there.map((kind) => <span class="key"><svg width="14" height="14" class={`work work-${kind} later-0`}><rect width="14" height="14" rx="2" /></svg> {KINDS[kind]}</span>)}
           <span class="key"><svg width="14" height="14"><rect class="row-of-stage" width="14" height="14" /><rect width="14" height="14" fill="url(#waits)" /></svg> waits</span>
+          {rows.some((row) => row.tail) && <span class="key"><svg width="14" height="14"><rect class="tail" width="14" height="14" rx="2" /></svg> updates</span>}
           {later && <span class="key">lighter: later chunks of a stage</span>}
         </span>
       </figcaption>
@@ -89,6 +99,7 @@ export function Stages({ model, chosen, selected, select }) {
                     </>
                   );
                 })}
+                {row.tail && tail(stage, y, ended, row.tail)}
                 <text class="quiet" x={LEFT + wide + 10} y={y + ROW / 2 + 4}>idle {shareText(row.idle)}, keeps {row.keeps}</text>
               </g>
             );
