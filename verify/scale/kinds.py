@@ -62,41 +62,57 @@ def kinds_of(graphs: RankGraphs, ranks: Iterable[int]) -> list[RankKind]:
     Raises:
         MspcError: a rank's graph cannot be made.
     """
-    of: dict[tuple[int, object], list[tuple[int, Sequence[Any]]]] = {}
-    made: dict[tuple[int, object], Graph] = {}
+    of: dict[tuple[int, object], _Members] = {}
     last = graphs.passes[-1]
     for rank in ranks:
         stages = graphs.of(rank, ())
         graph = stages.of_kind[last].graph
-        key = (id(graph), rank if _of_no_kind(graphs, rank) else None)
-        of.setdefault(key, []).append((rank, stages.parts))
-        made[key] = graph
-    return merged([_kind(made[key], members) for key, members in of.items()])
+        key = (id(graph), rank if rank not in graphs.kind_of else None)
+        if key not in of:
+            of[key] = _Members(graph, rank, stages.parts)
+        of[key].add(rank, stages.parts)
+    return merged([members.kind() for members in of.values()])
 
 
-def _of_no_kind(graphs: RankGraphs, rank: int) -> bool:
-    return rank not in graphs.kind_of
+class _Members:
+    """The ranks of a kind, one after the other: what is each rank's own is taken, and its parts are not kept."""
 
+    def __init__(self, graph: Graph, first: int, parts: Sequence[Any]) -> None:
+        self._graph, self._made = graph, copied(graph, first, parts)
+        self._ranks: list[int] = []
+        self._ops: dict[int, tuple[OpLike, list[OpLike]]] = {}
+        self._constants: dict[int, tuple[Value, list[Constant]]] = {}
+        for each, own in zip(graph.graphs(), self._made.graphs(), strict=True):
+            for node, made in zip(each.nodes, own.nodes, strict=True):
+                if made.op is not node.op:
+                    self._ops.setdefault(id(made.op), (node.op, []))
+                self._note(node.inputs, made.inputs)
+            self._note(each.results, own.results)
 
-def _kind(graph: Graph, members: Sequence[tuple[int, Sequence[Any]]]) -> RankKind:
-    (first, parts), *_ = members
-    kind = RankKind(tuple(rank for rank, _ in members), copied(graph, first, parts))
-    for each, own in zip(graph.graphs(), kind.graph.graphs(), strict=True):
-        for node, made in zip(each.nodes, own.nodes, strict=True):
-            if made.op is not node.op and id(made.op) not in kind.ops:
-                kind.ops[id(made.op)] = tuple(own_op(node.op, rank, parts) for rank, parts in members)
-            _note_constants(kind, node.inputs, made.inputs, members)
-        _note_constants(kind, each.results, own.results, members)
-    return kind
+    def _note(self, values: Sequence[Value], made: Sequence[Value]) -> None:
+        for value, own in zip(values, made, strict=True):
+            if isinstance(value, VaryingConstant):
+                self._constants.setdefault(id(own), (value, []))
 
+    def add(self, rank: int, parts: Sequence[Any]) -> None:
+        """Take what is this rank's own."""
+        self._ranks.append(rank)
+        for op, own in self._ops.values():
+            made = own_op(op, rank, parts)
+            own.append(own[-1] if own and own[-1] == made else made)
+        for value, constants in self._constants.values():
+            constant = own_constant(value, parts)
+            assert isinstance(constant, Constant)
+            constants.append(constant)
 
-def _note_constants(
-    kind: RankKind, values: Sequence[Value], made: Sequence[Value], members: Sequence[tuple[int, Sequence[Any]]]
-) -> None:
-    for value, own in zip(values, made, strict=True):
-        if isinstance(value, VaryingConstant):
-            found = [own_constant(value, parts) for _, parts in members]
-            kind.constants[id(own)] = tuple(c for c in found if isinstance(c, Constant))
+    def kind(self) -> RankKind:
+        """All of them."""
+        return RankKind(
+            tuple(self._ranks),
+            self._made,
+            {key: tuple(own) for key, (_, own) in self._ops.items()},
+            {key: tuple(own) for key, (_, own) in self._constants.items()},
+        )
 
 
 # Kinds that are one
