@@ -54,6 +54,8 @@ class KindRun:
         self.kind, self.state, self._seen = state.kind, state, seen
         self._backend = NumPyBackend(OneRank(), step=step)
         self._around: tuple[int, ...] = ()
+        self._changing: dict[Graph, bool] = {}
+        """Whether graphs overwrite parameters."""
 
     def step(self, inputs: dict[str, Array]) -> Generator[Request, Any, list[Any]]:
         """The results of the graph. inputs: by name, with leading dimensions."""
@@ -84,7 +86,11 @@ class KindRun:
             values[node] = result
             if self._seen is not None:
                 self._seen(self.kind, node, result, self._around)
-        return [mapped(self._value(v, values), np.array) for v in graph.results]
+        results = [self._value(v, values) for v in graph.results]
+        if graph not in self._changing:
+            self._changing[graph] = any(node.op.mutates for each in graph.graphs() for node in each.nodes)
+        # What is shown of a parameter stays as it is when that changes later.
+        return [mapped(result, np.array) for result in results] if self._changing[graph] else results
 
     def _value(self, value: Value, values: dict[Value, Any]) -> Any:
         if not isinstance(value, Constant):

@@ -48,6 +48,8 @@ class Board:
         self._kind_of = {rank: number for number, kind in enumerate(kinds) for rank in kind.ranks}
         self._messages: dict[tuple[int, int], dict[int, list[Any]]] = {}
         self._axes: dict[int, tuple[int, ...] | None] = {}
+        self._groups: dict[int, tuple[list[tuple[int, ...]], bool]] = {}
+        """By a node's operator the groups of all ranks, and whether all of them are of one kind."""
 
     def enter(self, number: int, request: Request) -> None:
         self.waiting[number] = request
@@ -66,9 +68,13 @@ class Board:
             return self._send(number, request)
         if isinstance(op, ReceiveFromStage):
             return self._receive(number, request)
-        groups = [partners_of(own) for own in request.ops]
-        mine = request.kind.place
-        if all(rank in mine for group in groups for rank in group):
+        key = id(request.node.op)
+        if key not in self._groups:
+            groups = [partners_of(own) for own in request.ops]
+            own = request.kind.place
+            self._groups[key] = groups, all(rank in own for group in set(groups) for rank in group)
+        groups, is_inside = self._groups[key]
+        if is_inside:
             del self.waiting[number]
             return [(number, _inside(request, groups, self._axes))]
         return self._across(number)
