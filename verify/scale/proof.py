@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.passes.base import PassManager, find_pass
 from mspc.verify.difference import GROWTH, TOLERANCES, Noise
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.one_device import OneDevice
@@ -188,6 +189,16 @@ class SmallProgram:
         self.rows.append(row)
 
 
+def _in_turns(graph: Graph, stages: int) -> Graph:
+    """One device's program with the gradient of each micro-batch right behind it, so that it keeps one at a time."""
+    if stages == 1:
+        return graph
+    graph.attrs[STAGES] = stages
+    graph, _ = PassManager().apply(find_pass("join_micro_batches"), graph)
+    del graph.attrs[STAGES]
+    return graph
+
+
 def layout_of(value: Value) -> Layout | None:
     """The layout of a value that is one tensor."""
     return value.layout if isinstance(value.layout, Layout) else None
@@ -287,6 +298,8 @@ def prove(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: in
         Unfit: a program does not take Float64.
     """
     small, few, _ = small_programs(one, kinds)
+    if sum(len(kind.ranks) for kind in kinds) >= MANY_RANKS:
+        small = _in_turns(small, int(kinds[0].graph.attrs.get(STAGES, 1)))
     program = SmallProgram(small, few, first_weights(one, small, values, seed), seed)
     sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, small.parameters, strict=True)}
     made = ScaleProof(sum(len(kind.ranks) for kind in kinds), len(kinds), program.rows, sizes)
