@@ -91,7 +91,7 @@ class SetRows(Op):
     omitted = ("limit", "offset")
     samples = (
         sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=-2, high=9, size=8),
-        sample((6, 2), (6,), dtypes=("Float64", "Int32"), low=0, high=4, size=4, limit=5),
+        sample((6, 2), (6,), dtypes=("Float64", "Int32"), low=0, high=5, size=4, limit=5),
     )
 
     def exchanged_bytes(self, held: float, made: float) -> float:

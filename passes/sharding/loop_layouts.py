@@ -10,18 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from mspc.ir.copies import copied_node
-from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.ops.control.borders import Back, Enter, Joined
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.passes.sharding.layout_plans import State, restore, state_of
 from mspc.passes.sharding.loop_turns import LoopTurns
 from mspc.passes.sharding.placement import result_layouts
 from mspc.passes.sharding.traffic import Traffic, sent_inside
+from mspc.passes.sharding.zero_sums import is_zero
 
 LEFT = "what a turn leaves"
 """Where the layout of what is carried is from."""
@@ -38,7 +37,6 @@ def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
     decided on once more, so that it follows from the forward graph alone, as under a plan that gives its layouts.
     decide: gives all nodes and parameters layouts that have none.
     """
-    _take_zeros_apart(graph)
     values: list[Value] = [*graph.nodes, *graph.parameters]
     begin = [state_of(value) for value in values]
     if _settle(graph, decide, values) and any(_is_back(node) and node.phase != "forward" for node in graph.nodes):
@@ -47,23 +45,6 @@ def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
         restore(values, begin)
         restore(decided, found)
         _settle(graph, decide, values)
-
-
-def _take_zeros_apart(graph: Graph) -> None:
-    """Give every sum that begins at zero zeros of its own, as sums of one shape may be carried in different layouts."""
-    taken: set[Value] = set()
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        if isinstance(node.op, Enter) and _is_zero(node.inputs[0]):
-            zeros = node.inputs[0]
-            if isinstance(zeros, Node) and (zeros in taken or zeros.phase != node.phase):
-                zeros = copied_node(zeros, zeros.inputs)
-                zeros.phase = node.phase
-                nodes.append(zeros)
-                node.inputs[0] = zeros
-            taken.add(zeros)
-        nodes.append(node)
-    graph.nodes = nodes
 
 
 def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bool:
@@ -131,7 +112,7 @@ def _as_stored(graph: Graph, given: set[Node]) -> dict[Node, Layout]:
     for node in graph.nodes:
         op = node.op
         if isinstance(op, Enter) and not op.scanned and node not in given and isinstance(node.layout, Layout):
-            layout = stored.get((op.owner, op.number)) if _is_zero(node.inputs[0]) else None
+            layout = stored.get((op.owner, op.number)) if is_zero(node.inputs[0]) else None
             found[node] = node.layout if layout is None else Layout.of(layout.mesh, layout.dims, layout.unused)
     return found if any(layout != node.layout for node, layout in found.items()) else {}
 
@@ -173,7 +154,7 @@ def _try(values: list[Value], states: list[State], wanted: dict[Node, Layout], d
     restore(values, states)
     for enter, layout in wanted.items():
         enter.attrs["strategy_from"] = LEFT
-        if _is_zero(enter.inputs[0]):
+        if is_zero(enter.inputs[0]):
             _lay_zeros(enter.inputs[0], layout)
     decide()
 
@@ -201,24 +182,13 @@ def _better(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
 
 def _left(enter: Node, left: Value) -> Layout | None:
     """The layout in which a turn leaves what entered it so."""
-    zeros = _is_zero(enter.inputs[0])
+    zeros = is_zero(enter.inputs[0])
     if zeros and isinstance(left, Node) and isinstance(left.op, Op) and left.op.additive and enter in left.inputs:
         others = [v.layout for v in left.inputs if v is not enter and isinstance(v.layout, Layout)]
         return others[0] if others else None
     if not isinstance(left.layout, Layout):
         return None
     return left.layout if zeros else left.layout.without_partial()
-
-
-def _is_zero(value: Value) -> bool:
-    """Whether a value is a tensor of zeros that is made where it is needed."""
-    if isinstance(value, Constant):
-        return False
-    if not isinstance(value, Node) or not isinstance(value.op, Op) or not value.inputs:
-        return False
-    zero = value.inputs[0]
-    made = isinstance(value.op, BroadcastTo) or value.op.follows_neighbours
-    return made and isinstance(zero, Constant) and zero.value.size == 1 and not zero.value.any()
 
 
 def _whole(value: Value, ranks: int) -> Layout:

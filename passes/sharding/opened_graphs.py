@@ -24,6 +24,7 @@ from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined
 from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.regions import If, RegionOp
 from mspc.passes.sharding.closed_graphs import COPY, close_regions
+from mspc.passes.sharding.zero_sums import take_zeros_apart
 
 
 @contextmanager
@@ -49,6 +50,7 @@ def open_regions(graph: Graph) -> None:
     for node in graph.nodes:
         if node.forward in opener.marks and node.forward_input >= 0:
             node.forward, node.forward_input = opener.marks[node.forward][node.forward_input]
+    take_zeros_apart(graph)
 
 
 def _unshare(graph: Graph, taken: set[Graph], names: set[str]) -> None:

@@ -36,7 +36,7 @@ load_operators()
 ELSEWHERE = (
     "control.structural", "collective.collectives", "collective.exchange", "collective.regroup",
     "collective.point_to_point", "collective.halo", "collective.rooted", "collective.stage_messages",
-    "collective.uneven",
+    "collective.uneven", "collective.row_exchange",
     "control.get_next", "fused.batch_norm", "fused.dropout_mask", "fused.elementwise", "fused.grouped_update",
     "fused.grouped_lookups", "fused.grouped_row_sums", "fused.grouped_row_update",
     "nn.batch_norm_parts", "control.custom", "control.regions", "control.loops",
