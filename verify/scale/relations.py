@@ -202,11 +202,12 @@ class Watch:
     def first(self) -> FirstWrong | None:
         """The first value that is none of one device's, and of which something is computed that is none, either: a
         rank may come to right values in another way than one device."""
-        readers = {id(kind): Readers(kind.graph) for kind in {id(w.kind): w.kind for w in self._wrong.values()}.values()}
+        kinds = {id(wrong.kind): wrong.kind for wrong in self._wrong.values()}
+        readers = {number: Readers(kind.graph) for number, kind in kinds.items()}
         looked = self.right | self._wrong.keys()
         for node, wrong in self._wrong.items():
-            if not set(wrong.ranks) & set(wrong.kind.ranks):
-                continue  # another kind of the family has what is wrong
+            if not set(wrong.ranks) & set(wrong.kind.ranks) or self._also_right(node):
+                continue  # another kind of the family has what is wrong, or the wrong line may be of a pass
             found = [n for n in readers[id(wrong.kind)].next(node, looked) if n in looked]
             if not found or any(n in self._wrong for n in found):
                 return wrong
@@ -225,7 +226,8 @@ class Watch:
     def _look(self, value: Together, fitting: Sequence[Array]) -> None:
         """Note what a value is of those of one device that have pieces of its shape."""
         mean = any(isinstance(node.op, ReduceMean) for _, node in value.nodes)
-        found = next((r for whole in fitting if (r := relation(value.value, whole, value.kind, mean)) is not None), None)
+        relations = (relation(value.value, whole, value.kind, mean) for whole in fitting)
+        found = next((each for each in relations if each is not None), None)
         for kind, node in value.nodes:
             if found is not None:
                 self.right.add(node)
@@ -233,6 +235,10 @@ class Watch:
                 self._said[node] = f"a part of a {found.how} over {ranks} ranks" if found.summed else "right"
             elif fitting and node not in self._wrong:
                 self._wrong[node] = self._described(kind, node, value, fitting[0])
+
+    def _also_right(self, node: Node) -> bool:
+        """Whether another line of a fused node is one of the script's; then this one may be of a pass."""
+        return isinstance(node.op, FusedElementwise) and node in self.right
 
     def _fitting(self, local: tuple[int, ...], wholes: Sequence[Whole], around: tuple[int, ...]) -> Iterator[Array]:
         """Values of one device that have pieces of this shape."""

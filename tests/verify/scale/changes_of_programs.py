@@ -145,7 +145,8 @@ def _other_text(line: str, generator: random.Random) -> Callable[[Any], Any]:
     numbers = list(re.finditer(r"(?<==)-?\d+(\.\d+)?(e-?\d+)?(?=[,)])", line))
     if numbers and generator.random() < 0.5:
         found = generator.choice(numbers)
-        number = float(found[0]) * generator.choice((0.5, 2.0, -1.0)) if set(found[0]) & set(".e") else int(found[0]) + 1
+        times = generator.choice((0.5, 2.0, -1.0))
+        number = float(found[0]) * times if set(found[0]) & set(".e") else int(found[0]) + 1
         return lambda v: v[: found.start()] + repr(number) + v[found.end() :]
     if generator.random() < 0.5:
         return lambda v: re.sub(r"\(([xt]\d+), ([xt]\d+)", r"(\2, \1", v)
@@ -180,7 +181,8 @@ def _offset(rank: Rank, place: tuple[int, int], generator: random.Random) -> Dra
             by = -by
         if begin + by < 0:
             raise Unusable
-        return _with_op(node, replace(given, begin=_put(given.begin, at, begin + by), end=_put(given.end, at, end + by)))
+        begins, ends = _put(given.begin, at, begin + by), _put(given.end, at, end + by)
+        return _with_op(node, replace(given, begin=begins, end=ends))
 
     return "a slice from elsewhere", edit
 

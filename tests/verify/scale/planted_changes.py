@@ -1,6 +1,6 @@
 """Changes planted in what ranks execute: `python -m tests.verify.scale.planted_changes SEED COUNT`.
 
-COUNT times a change is drawn (`changes_of_programs.py`) for all ranks of a kind, or for one rank, of one of three plans.
+COUNT times a change is drawn (`changes_of_programs.py`) for all ranks of a kind, or for one, of one of three plans.
 `mspc verify --scale` has to find it, or the comparison at full size (`mspc verify` of the folder) has to show that it
 changes nothing. Prints a line for each change that is missed, told at another place or that ends in an exception, and
 counts at the end; exits with 1 where one is missed or ends so. A change is told at its place where the node that is
@@ -27,7 +27,7 @@ from typing import Any
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify_folder import checked_program, network_alone, verify_folder
-from mspc.commands.verify_scale import _Stored  # type: ignore[attr-defined]
+from mspc.commands.verify_scale import Stored
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node
@@ -67,7 +67,7 @@ class Plan:
         self.texts = [self.program.text(rank) for rank in range(ranks)]
         self.one, _ = network_alone(read_network(self.program.network, PROGRAM))
         arrays = load_slices(self.program, self.one, 0)
-        self.values = [_Stored(name, array) for name, array in arrays.items()]
+        self.values = [Stored(name, array) for name, array in arrays.items()]
 
     def graphs(self) -> list[Graph]:
         """Every rank's graph, as it is compiled, nodes numbered."""
