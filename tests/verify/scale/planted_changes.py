@@ -39,7 +39,8 @@ from mspc.verify.scale.kinds import RankKind, merged
 from mspc.verify.scale.proof import ScaleProof, prove, small_program
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
-from tests.verify.scale.changes_of_programs import PLACE, Change, Unusable, draw, made, numbered, rank_of
+from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
+from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 
 QUIET = Loudness(quiet=True)
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
