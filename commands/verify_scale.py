@@ -73,11 +73,11 @@ def _of_folder(folder: Path, options: CompileOptions) -> tuple[Graph, list[RankK
     graphs, edited = graphs_of_ranks(program)
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
     arrays = load_slices(program, one, 0)
-    values = [_Stored(name, array) for name, array in arrays.items()]
+    values = [Stored(name, array) for name, array in arrays.items()]
     return one, kinds, values, [f"edited since the compile: {', '.join(edited)}"] if edited else []
 
 
-class _Stored:
+class Stored:
     """A first value that a folder has."""
 
     def __init__(self, name: str, array: Any) -> None:

@@ -82,7 +82,9 @@ class KindRun:
                 result = np.full((1,) * self.kind.depth, len(operands[0]), np.int64)
             elif node.regions:
                 result = yield from self._regions(node, operands, values)
-            elif isinstance(op, Collective) and op.communicates:
+            elif any(isinstance(own, Collective) and own.communicates for own in self.kind.ops_of(op)):
+                if any(isinstance(operand, list) for operand in operands):
+                    raise NodeError(self.kind, node, "it takes no stack of tensors")
                 result = yield Request(self.kind, node, self.kind.ops_of(op), operands)
             else:
                 result = self._computed(node, operands, values)
@@ -118,7 +120,7 @@ class KindRun:
                 if len(ops) == 1:
                     return run_on_all(op, self._backend, depth, operands)
                 return _on_each(ops, self.kind, self._backend, operands)
-        except (MspcError, ValueError, IndexError, TypeError, ArithmeticError) as error:
+        except (MspcError, ValueError, IndexError, TypeError, AttributeError, ArithmeticError) as error:
             reason = error.message if isinstance(error, MspcError) else str(error)
             raise NodeError(self.kind, node, reason) from error
 

@@ -17,9 +17,15 @@ from mspc.ir.layout import Layout
 from mspc.ir.varying import VaryingConstant
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGetItems
 from mspc.passes.per_rank.rank_kinds import own_constant, own_op
 
 Array = Any
+
+
+SAME_ON_ALL = (SendToStage, ReceiveFromStage, TupleGetItem, TupleGetItems, MakeTuple, Depend, MakeStack)
+"""Operators that are the same on all ranks of a kind."""
 
 
 @dataclass
@@ -140,8 +146,10 @@ def _structure(graph: Graph) -> Hashable:
         found.append(tuple((p.name, p.kind, p.type, p.layout) for p in each.parameters))
         for node in each.nodes:
             read = tuple(numbers.get(v, v.type) for v in node.inputs)
-            # Ranks that send under other tags wait for others, so that they are not of one kind.
-            what = node.op if isinstance(node.op, SendToStage | ReceiveFromStage) else type(node.op)
+            # Ranks that send under other tags wait for others, and others than those whose loops turn as often, or that
+            # take other entries of tuples, go other ways: they are not of one kind.
+            alike = bool(node.regions) or isinstance(node.op, SAME_ON_ALL)
+            what = node.op if alike else type(node.op)
             found.append((what, read, node.type, tuple(graphs[r] for r in node.regions)))
         found.append(tuple(numbers.get(v, v.type) for v in each.results))
     return tuple(found)

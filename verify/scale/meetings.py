@@ -22,11 +22,11 @@ Array = Any
 
 
 class NodeError(Exception):
-    """A node cannot be computed on some ranks."""
+    """A node cannot be computed on some ranks. others: nodes at which ranks are that should meet them there."""
 
-    def __init__(self, kind: RankKind, node: Node, reason: str) -> None:
+    def __init__(self, kind: RankKind, node: Node, reason: str, others: Sequence[Node] = ()) -> None:
         super().__init__(f"{node.label}: {reason}")
-        self.kind, self.node, self.reason = kind, node, reason
+        self.kind, self.node, self.reason, self.others = kind, node, reason, tuple(others)
 
 
 @dataclass
@@ -163,7 +163,11 @@ class Board:
             for place, rank in enumerate(request.kind.ranks):
                 ops[rank] = request.ops[place if len(request.ops) > 1 else 0]
                 tensors[rank] = [array[place] for array in flats]
-        given = _met(next(iter(meeting.values())), ops, tensors)
+        first, *others = meeting.values()
+        try:
+            given = _met(first, ops, tensors)
+        except NodeError as error:
+            raise NodeError(error.kind, error.node, error.reason, [each.node for each in others]) from error
         for each in meeting:
             del self.waiting[each]
         return [(each, _gathered(request.kind, given)) for each, request in meeting.items()]

@@ -23,6 +23,7 @@ from mspc.verify.one_device import OneDevice
 from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.meetings import NodeError
+from mspc.verify.scale.readers import writers
 from mspc.verify.scale.relations import FirstWrong, Watch, one_device_values
 from mspc.verify.scale.slices import Slices
 from mspc.verify.scale.small_programs import small_programs, thinned
@@ -111,7 +112,15 @@ class SmallProgram:
         return self.device().noise(self.expected)
 
     def first_wrong(self) -> FirstWrong | None:
-        """The first value of the first step that is none of one device's; None where none is found."""
+        """The first value of the first step that is none of one device's; else the node that makes what is wrong at the
+        end. None where none is found."""
+        watch = self.watched()
+        if watch.first is not None or not watch.whole:
+            return watch.first
+        return self._first_written()
+
+    def watched(self) -> Watch:
+        """What is found of all values of the first step."""
         alone = RankKind((0,), self.one, mesh=(1,))
         values: dict[Node, dict[tuple[int, ...], Any]] = {}
         held = {p.name: self.weights[p.name][None] for p in self.one.parameters if p.kind != "input"}
@@ -121,8 +130,20 @@ class SmallProgram:
         try:
             run_step(self.states(), self.feeds(0), 1, watch)
         except (Stuck, NodeError):
-            pass
-        return watch.first
+            watch.whole = False
+        return watch
+
+    def _first_written(self) -> FirstWrong | None:
+        """The node that makes the first stored value or result that is wrong, the last that does where several do."""
+        wrong = [row for row in self.rows if not row.same]
+        for row in (row for row in wrong if row.step == wrong[0].step):
+            graph = row.kind.graph
+            named = [p for p in graph.parameters if p.name == row.name] if row.what == "parameter" else []
+            made = [graph.results[int(row.name)]] if row.what == "result" else writers(graph, named)
+            node = next((value for value in reversed(made) if isinstance(value, Node)), None)
+            if node is not None:
+                return FirstWrong(row.kind, node, (row.rank,) if row.rank >= 0 else row.kind.ranks, (), "")
+        return None
 
     def states(self) -> list[KindState]:
         """What the ranks of every kind store at first."""
@@ -271,7 +292,8 @@ class ScaleProof:
 
     ranks, kinds: how many there are. rows: every value of every kind and step that was compared. sizes: how the sizes
     of parameters became smaller: (as it was, as it is). first: the first value that is wrong. stuck: the nodes at which
-    ranks wait for each other; failed: a node that cannot be computed on some ranks, and why.
+    ranks wait for each other; failed: a node that cannot be computed on some ranks, and why. others: nodes at which
+    ranks are that should meet them there.
     """
 
     ranks: int
@@ -281,10 +303,19 @@ class ScaleProof:
     first: FirstWrong | None = None
     stuck: tuple[tuple[RankKind, Node], ...] = ()
     failed: tuple[RankKind, Node, str] | None = None
+    others: tuple[Node, ...] = ()
 
     @property
     def same(self) -> bool:
         return not self.stuck and self.failed is None and all(row.same for row in self.rows)
+
+
+def small_program(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int) -> SmallProgram:
+    """The program of small sizes; arguments and errors are those of `prove`."""
+    small, few, _ = small_programs(one, kinds)
+    if sum(len(kind.ranks) for kind in kinds) >= MANY_RANKS:
+        small = _in_turns(small, int(kinds[0].graph.attrs.get(STAGES, 1)))
+    return SmallProgram(small, few, first_weights(one, small, values, seed), seed)
 
 
 def prove(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int) -> ScaleProof:
@@ -297,11 +328,8 @@ def prove(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: in
     Raises:
         Unfit: a program does not take Float64.
     """
-    small, few, _ = small_programs(one, kinds)
-    if sum(len(kind.ranks) for kind in kinds) >= MANY_RANKS:
-        small = _in_turns(small, int(kinds[0].graph.attrs.get(STAGES, 1)))
-    program = SmallProgram(small, few, first_weights(one, small, values, seed), seed)
-    sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, small.parameters, strict=True)}
+    program = small_program(one, kinds, values, seed)
+    sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, program.one.parameters, strict=True)}
     made = ScaleProof(sum(len(kind.ranks) for kind in kinds), len(kinds), program.rows, sizes)
     try:
         with program.beside():
@@ -309,7 +337,7 @@ def prove(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: in
     except Stuck as error:
         made.stuck = tuple(error.waiting)
     except NodeError as error:
-        made.failed = error.kind, error.node, error.reason
+        made.failed, made.others = (error.kind, error.node, error.reason), error.others
     if not made.same:
         made.first = program.first_wrong()
     return made

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,23 +17,28 @@ import numpy as np
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.ops.math.reduce import ReduceMean
+from mspc.verify.scale.families import Families, Together
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.marks import MARK
+from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.spread import mapped, parts_of, widened
 
 Array = Any
 CLOSE = 1e-9
 """How far a product with a random vector may be off, relative to the size of what is multiplied."""
 MOST_PIECES = 4096
+MOST_WRONG = 64
+"""Nodes with wrong values after which no more are looked for."""
 
 
 @dataclass(frozen=True)
 class Relation:
     """What a value of all ranks of a kind is. summed: dimensions of the ranks' mesh along which it has to be added up
-    first. factor: what it has to be divided by."""
+    first. how: "sum", or "mean" where the sum has to be divided by the number of ranks."""
 
     summed: tuple[int, ...] = ()
-    factor: float = 1.0
+    how: str = "sum"
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,9 @@ class FirstWrong:
     equals: str
 
 
-def relation(value: Array, whole: Array, kind: RankKind) -> Relation | None:
-    """What a value with leading dimensions is of a whole value; None: nothing that is known."""
+def relation(value: Array, whole: Array, kind: RankKind, is_mean: bool = False) -> Relation | None:
+    """What a value with leading dimensions is of a whole value; None: nothing that is known. is_mean: whether its
+    operator takes means, which of parts are parts of a mean."""
     pieces = _pieces(whole, value.shape[kind.depth :])
     if pieces is None:
         return None
@@ -63,8 +68,12 @@ def relation(value: Array, whole: Array, kind: RankKind) -> Relation | None:
         for axes in itertools.combinations(wide_axes, count):
             added = _added(value, kind, axes)
             found = added.reshape(*added.shape[: kind.depth], -1) @ vector
-            if _all_among(found, wanted, size) and _is_regular(found, wanted, size):
-                return Relation(axes)
+            ways = {"sum": found}
+            if is_mean:
+                ways["mean"] = found / math.prod(kind.mesh[axis] for axis in axes)
+            for how, made in ways.items():
+                if _all_among(made, wanted, size) and _is_regular(made, wanted, size):
+                    return Relation(axes, how)
     return None
 
 
@@ -77,7 +86,7 @@ def scaled(value: Array, whole: Array, kind: RankKind) -> float | None:
     wanted = np.unique(pieces @ vector)
     first = float((value.reshape(-1, pieces.shape[1]) @ vector)[0])
     size = float(np.max(np.abs(pieces), initial=0.0)) * math.sqrt(max(pieces.shape[1], 1)) or 1.0
-    for factor in (first / w for w in wanted[:64] if abs(w) > 1e-3 * size):
+    for factor in (first / w for w in wanted[:64] if abs(w) > 1e-3 * size and math.isfinite(first)):
         near = round(factor) if abs(factor) >= 1 else 1 / round(1 / factor) if factor else 0
         if near not in (0, 1) and abs(factor - near) < 1e-6 * abs(near):
             if _all_among((value / near).reshape(-1, pieces.shape[1]) @ vector, wanted, size):
@@ -129,8 +138,8 @@ def _all_among(found: Array, wanted: Array, size: float) -> bool:
 
 def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
     """Of a program every operator of the script, with a key that programs share: (key, node, number of the tensor in
-    its result)."""
-    seen: Counter[Hashable] = Counter()
+    its result). Several may have one key. A node that is fused of several says where one of these stands, so that its
+    key is the operator's name."""
     for each in graph.graphs():
         for node in each.nodes:
             for number, name in _named(node):
@@ -139,11 +148,14 @@ def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
                     mark = mark[number[1]]
                 if mark is not None:
                     yield (mark, name), node, number[0]
-                    continue
-                where = node.frames[0] if node.frames else None
-                key = (node.scope, name, node.phase, str(where), node.instance)
-                seen[key] += 1
-                yield (*key, seen[key]), node, number[0]
+                elif isinstance(node.op, FusedElementwise):
+                    yield name, node, number[0]
+                elif node.frames:
+                    yield _where(node), node, number[0]
+
+
+def _where(node: Node) -> Hashable:
+    return (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
 
 
 def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
@@ -156,51 +168,98 @@ def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
         yield (0, 0), node.op.name
 
 
+Whole = tuple[Node, int]
+"""A value of one device: the node, and the number of the tensor in its result."""
+
+
 class Watch:
-    """Looks at every value that ranks compute, up to the first that is none of one device's."""
+    """Looks at every value that ranks compute, whether it is one of one device's.
+
+    right: nodes whose values are. whole: whether the step has been run to its end.
+    """
 
     def __init__(
         self, one: Graph, values: Mapping[Node, Mapping[tuple[int, ...], Any]], kinds: Sequence[RankKind]
     ) -> None:
-        self.first: FirstWrong | None = None
-        self.related = 0
-        known = {key: (node, number) for key, node, number in keyed(one)}
-        self._wholes: dict[tuple[int, Node], list[tuple[int, tuple[Node, int]]]] = {}
+        self._wrong: dict[Node, FirstWrong] = {}
+        self.right: set[Node] = set()
+        self.whole = True
+        known: dict[Hashable, list[Whole]] = {}
+        for key, node, number in keyed(one):
+            known.setdefault(key, []).append((node, number))
+            known.setdefault(node.op.name, []).append((node, number))
+        self._wholes: dict[tuple[int, Node], list[tuple[int, list[Whole]]]] = {}
+        self._families = Families(kinds)
         for kind in kinds:
             for key, node, number in keyed(kind.graph):
+                self._families.note(kind, key, node, number)
                 if key in known:
                     self._wholes.setdefault((id(kind), node), []).append((number, known[key]))
         self._values = values
         self._said: dict[Node, str] = {}
 
+    @property
+    def first(self) -> FirstWrong | None:
+        """The first value that is none of one device's, and of which something is computed that is none, either: a
+        rank may come to right values in another way than one device."""
+        kinds = {id(wrong.kind): wrong.kind for wrong in self._wrong.values()}
+        readers = {number: Readers(kind.graph) for number, kind in kinds.items()}
+        looked = self.right | self._wrong.keys()
+        for node, wrong in self._wrong.items():
+            if not set(wrong.ranks) & set(wrong.kind.ranks) or self._also_right(node):
+                continue  # another kind of the family has what is wrong, or the wrong line may be of a pass
+            found = [n for n in readers[id(wrong.kind)].next(node, looked) if n in looked]
+            if not found or any(n in self._wrong for n in found):
+                return wrong
+        return None
+
     def __call__(self, kind: RankKind, node: Node, result: Any, around: tuple[int, ...]) -> None:
-        if self.first is not None:
+        if len(self._wrong) >= MOST_WRONG:
             return
         parts = parts_of(result)
-        for number, (of, place) in self._wholes.get((id(kind), node), ()):
+        for number, wholes in self._wholes.get((id(kind), node), ()):
+            if isinstance(parts[number], list) or parts[number].dtype.kind != "f":
+                continue
+            for value in self._families.together(kind, node, number, parts[number], around):
+                self._look(value, list(self._fitting(value.value.shape[value.kind.depth :], wholes, around)))
+
+    def _look(self, value: Together, fitting: Sequence[Array]) -> None:
+        """Note what a value is of those of one device that have pieces of its shape."""
+        mean = any(isinstance(node.op, ReduceMean) for _, node in value.nodes)
+        relations = (relation(value.value, whole, value.kind, mean) for whole in fitting)
+        found = next((each for each in relations if each is not None), None)
+        for kind, node in value.nodes:
+            if found is not None:
+                self.right.add(node)
+                ranks = math.prod(value.kind.mesh[a] for a in found.summed)
+                self._said[node] = f"a part of a {found.how} over {ranks} ranks" if found.summed else "right"
+            elif fitting and node not in self._wrong:
+                self._wrong[node] = self._described(kind, node, value, fitting[0])
+
+    def _also_right(self, node: Node) -> bool:
+        """Whether another line of a fused node is one of the script's; then this one may be of a pass."""
+        return isinstance(node.op, FusedElementwise) and node in self.right
+
+    def _fitting(self, local: tuple[int, ...], wholes: Sequence[Whole], around: tuple[int, ...]) -> Iterator[Array]:
+        """Values of one device that have pieces of this shape."""
+        for of, place in wholes:
             by_turn = self._values.get(of, {})
             whole = by_turn.get(around, by_turn.get(around[:1]))
-            if whole is None or parts[number].dtype.kind != "f":
+            if whole is None or isinstance(parts_of(whole)[place], list):
                 continue
             wanted = np.asarray(parts_of(whole)[place])
-            found = relation(parts[number], wanted, kind)
-            if found is None and _pieces(wanted, parts[number].shape[kind.depth :]) is not None:
-                self.first = self._wrong(kind, node, parts[number], wanted)
-                return
-            if found is not None:
-                self.related += 1
-                ranks = math.prod(kind.mesh[a] for a in found.summed)
-                self._said[node] = f"a part of a sum over {ranks} ranks" if found.summed else "right"
+            if _pieces(wanted, local) is not None:
+                yield wanted
 
-    def _wrong(self, kind: RankKind, node: Node, value: Array, whole: Array) -> FirstWrong:
+    def _described(self, kind: RankKind, node: Node, value: Together, whole: Array) -> FirstWrong:
         reads = tuple(
             f"input {i} is {self._said[v]}"
             for i, v in enumerate(node.inputs)
             if isinstance(v, Node) and v in self._said and self._said[v] != "right"
         )
-        factor = scaled(value, whole, kind)
+        factor = scaled(value.value, whole, value.kind)
         equals = "" if factor is None else f"it is the right value times {factor:g}"
-        return FirstWrong(kind, node, self._ranks(kind, value, whole), reads, equals)
+        return FirstWrong(kind, node, self._ranks(value.kind, value.value, whole), reads, equals)
 
     def _ranks(self, kind: RankKind, value: Array, whole: Array) -> tuple[int, ...]:
         pieces = _pieces(whole, value.shape[kind.depth :])

@@ -1,0 +1,224 @@
+"""Changes planted in what ranks execute: `python -m tests.verify.scale.planted_changes SEED COUNT`.
+
+COUNT times a change is drawn (`changes_of_programs.py`) for all ranks of a kind, or for one, of one of three plans.
+`mspc verify --scale` has to find it, or the comparison at full size (`mspc verify` of the folder) has to show that it
+changes nothing. Prints a line for each change that is missed, told at another place or that ends in an exception, and
+counts at the end; exits with 1 where one is missed or ends so. A change is told at its place where the node that is
+told is the changed one, or the next reader whose value is compared with one device's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.verify_folder import checked_program, network_alone, verify_folder
+from mspc.commands.verify_scale import Stored
+from mspc.compiler.shared_graphs import read_network
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.graph import Graph, Node
+from mspc.ir.text.printer import print_graph
+from mspc.ops.check_graph import check_graph
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.runtime.program import PROGRAM, load_slices
+from mspc.verify.scale.kinds import RankKind, merged
+from mspc.verify.scale.proof import ScaleProof, prove, small_program
+from mspc.verify.scale.readers import Readers
+from mspc.verify.scale.small_programs import Unfit
+from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
+from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
+
+QUIET = Loudness(quiet=True)
+NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
+PLANS = {
+    "llama": ("llama.py", 4, ("1", "32", "4", "48", "64", "2", "2", "2", "16")),
+    "stages": ("staged_llama.py", 8, ("2", "16", "4", "2", "24", "16", "2", "2", "2", "2", "8")),
+    "experts": ("experts.py", 4, ("small-mixtral", "tables", "2")),
+}
+MESSAGES = (SendToStage, ReceiveFromStage)
+"""Who reads what is sent is the stage that waits for it."""
+LONGEST = 120
+"""Seconds after which a comparison is thought to hang."""
+
+
+class Plan:
+    """A compiled plan."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        script, ranks, words = PLANS[name]
+        options = CompileOptions(ranks=ranks, out=folder, loudness=QUIET, weights=True, script_arguments=words)
+        with contextlib.redirect_stdout(io.StringIO()):
+            compile_target(str(NETWORKS / script), options)
+        self.name, self.folder = name, folder
+        self.program = checked_program(folder, CompileOptions(loudness=QUIET))
+        self.texts = [self.program.text(rank) for rank in range(ranks)]
+        self.one, _ = network_alone(read_network(self.program.network, PROGRAM))
+        arrays = load_slices(self.program, self.one, 0)
+        self.values = [Stored(name, array) for name, array in arrays.items()]
+
+    def graphs(self) -> list[Graph]:
+        """Every rank's graph, as it is compiled, nodes numbered."""
+        found = [self.program.graph(rank, text, frames=True) for rank, text in enumerate(self.texts)]
+        for graph in found:
+            numbered(graph)
+        return found
+
+    @cached_property
+    def kinds(self) -> list[tuple[int, ...]]:
+        """The ranks of every kind."""
+        return [kind.ranks for kind in merged([RankKind((r,), g) for r, g in enumerate(self.graphs())])]
+
+    @cached_property
+    def compared(self) -> set[tuple[int, str]]:
+        """The numbers of nodes whose values are found among those of one device, on the first rank of any kind."""
+        kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(self.graphs())])
+        watch = small_program(self.one, kinds, self.values, 0).watched()
+        assert watch.first is None
+        return {(node.attrs[PLACE], node.label) for node in watch.right}
+
+    def proof(self, graphs: Sequence[Graph]) -> ScaleProof:
+        """What `mspc verify --scale` finds."""
+        kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
+        return prove(self.one, kinds, self.values, 0)
+
+    def differs(self, graphs: Sequence[Graph]) -> str:
+        """What the comparison at full size says, "" where it finds nothing."""
+        try:
+            for rank, graph in enumerate(graphs):
+                (self.folder / self.program.execute[rank]).write_text(print_graph(graph))
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                verify_folder(self.folder, CompileOptions(loudness=QUIET), 0)
+        except (MspcError, ExecutionError) as error:
+            return error.message
+        finally:
+            for rank, text in enumerate(self.texts):
+                (self.folder / self.program.execute[rank]).write_text(text)
+        return ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a change. verdict: found, harmless, MISSED or CRASHED. told: where it is told, "" where it is not
+    found. right: whether that is its place."""
+
+    verdict: str
+    change: Change
+    ranks: tuple[int, ...]
+    told: str = ""
+    right: bool = True
+
+
+def planted(plan: Plan, generator: random.Random) -> Outcome:
+    """Draw changes until one can be made, and look for it."""
+    while True:
+        graphs = plan.graphs()
+        kind = generator.choice(plan.kinds)
+        ranks = kind if generator.random() < 0.6 else (generator.choice(kind),)
+        of = [rank_of(rank, graphs[rank]) for rank in ranks]
+        try:
+            change = draw(of[0], generator)
+            nodes = made(change, of)
+            for rank in ranks:
+                check_graph(graphs[rank])
+        except (Unusable, MspcError):
+            continue
+        return judged(plan, change, ranks, graphs, nodes)
+
+
+def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Graph], nodes: Sequence[Node]) -> Outcome:
+    """What the comparisons say of a change. nodes: that are changed, of the first of the ranks."""
+    texts = [print_graph(graph) for graph in graphs]
+    near = _near(graphs[ranks[0]], nodes, plan.compared)
+    try:
+        with _limited():
+            found = plan.proof(graphs)
+    except (MspcError, Unfit) as error:
+        return Outcome("found", change, ranks, f"refused: {error}")
+    except Exception:
+        return Outcome("CRASHED", change, ranks, traceback.format_exc(limit=-4))
+    if not found.same:
+        told = _told(found)
+        sent = any(isinstance(node.op, MESSAGES) for node in nodes)
+        right = any(node.attrs.get(PLACE) in near or (sent and isinstance(node.op, MESSAGES)) for node in told)
+        return Outcome("found", change, ranks, f"{_words(found)}, not at {near}", right)
+    read = [plan.program.graph(rank, text) for rank, text in enumerate(texts)]
+    try:
+        with _limited():
+            said = plan.differs(read)
+    except Exception:
+        said = traceback.format_exc(limit=-2)
+    return Outcome("MISSED" if said else "harmless", change, ranks, said)
+
+
+def _told(found: ScaleProof) -> list[Node]:
+    told = [found.first.node] if found.first is not None else []
+    if found.failed is not None:
+        told += [found.failed[1], *found.others]
+    return told + [node for _, node in found.stuck]
+
+
+def _words(found: ScaleProof) -> str:
+    told = ", ".join(f"{node.label} ({node.attrs.get(PLACE)})" for node in _told(found))
+    how = "stuck" if found.stuck else f"failed: {found.failed[2]}" if found.failed else "differs"
+    return f"{how} at {told or 'no node'}"
+
+
+def _near(graph: Graph, nodes: Sequence[Node], compared: set[tuple[int, str]]) -> set[int]:
+    """The numbers of these nodes and of their next readers, past nodes whose values are not compared."""
+    readers = Readers(graph)
+    known = {node for each in graph.graphs() for node in each.nodes if (node.attrs[PLACE], node.label) in compared}
+    return {reader.attrs[PLACE] for node in nodes for reader in (node, *readers.next(node, known))}
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Ends what hangs by TimeoutError."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(LONGEST)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def main(seed: int, count: int, names: Sequence[str]) -> int:
+    counts: Counter[str] = Counter()
+    places: Counter[str] = Counter()
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        plans = [Plan(name, Path(folder) / name) for name in names or PLANS]
+        for number in range(seed, seed + count):
+            plan = plans[number % len(plans)]
+            found = planted(plan, random.Random(number))
+            counts[found.verdict] += 1
+            places["told at the place" if found.right else "ELSEWHERE"] += found.verdict == "found"
+            if found.verdict in ("MISSED", "CRASHED") or not found.right:
+                verdict = found.verdict if found.right else "ELSEWHERE"
+                print(f"{number} {plan.name}: {verdict}: {found.change.what} at {found.change.label} "
+                      f"on ranks {found.ranks}: {found.told}", flush=True)  # fmt: skip
+    told = ", ".join(f"{n} {what}" for what, n in (counts + places).items())
+    print(f"{count} changes in {time.perf_counter() - start:.0f} s: {told}")
+    return 1 if counts["MISSED"] or counts["CRASHED"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
