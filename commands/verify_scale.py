@@ -14,7 +14,7 @@ from mspc.commands.options import is_imported
 from mspc.commands.report.scale import report_scale
 from mspc.commands.report.table import check_json
 from mspc.commands.verify import compiled_with_numbers, with_global_types
-from mspc.commands.verify_folder import checked_program, graphs_of_ranks, network_alone
+from mspc.commands.verify_folder import checked_program, graphs_of_ranks, network_alone, ranks_together
 from mspc.compiler.config import Config
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import MspcError
@@ -86,6 +86,9 @@ def _of_folder(folder: Path, options: CompileOptions) -> tuple[Graph, list[RankK
     network = read_network(program.network, str(program.folder / PROGRAM))
     one, _ = network_alone(network)
     graphs, edited = graphs_of_ranks(program)
+    held = ranks_together(program, network)
+    for graph in graphs:
+        _give_layouts(graph, held)
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
     arrays = load_slices(program, one, 0)
     values = [_Stored(name, array) for name, array in arrays.items()]

@@ -12,6 +12,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.regions import Call, If, RegionOp
@@ -214,6 +215,8 @@ class Sizing:
             for dims in tensors:
                 if len(dims) == len(tensors[0]):
                     self._same([tensors[0]], [dims])
+            self._row(row_of(op, types, results), operands, made)
+        elif isinstance(op, FetchRows | SendRows):
             self._row(row_of(op, types, results), operands, made)
         elif isinstance(op, WITH_GROUPS) and len(operands) == len(made):
             self._same(operands, made)

@@ -75,6 +75,8 @@ class Resized:
         for node in graph.nodes:
             made.nodes.append(self._node(node, kind))
         made.results = [self._value(v, kind) for v in graph.results]
+        for value, own in zip(graph.results, made.results, strict=True):
+            own.layout = value.layout
         return made
 
     def _global(self, parameter: Parameter) -> Type:
