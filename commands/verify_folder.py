@@ -45,10 +45,10 @@ def verify_folder(
             notes=["mspc verify --against torch of its script compares the parts of the batch one after the other"],
         )
     mean, stages = bool(network.attrs.get("gradients_mean")), _stages(program, network)
+    many = ranks_together(program, network)
     one, doubled = network_alone(network)
     graphs, edited = graphs_of_ranks(program)
     types = [_type(program, entry) for entry in program.inputs]
-    many = ranks_together(program, network)
     if any(len(graph.results) != len(many.results) for graph in graphs):
         raise MspcError(f"{folder} has {len(many.results)} outputs, but the graph of some rank has others")
     config = Config(ranks=program.ranks // stages, mode=program.mode, gradients_mean=mean, pipeline_stages=stages)

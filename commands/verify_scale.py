@@ -70,11 +70,11 @@ def _of_script(target: str, options: CompileOptions) -> tuple[Graph, list[RankKi
     one = compiled_with_numbers(given, alone)[0]
     kinds = kinds_of(many.rank_graphs, range(config.all_ranks))
     for kind in kinds:
-        _give_layouts(kind.graph, many.graph)
+        give_layouts(kind.graph, many.graph)
     return one.graph, kinds, first_values(one)
 
 
-def _give_layouts(graph: Graph, many: Graph) -> None:
+def give_layouts(graph: Graph, many: Graph) -> None:
     """Let results of a rank say how ranks hold them, as the graph of all ranks says."""
     for value, whole in zip(graph.results, many.results, strict=False):
         if value.layout is None and not isinstance(value, Parameter):
@@ -84,11 +84,11 @@ def _give_layouts(graph: Graph, many: Graph) -> None:
 def _of_folder(folder: Path, options: CompileOptions) -> tuple[Graph, list[RankKind], Sequence[Any], list[str]]:
     program: Program = checked_program(folder, options)
     network = read_network(program.network, str(program.folder / PROGRAM))
+    held = ranks_together(program, network)
     one, _ = network_alone(network)
     graphs, edited = graphs_of_ranks(program)
-    held = ranks_together(program, network)
     for graph in graphs:
-        _give_layouts(graph, held)
+        give_layouts(graph, held)
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
     arrays = load_slices(program, one, 0)
     values = [_Stored(name, array) for name, array in arrays.items()]

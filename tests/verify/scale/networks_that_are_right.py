@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
-from mspc.commands.verify_scale import proof_of_script
+from mspc.commands.verify_scale import give_layouts, proof_of_script
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
@@ -35,7 +36,6 @@ from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.layout import Layout
 from mspc.ops.modules import load_operators
-from mspc.output.first_values import first_values
 from mspc.verify.scale.kinds import kinds_of
 from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.small_programs import Unfit
@@ -127,9 +127,26 @@ def of_graph(seed: int) -> Proved:
         many = compile_traced(_call(network, Config(mode="semi_auto_parallel", ranks=network.ranks)))
         alone = compile_traced(_call(RandomNetwork(seed, _names()), Config(mode="stand_alone", ranks=1)))
         kinds = kinds_of(many.rank_graphs, range(network.ranks))
-        return prove(alone.graph, kinds, first_values(alone), 0)
+        for kind in kinds:
+            give_layouts(kind.graph, many.graph)
+        held = [p for p in alone.graph.parameters if p.kind != "input" and p.name not in alone.traced.constants]
+        values = [_Given(p.name, network.feeds[p.name]) for p in held]
+        constants = {p.name for p in alone.graph.parameters} - {p.name for p in held}
+        values += [_Given(name, alone.traced.constants[name]) for name in constants if name in alone.traced.constants]
+        return prove(alone.graph, kinds, values, 0)
 
     return proved
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A first value that a network has."""
+
+    name: str
+    array: Any
+
+    def make(self) -> Any:
+        return self.array
 
 
 def _call(network: RandomNetwork, config: Config) -> TracedCall:
