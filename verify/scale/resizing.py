@@ -8,7 +8,7 @@ those of `NO_SIZES`, else its dimensions keep their sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import Any, NamedTuple
 
 from mspc.ir.late_dataclass import dataclass
@@ -387,24 +387,3 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(_is_number, value))
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def resized(op: Any, numbers: Sequence[Number], divisor: Callable[[Dim], int]) -> Any:
-    """The operator with its numbers for dimensions that are divided. Raises ValueError where one does not divide."""
-    changed: dict[str, Any] = {}
-    for number in numbers:
-        by = divisor(number.along)
-        if by == 1 and not number.last:
-            continue
-        if number.value % by:
-            raise ValueError(f"{op.name}: {number.field} {number.value} does not divide by {by}")
-        value = number.value // by - number.last
-        changed[number.field] = _replaced(changed.get(number.field, getattr(op, number.field)), number.entry, value)
-    return replace(op, **changed) if changed else op
-
-
-def _replaced(given: Any, entry: tuple[int, ...], value: int) -> Any:
-    if not entry:
-        return value
-    first, *rest = entry
-    return (*given[:first], _replaced(given[first], tuple(rest), value), *given[first + 1 :])

@@ -26,6 +26,7 @@ from mspc.verify.scale.dimensions import Divisors, Product
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.marks import MARK
 from mspc.verify.scale.resizing import Dim, Row, row_of
+from mspc.verify.scale.traded import Traded
 
 Dims = list[list[Product]]
 """For each tensor of a value the divisors of its dimensions."""
@@ -41,9 +42,7 @@ class Sizing:
     _dims: dict[Value, Dims] = field(default_factory=dict[Value, Dims])
     _named: dict[str, Dims] = field(default_factory=dict[str, Dims])
     _sent: dict[tuple[int, int, int], Dims] = field(default_factory=dict[tuple[int, int, int], Dims])
-    _exchanges: dict[tuple[tuple[int, int], bool], int] = field(default_factory=dict[Any, int])
-    _traded: dict[tuple[tuple[int, int], int], list[Product]] = field(default_factory=dict[Any, Any])
-    """What one rank sends another in exchanges, by how many it has sent before."""
+    _traded: Traded = field(default_factory=Traded)
     _done: set[Graph] = field(default_factory=set[Graph])
     found: dict[int, int] = field(default_factory=dict[int, int])
     _halves: list[Product] = field(default_factory=list[Product])
@@ -125,7 +124,8 @@ class Sizing:
             types = [t for v in node.inputs for t in element_types(v.type)]
             ops = kind.ops_of(op) if kind is not None else (op,)
             if isinstance(op, NeighborExchange) and kind is not None:
-                self._exchange(ops, operands, self.dims(node), kind)
+                for one, other in self._traded.same(ops, operands, self.dims(node), kind):
+                    self._same([one], [other])
             for own in dict.fromkeys(ops):
                 if isinstance(own, FusedElementwise):
                     lines = self._line_dims[node] = self._lines(own, types, operands, self._line_dims.get(node))
@@ -228,21 +228,6 @@ class Sizing:
         else:
             for dim in (d for dims in (*operands, *made) for d in dims):
                 self.divisors.freeze(dim)
-
-    def _exchange(self, ops: Sequence[Any], operands: Dims, made: Dims, kind: RankKind) -> None:
-        """Let what one kind sends another be of the dimensions that it has there: pair by pair, in the order of both."""
-        if all(rank in kind.place for op in ops for rank in (*op.send_rank_ids, *op.recv_rank_ids)):
-            return  # of one kind all dimensions are the same
-        for place, rank in enumerate(kind.ranks):
-            own = ops[place if len(ops) > 1 else 0]
-            both = ((operands, [(rank, to) for to in own.send_rank_ids], True),
-                    (made, [(of, rank) for of in own.recv_rank_ids], False))  # fmt: skip
-            for tensors, pairs, sends in both:
-                for dims, pair in zip(tensors, pairs, strict=True):
-                    number = self._exchanges[pair, sends] = self._exchanges.get((pair, sends), -1) + 1
-                    other = self._traded.setdefault((pair, number), dims)
-                    if len(other) == len(dims):
-                        self._same([other], [dims])
 
     def _message(
         self, op: Any, operands: Dims, made: Dims, results: Sequence[TensorType], kind: RankKind | None

@@ -30,7 +30,8 @@ from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_op, wide_type
 from mspc.verify.scale.apart import made_apart
 from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.resizing import Dim, resized, row_of
+from mspc.verify.scale.replaced_numbers import resized
+from mspc.verify.scale.resizing import Dim, row_of
 from mspc.verify.scale.sizes import Dims, Sizing
 
 
