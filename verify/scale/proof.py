@@ -82,12 +82,16 @@ class SmallProgram:
         return self.device().noise(self.expected)
 
     def first_wrong(self) -> FirstWrong | None:
-        """The first value of the first step that is none of one device's; None where none is found."""
+        """The first value of the first step that is none of one device's; None where none is found, or where one device
+        cannot be computed either."""
         alone = RankKind((0,), self.one, mesh=(1,))
         values: dict[Node, dict[tuple[int, ...], Any]] = {}
         held = {p.name: self.weights[p.name][None] for p in self.one.parameters if p.kind != "input"}
         fed = {name: array[None] for name, array in self.inputs[0].items()}
-        run_step([KindState(alone, {n: np.array(a) for n, a in held.items()})], [fed], 1, one_device_values(values))
+        try:
+            run_step([KindState(alone, {n: np.array(a) for n, a in held.items()})], [fed], 1, one_device_values(values))
+        except NodeError:
+            return None
         watch = Watch(self.one, values, self.kinds)
         try:
             run_step(self.states(), self.feeds(0), 1, watch)
