@@ -41,8 +41,15 @@ class Divisors:
 
     def resolved(self, product: Product) -> Product:
         """The product in unknowns that are no product of others, without those that are 1."""
-        if not any(v in self._is or v in self.frozen for v in product):
-            return product
+        if len(product) == 1:  # as of most dimensions
+            (unknown,) = product
+            if unknown in self.frozen:
+                return ()
+            made = self._is.get(unknown)
+            if made is None:
+                return product
+            own = self._is[unknown] = self.resolved(made)
+            return own
         found: list[int] = []
         for unknown in product:
             if unknown in self._is:

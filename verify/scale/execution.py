@@ -54,6 +54,9 @@ class KindRun:
         self.kind, self.state, self._seen = state.kind, state, seen
         self._backend = NumPyBackend(OneRank(), step=step)
         self._around: tuple[int, ...] = ()
+        self._ends: dict[Graph, list[tuple[Value, ...]]] = {}
+        self._changing: dict[Graph, bool] = {}
+        """Whether graphs overwrite parameters."""
 
     def step(self, inputs: dict[str, Array]) -> Generator[Request, Any, list[Any]]:
         """The results of the graph. inputs: by name, with leading dimensions."""
@@ -68,7 +71,9 @@ class KindRun:
         return results
 
     def _graph(self, graph: Graph, values: dict[Value, Any]) -> Generator[Request, Any, list[Any]]:
-        for node in graph.nodes:
+        if graph not in self._ends:
+            self._ends[graph] = _last_uses(graph)
+        for node, ended in zip(graph.nodes, self._ends[graph], strict=True):
             operands = [self._value(v, values) for v in node.inputs]
             op = node.op
             if isinstance(op, STRUCTURE):
@@ -84,7 +89,14 @@ class KindRun:
             values[node] = result
             if self._seen is not None:
                 self._seen(self.kind, node, result, self._around)
-        return [mapped(self._value(v, values), np.array) for v in graph.results]
+            del operands, result
+            for value in ended:
+                del values[value]
+        results = [self._value(v, values) for v in graph.results]
+        if graph not in self._changing:
+            self._changing[graph] = any(node.op.mutates for each in graph.graphs() for node in each.nodes)
+        # What is shown of a parameter stays as it is when that changes later.
+        return [mapped(result, np.array) for result in results] if self._changing[graph] else results
 
     def _value(self, value: Value, values: dict[Value, Any]) -> Any:
         if not isinstance(value, Constant):
@@ -243,6 +255,23 @@ class KindRun:
         if found.size != 1:
             raise NodeError(self.kind, node, "ranks of one kind go different ways here, as the data say")
         return found[0]
+
+
+def _last_uses(graph: Graph) -> list[tuple[Value, ...]]:
+    """For each node the values of nodes that nobody reads behind it."""
+    last: dict[Value, int] = {}
+    for number, node in enumerate(graph.nodes):
+        last[node] = number
+        for value in node.inputs:
+            if isinstance(value, Node):
+                last[value] = number
+    shown = set(graph.results)
+    found: list[list[Value]] = [[] for _ in graph.nodes]
+    for value, number in last.items():
+        # A stack names the tensors that it is of, which a loop may overwrite.
+        if value not in shown and not isinstance(value.op, MakeStack):  # type: ignore[union-attr]  # nodes alone
+            found[number].append(value)
+    return [tuple(values) for values in found]
 
 
 def _entry(scanned: Any, turn: int, depth: int) -> Any:

@@ -55,6 +55,8 @@ class Board:
         self._messages: dict[tuple[int, int], dict[int, list[Any]]] = {}
         self._axes: dict[int, tuple[int, ...] | None] = {}
         self._exchanges = Exchanges()
+        self._groups: dict[int, tuple[list[tuple[int, ...]], bool]] = {}
+        """By a node's operator the groups of all ranks, and whether all of them are of one kind."""
 
     def enter(self, number: int, request: Request) -> None:
         self.waiting[number] = request
@@ -63,7 +65,7 @@ class Board:
         """What kinds get that need wait no longer."""
         found: list[tuple[int, Any]] = []
         for number, request in self.waiting.items():
-            if isinstance(request.ops[0], NeighborExchange) and not self._all_inside(request):
+            if isinstance(request.ops[0], NeighborExchange) and not self._groups_of(request)[1]:
                 self._exchanges.post(number, request.kind, request.ops, request.arrays)
         for number, request in list(self.waiting.items()):
             if number in self.waiting:
@@ -76,14 +78,19 @@ class Board:
             return self._send(number, request)
         if isinstance(op, ReceiveFromStage):
             return self._receive(number, request)
-        if self._all_inside(request):
+        groups, is_inside = self._groups_of(request)
+        if is_inside:
             del self.waiting[number]
-            return [(number, _inside(request, [partners_of(own) for own in request.ops], self._axes))]
+            return [(number, _inside(request, groups, self._axes))]
         return self._exchange(number, request) if isinstance(op, NeighborExchange) else self._across(number)
 
-    def _all_inside(self, request: Request) -> bool:
-        """Whether all who take part are of the kind."""
-        return all(rank in request.kind.place for own in request.ops for rank in partners_of(own))
+    def _groups_of(self, request: Request) -> tuple[list[tuple[int, ...]], bool]:
+        key = id(request.node.op)
+        if key not in self._groups:
+            groups = [partners_of(own) for own in request.ops]
+            own = request.kind.place
+            self._groups[key] = groups, all(rank in own for group in set(groups) for rank in group)
+        return self._groups[key]
 
     def _exchange(self, number: int, request: Request) -> list[tuple[int, Any]]:
         try:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from functools import cached_property
+from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.passes.base import PassManager, find_pass
 from mspc.verify.difference import GROWTH, TOLERANCES, Noise
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.one_device import OneDevice
@@ -24,6 +28,7 @@ from mspc.verify.scale.slices import Slices
 from mspc.verify.scale.small_programs import small_programs, thinned
 
 Array = Any
+MANY_RANKS = 256
 STEPS = 2
 """An optimizer's states are read in the second step for the first time."""
 
@@ -59,6 +64,8 @@ class SmallProgram:
     weights: dict[str, Array]
     seed: int
     rows: list[Compared] = field(default_factory=list[Compared])
+    _told: Connection | None = None
+    """What one device in another process tells."""
 
     @cached_property
     def inputs(self) -> list[dict[str, Array]]:
@@ -71,10 +78,32 @@ class SmallProgram:
         """One device, which computes in Float64."""
         return OneDevice(self.one, self.weights, [[list(step.values()) for step in self.inputs]], "")
 
+    @contextmanager
+    def beside(self) -> Generator[None]:
+        """Run one device in a process of its own while ranks run, where there are so many that it pays."""
+        if sum(len(kind.ranks) for kind in self.kinds) < MANY_RANKS or "fork" not in get_all_start_methods():
+            yield
+            return
+        device, context = self.device(), get_context("fork")
+        self._told, told = context.Pipe(duplex=False)
+        process = context.Process(target=_run, args=(device, told), daemon=True)
+        process.start()
+        told.close()
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.join()
+
     @cached_property
     def expected(self) -> list[list[dict[Any, Array]]]:
         """What one device computes, by step."""
-        return self.device().run()
+        if self._told is None:
+            return self.device().run()
+        try:
+            return self._told.recv()
+        except EOFError:  # it has ended without a result, so that its failure shows here
+            return self.device().run()
 
     @cached_property
     def noise(self) -> Callable[[int, int, Any], Noise]:
@@ -164,6 +193,16 @@ class SmallProgram:
         self.rows.append(row)
 
 
+def _in_turns(graph: Graph, stages: int) -> Graph:
+    """One device's program with the gradient of each micro-batch right behind it, so that it keeps one at a time."""
+    if stages == 1:
+        return graph
+    graph.attrs[STAGES] = stages
+    graph, _ = PassManager().apply(find_pass("join_micro_batches"), graph)
+    del graph.attrs[STAGES]
+    return graph
+
+
 def layout_of(value: Value) -> Layout | None:
     """The layout of a value that is one tensor."""
     return value.layout if isinstance(value.layout, Layout) else None
@@ -223,6 +262,10 @@ def _first(real: Parameter, parameter: Parameter, value: Any, generator: np.rand
     return thinned(array, type.shape).astype(type.dtype.numpy)
 
 
+def _run(device: OneDevice, told: Connection) -> None:
+    told.send(device.run())
+
+
 # The proof
 
 
@@ -259,11 +302,14 @@ def prove(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: in
         Unfit: a program does not take Float64.
     """
     small, few, _ = small_programs(one, kinds)
+    if sum(len(kind.ranks) for kind in kinds) >= MANY_RANKS:
+        small = _in_turns(small, int(kinds[0].graph.attrs.get(STAGES, 1)))
     program = SmallProgram(small, few, first_weights(one, small, values, seed), seed)
     sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, small.parameters, strict=True)}
     made = ScaleProof(sum(len(kind.ranks) for kind in kinds), len(kinds), program.rows, sizes)
     try:
-        program.compare()
+        with program.beside():
+            program.compare()
     except Stuck as error:
         made.stuck = tuple(error.waiting)
     except NodeError as error:
