@@ -55,8 +55,8 @@ class Board:
         self._messages: dict[tuple[int, int], dict[int, list[Any]]] = {}
         self._axes: dict[int, tuple[int, ...] | None] = {}
         self._exchanges = Exchanges()
-        self._groups: dict[int, tuple[list[tuple[int, ...]], bool]] = {}
-        """By a node's operator the groups of all ranks, and whether all of them are of one kind."""
+        self._groups: dict[tuple[int, int], tuple[list[tuple[int, ...]], bool]] = {}
+        """By a kind and a node's operator the groups of all ranks, and whether all of them are of one kind."""
 
     def enter(self, number: int, request: Request) -> None:
         self.waiting[number] = request
@@ -85,7 +85,7 @@ class Board:
         return self._exchange(number, request) if isinstance(op, NeighborExchange) else self._across(number)
 
     def _groups_of(self, request: Request) -> tuple[list[tuple[int, ...]], bool]:
-        key = id(request.node.op)
+        key = id(request.kind), id(request.node.op)
         if key not in self._groups:
             groups = [partners_of(own) for own in request.ops]
             own = request.kind.place
