@@ -45,10 +45,10 @@ def verify_folder(
             notes=["mspc verify --against torch of its script compares the parts of the batch one after the other"],
         )
     mean, stages = bool(network.attrs.get("gradients_mean")), _stages(program, network)
+    many = ranks_together(program, network)
     one, doubled = network_alone(network)
     graphs, edited = graphs_of_ranks(program)
     types = [_type(program, entry) for entry in program.inputs]
-    many = _all_ranks(program, mean, stages)
     if any(len(graph.results) != len(many.results) for graph in graphs):
         raise MspcError(f"{folder} has {len(many.results)} outputs, but the graph of some rank has others")
     config = Config(ranks=program.ranks // stages, mode=program.mode, gradients_mean=mean, pipeline_stages=stages)
@@ -143,10 +143,10 @@ def graphs_of_ranks(program: Program) -> tuple[list[Graph], list[str]]:
     return graphs, edited
 
 
-def _all_ranks(program: Program, mean: bool, stages: int) -> Graph:
+def ranks_together(program: Program, network: Graph) -> Graph:
     """How the ranks of a stage hold results and parameters, as the head of a graph without operators."""
-    graph = Graph("ranks")
-    graph.attrs = {"gradients_mean": mean}
+    graph, stages = Graph("ranks"), _stages(program, network)
+    graph.attrs = {"gradients_mean": bool(network.attrs.get("gradients_mean"))}
     for entry in program.parameters:
         type = _type(program, entry)
         kind = str(entry.get("kind"))

@@ -14,15 +14,15 @@ from mspc.commands.options import is_imported
 from mspc.commands.report.scale import report_scale
 from mspc.commands.report.table import check_json
 from mspc.commands.verify import compiled_with_numbers, with_global_types
-from mspc.commands.verify_folder import checked_program, graphs_of_ranks, network_alone
+from mspc.commands.verify_folder import checked_program, graphs_of_ranks, network_alone, ranks_together
 from mspc.compiler.config import Config
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Parameter
 from mspc.output.first_values import first_values
 from mspc.runtime.program import PROGRAM, Program, load_slices
 from mspc.verify.scale.kinds import RankKind, kinds_of, merged
-from mspc.verify.scale.proof import prove
+from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.small_programs import Unfit
 
 
@@ -50,6 +50,11 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
     report_scale(found, options.json, options.loudness, seed, time.perf_counter() - begin, notes)
 
 
+def proof_of_script(target: str, options: CompileOptions, seed: int) -> ScaleProof:
+    """What is found of a script, or an imported network. Raises MspcError and Unfit."""
+    return prove(*_of_script(target, options), seed)
+
+
 def _of_script(target: str, options: CompileOptions) -> tuple[Graph, list[RankKind], Sequence[Any]]:
     found = find_call(target, options)
     config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
@@ -63,14 +68,27 @@ def _of_script(target: str, options: CompileOptions) -> tuple[Graph, list[RankKi
     given = with_global_types(found.captured, [f.global_type for f in many.fed])
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
     one = compiled_with_numbers(given, alone)[0]
-    return one.graph, kinds_of(many.rank_graphs, range(config.all_ranks)), first_values(one)
+    kinds = kinds_of(many.rank_graphs, range(config.all_ranks))
+    for kind in kinds:
+        give_layouts(kind.graph, many.graph)
+    return one.graph, kinds, first_values(one)
+
+
+def give_layouts(graph: Graph, many: Graph) -> None:
+    """Let results of a rank say how ranks hold them, as the graph of all ranks says."""
+    for value, whole in zip(graph.results, many.results, strict=False):
+        if value.layout is None and not isinstance(value, Parameter):
+            value.layout = whole.layout
 
 
 def _of_folder(folder: Path, options: CompileOptions) -> tuple[Graph, list[RankKind], Sequence[Any], list[str]]:
     program: Program = checked_program(folder, options)
     network = read_network(program.network, str(program.folder / PROGRAM))
+    held = ranks_together(program, network)
     one, _ = network_alone(network)
     graphs, edited = graphs_of_ranks(program)
+    for graph in graphs:
+        give_layouts(graph, held)
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
     arrays = load_slices(program, one, 0)
     values = [Stored(name, array) for name, array in arrays.items()]

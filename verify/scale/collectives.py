@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
-from mspc.runtime.comm.interface import combine, pieces
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank, combine, pieces
 from mspc.verify.scale.spread import common_lead, widened
 
 Array = Any
@@ -153,7 +156,23 @@ def _on(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]], ops: Mapping
     if isinstance(op, Broadcast):
         found = tuple(np.array(part) for part in tensors[op.root_rank])
         return found if len(found) > 1 else found[0]
+    if isinstance(op, FetchRows):
+        return _as_one(op)(np.concatenate(own), tensors[rank][1])
+    if isinstance(op, SendRows):  # rows are added in the order of ranks
+        rows, places = zip(*(_rows(*tensors[member]) for member in sorted(members)), strict=True)
+        table = _as_one(replace(op, size=op.total))(np.concatenate(rows), np.concatenate(places))
+        return pieces(table, len(members), 0)[place]
     raise KeyError(op.name)
+
+
+
+def _as_one(op: Any) -> Callable[..., Any]:
+    """What a collective does where one device has the tensors of all ranks."""
+    return replace(op, mesh=(1,)).kernel(NumPyBackend(OneRank()))
+
+
+def _rows(rows: Array, places: Array) -> tuple[Array, Array]:
+    return rows.reshape(places.size, *rows.shape[places.ndim :]), places.reshape(-1)
 
 
 def _arrived(op: NeighborExchange, rank: int, tensors: Mapping[int, Sequence[Array]], ops: Mapping[int, Any]) -> Any:

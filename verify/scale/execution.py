@@ -319,6 +319,7 @@ def run_step(
                 results[number] = ended.value
         ready = board.answers()
     if board.waiting:
+        board.check_exchanges()
         raise Stuck([(request.kind, request.node) for request in board.waiting.values()])
     board.check_received()
     return results

@@ -5,8 +5,7 @@ The operator's own kernel does the work; it gets the ranks as dimensions ahead o
 - it works element by element, so that NumPy's broadcasting does it;
 - a row of `FORMS`, by operator class: the same operator with its axes moved, or on the last two dimensions;
 - it says itself that it is several operators (`as_rows`, `as_reductions`), of which each is one of these;
-- its rule says that the first dimension of some operands is a batch, which every result has, too: ranks become more of
-  it;
+- the first dimension of some operands is a batch (`batches.py`), which every result has, too: ranks become more of it;
 - else the kernel runs rank by rank, or only where ranks differ.
 """
 
@@ -23,13 +22,15 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Value
-from mspc.ir.types import TensorType, Type, dtype_of
+from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.bases import ArrayFunction, Elementwise
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BatchMatMul, MatMul
+from mspc.ops.math.running import CumSum
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxBackward
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Update
@@ -38,7 +39,7 @@ from mspc.ops.tensor.masking import Tril, Triu
 from mspc.ops.tensor.moving import Concat, Split, Stack, Transpose
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.ops.tensor.tiling import Tile
-from mspc.sharding.factors import Rule
+from mspc.verify.scale.batches import batch_of
 from mspc.verify.scale.spread import (
     aligned,
     block_by_block,
@@ -74,7 +75,7 @@ def run_on_all(op: Op, backend: Any, depth: int, arrays: Sequence[Array]) -> Any
     if lines is not None:
         return _run_lines(lines, backend, depth, arrays)
     if not op.mutates and not op.draws:
-        batch = _batch(op, tuple(types))
+        batch = batch_of(op, tuple(types))
         if batch is not None:
             return _in_batch(op, backend, depth, arrays, batch)
     return block_by_block(
@@ -101,6 +102,11 @@ def _elementwise(op: Elementwise, backend: Any, depth: int, arrays: Sequence[Arr
     if op.broadcasts and "{i}" not in op.cuda:
         return op.kernel(backend)(*aligned(arrays, depth))
     return _one_by_one(op, backend, depth, arrays)
+
+
+def _added(op: AddN, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
+    lead = common_lead(arrays, depth)
+    return op.kernel(backend)(*(widened(array, lead) for array in arrays))
 
 
 def _one_by_one(op: Op, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
@@ -174,7 +180,7 @@ def _along_axis(op: Any, backend: Any, depth: int, arrays: Sequence[Array]) -> A
 
 def _beside(op: Any, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
     lead = common_lead(arrays, depth)
-    rank = arrays[0].ndim - depth + (type(op) is Stack)
+    rank = arrays[0].ndim - depth + isinstance(op, Stack)
     return replace(op, axis=op.axis % rank + depth).kernel(backend)(*(widened(array, lead) for array in arrays))
 
 
@@ -196,6 +202,8 @@ def _product(op: MatMul | BatchMatMul, backend: Any, depth: int, arrays: Sequenc
 
 
 def _fused_product(op: FusedMatMul, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
+    if op.wide:  # its addend must have the result's shape
+        return _one_by_one(op, backend, depth, arrays)
     return op.kernel(backend)(*aligned(arrays, depth))
 
 
@@ -227,6 +235,7 @@ def _as_it_is(op: Op, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
 
 FORMS: dict[type[Op], Form] = {
     Elementwise: _elementwise,
+    AddN: _added,
     ArrayFunction: _as_it_is,
     FusedElementwise: _fused,
     Update: _update,
@@ -236,6 +245,7 @@ FORMS: dict[type[Op], Form] = {
     SoftmaxBackward: _along_axis,
     LogSoftmax: _along_axis,
     LogSoftmaxGrad: _along_axis,
+    CumSum: _along_axis,
     Concat: _beside,
     Stack: _beside,
     Split: _along_axis,
@@ -301,44 +311,6 @@ def _run_lines(lines: _Lines, backend: Any, depth: int, arrays: Sequence[Array])
 
 
 # More of a batch
-
-
-@lru_cache(maxsize=4096)
-def _batch(op: Op, types: tuple[TensorType, ...]) -> tuple[bool, ...] | None:
-    """Which operands have the batch as their first dimension; None where there is no batch."""
-    try:
-        rule = op.parsed_rule(*types)
-    except (MspcError, NotImplementedError):
-        return None
-    factor = _first_of_all(rule)
-    if factor is None:
-        return None
-    has = tuple(bool(dims) and dims[0] == (factor,) for dims in rule.inputs)
-    elsewhere = any(
-        factor in dim for dims, own in zip(rule.inputs, has, strict=True) for dim in (dims[1:] if own else dims)
-    )
-    if elsewhere or any(factor in dim for dims in rule.outputs for dim in dims[1:]):
-        return None
-    # A batch of another size must give what that says, or the operator knows its batch by an attribute.
-    more = [t.with_shape((2 * t.shape[0], *t.shape[1:])) if own else t for t, own in zip(types, has, strict=True)]
-    try:
-        before, behind = _shapes(op.infer(*types)), _shapes(op.infer(*more))
-    except MspcError:
-        return None
-    return has if behind == [(2 * shape[0], *shape[1:]) for shape in before] else None
-
-
-def _first_of_all(rule: Rule) -> int | None:
-    firsts = {dims[0] if dims else () for dims in rule.outputs}
-    if len(firsts) != 1:
-        return None
-    (first,) = firsts
-    return first[0] if len(first) == 1 and first[0] not in rule.frozen else None
-
-
-def _shapes(type: Type) -> list[tuple[int, ...]]:
-    return [t.shape for t in (type.elements if hasattr(type, "elements") else (type,))]  # type: ignore[union-attr]
-
 
 def _in_batch(op: Op, backend: Any, depth: int, arrays: Sequence[Array], batch: tuple[bool, ...]) -> Any:
     rest = [array for array, own in zip(arrays, batch, strict=True) if not own]

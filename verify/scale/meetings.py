@@ -15,6 +15,7 @@ from mspc.ops.collective.base import Meeting
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.verify.scale.collectives import along_axes, by_ranks, exchanged
+from mspc.verify.scale.exchanges import Exchanges
 from mspc.verify.scale.kinds import RankKind, axes_of_groups
 from mspc.verify.scale.spread import flat, narrowed, parts_of
 
@@ -38,6 +39,11 @@ class Request:
     ops: Sequence[Any]
     arrays: Sequence[Array]
 
+    def op_of_ranks(self) -> list[tuple[int, Any]]:
+        """Every rank with its operator."""
+        ranks = self.kind.ranks
+        return list(zip(ranks, self.ops if len(self.ops) > 1 else list(self.ops) * len(ranks), strict=True))
+
 
 class Board:
     """The collectives at which kinds wait, and messages on their way: by the first ranks at both ends and the tag who
@@ -48,8 +54,9 @@ class Board:
         self._kind_of = {rank: number for number, kind in enumerate(kinds) for rank in kind.ranks}
         self._messages: dict[tuple[int, int], dict[int, list[Any]]] = {}
         self._axes: dict[int, tuple[int, ...] | None] = {}
-        self._groups: dict[int, tuple[list[tuple[int, ...]], bool]] = {}
-        """By a node's operator the groups of all ranks, and whether all of them are of one kind."""
+        self._exchanges = Exchanges()
+        self._groups: dict[tuple[int, int], tuple[list[tuple[int, ...]], bool]] = {}
+        """By a kind and a node's operator the groups of all ranks, and whether all of them are of one kind."""
 
     def enter(self, number: int, request: Request) -> None:
         self.waiting[number] = request
@@ -57,6 +64,9 @@ class Board:
     def answers(self) -> list[tuple[int, Any]]:
         """What kinds get that need wait no longer."""
         found: list[tuple[int, Any]] = []
+        for number, request in self.waiting.items():
+            if isinstance(request.ops[0], NeighborExchange) and not self._groups_of(request)[1]:
+                self._exchanges.post(number, request.kind, request.ops, request.arrays)
         for number, request in list(self.waiting.items()):
             if number in self.waiting:
                 found += self._answer(number, request)
@@ -68,16 +78,43 @@ class Board:
             return self._send(number, request)
         if isinstance(op, ReceiveFromStage):
             return self._receive(number, request)
-        key = id(request.node.op)
+        groups, is_inside = self._groups_of(request)
+        if is_inside:
+            del self.waiting[number]
+            return [(number, _inside(request, groups, self._axes))]
+        return self._exchange(number, request) if isinstance(op, NeighborExchange) else self._across(number)
+
+    def _groups_of(self, request: Request) -> tuple[list[tuple[int, ...]], bool]:
+        key = id(request.kind), id(request.node.op)
         if key not in self._groups:
             groups = [partners_of(own) for own in request.ops]
             own = request.kind.place
             self._groups[key] = groups, all(rank in own for group in set(groups) for rank in group)
-        groups, is_inside = self._groups[key]
-        if is_inside:
-            del self.waiting[number]
-            return [(number, _inside(request, groups, self._axes))]
-        return self._across(number)
+        return self._groups[key]
+
+    def _exchange(self, number: int, request: Request) -> list[tuple[int, Any]]:
+        try:
+            found = self._exchanges.answer(number)
+        except ValueError as error:
+            raise NodeError(request.kind, request.node, str(error)) from error
+        if found is None:
+            return []
+        del self.waiting[number]
+        return [(number, _gathered(request.kind, found))]
+
+    def check_exchanges(self) -> None:
+        """Raises NodeError where ranks wait for each other because their exchanges do not fit together."""
+        requests = [r for r in self.waiting.values() if isinstance(r.ops[0], NeighborExchange)]
+        ops = {rank: op for r in requests for rank, op in r.op_of_ranks()}
+        types = {
+            rank: [_type(array[place]) for array in flats]
+            for r in requests
+            for flats in [[flat(array, r.kind.mesh) for array in r.arrays]]
+            for place, rank in enumerate(r.kind.ranks)
+        }
+        for request in requests:
+            if all(partner in ops for op in request.ops for partner in partners_of(op)):
+                _check_agreed(request, ops, types)
 
     def check_received(self) -> None:
         """Raises NodeError where a message is left that nobody has received."""

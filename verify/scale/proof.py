@@ -113,19 +113,24 @@ class SmallProgram:
 
     def first_wrong(self) -> FirstWrong | None:
         """The first value of the first step that is none of one device's; else the node that makes what is wrong at the
-        end. None where none is found."""
+        end. None where none is found, or where one device cannot be computed either."""
         watch = self.watched()
+        if watch is None:
+            return None
         if watch.first is not None or not watch.whole:
             return watch.first
         return self._first_written()
 
-    def watched(self) -> Watch:
-        """What is found of all values of the first step."""
+    def watched(self) -> Watch | None:
+        """What is found of all values of the first step; None where one device cannot be computed."""
         alone = RankKind((0,), self.one, mesh=(1,))
         values: dict[Node, dict[tuple[int, ...], Any]] = {}
         held = {p.name: self.weights[p.name][None] for p in self.one.parameters if p.kind != "input"}
         fed = {name: array[None] for name, array in self.inputs[0].items()}
-        run_step([KindState(alone, {n: np.array(a) for n, a in held.items()})], [fed], 1, one_device_values(values))
+        try:
+            run_step([KindState(alone, {n: np.array(a) for n, a in held.items()})], [fed], 1, one_device_values(values))
+        except NodeError:
+            return None
         watch = Watch(self.one, values, self.kinds)
         try:
             run_step(self.states(), self.feeds(0), 1, watch)

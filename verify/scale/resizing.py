@@ -8,7 +8,7 @@ those of `NO_SIZES`, else its dimensions keep their sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import Any, NamedTuple
 
 from mspc.ir.late_dataclass import dataclass
@@ -16,6 +16,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import Receive
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.nn.rotary import RotaryPositionEmbedding
@@ -317,6 +318,15 @@ def _exchanged(op: Any, operands: Types, results: Types) -> Row:
     return Row(numbers, by_rule=False)
 
 
+def _named_rows(op: Any, operands: Types, results: Types) -> Row:
+    """Rows travel by places that are computed, so that there stay as many of them."""
+    first, places = operands
+    of, to = (1, len(places.shape)) if isinstance(op, FetchRows) else (len(places.shape), 1)
+    rows = [_in(0, d) for d in range(of)] + [_in(1, d) for d in range(len(places.shape))] + [_out(d) for d in range(to)]
+    same = [(_in(0, of + d), _out(to + d)) for d in range(len(first.shape) - of)]
+    return Row(frozen=rows, same=same, by_rule=False)
+
+
 ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Reshape: _made,
     BroadcastTo: _made,
@@ -327,6 +337,8 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     ReceiveFromStage: _made,
     Receive: _made,
     PasteSlices: _pasted,
+    FetchRows: _named_rows,
+    SendRows: _named_rows,
     NeighborExchange: _exchanged,
     StridedSlice: _slice_of,
     StridedSliceGrad: _slice_grad,
@@ -375,24 +387,3 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(_is_number, value))
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def resized(op: Any, numbers: Sequence[Number], divisor: Callable[[Dim], int]) -> Any:
-    """The operator with its numbers for dimensions that are divided. Raises ValueError where one does not divide."""
-    changed: dict[str, Any] = {}
-    for number in numbers:
-        by = divisor(number.along)
-        if by == 1 and not number.last:
-            continue
-        if number.value % by:
-            raise ValueError(f"{op.name}: {number.field} {number.value} does not divide by {by}")
-        value = number.value // by - number.last
-        changed[number.field] = _replaced(changed.get(number.field, getattr(op, number.field)), number.entry, value)
-    return replace(op, **changed) if changed else op
-
-
-def _replaced(given: Any, entry: tuple[int, ...], value: int) -> Any:
-    if not entry:
-        return value
-    first, *rest = entry
-    return (*given[:first], _replaced(given[first], tuple(rest), value), *given[first + 1 :])

@@ -12,6 +12,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.regions import Call, If, RegionOp
@@ -25,6 +26,7 @@ from mspc.verify.scale.dimensions import Divisors, Product
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.marks import MARK
 from mspc.verify.scale.resizing import Dim, Row, row_of
+from mspc.verify.scale.traded import Traded
 
 Dims = list[list[Product]]
 """For each tensor of a value the divisors of its dimensions."""
@@ -40,6 +42,7 @@ class Sizing:
     _dims: dict[Value, Dims] = field(default_factory=dict[Value, Dims])
     _named: dict[str, Dims] = field(default_factory=dict[str, Dims])
     _sent: dict[tuple[int, int, int], Dims] = field(default_factory=dict[tuple[int, int, int], Dims])
+    _traded: Traded = field(default_factory=Traded)
     _done: set[Graph] = field(default_factory=set[Graph])
     found: dict[int, int] = field(default_factory=dict[int, int])
     _halves: list[Product] = field(default_factory=list[Product])
@@ -120,6 +123,9 @@ class Sizing:
             operands = [d for v in node.inputs for d in self.dims(v)]
             types = [t for v in node.inputs for t in element_types(v.type)]
             ops = kind.ops_of(op) if kind is not None else (op,)
+            if isinstance(op, NeighborExchange) and kind is not None:
+                for one, other in self._traded.same(ops, operands, self.dims(node), kind):
+                    self._same([one], [other])
             for own in dict.fromkeys(ops):
                 if isinstance(own, FusedElementwise):
                     lines = self._line_dims[node] = self._lines(own, types, operands, self._line_dims.get(node))
@@ -214,6 +220,8 @@ class Sizing:
             for dims in tensors:
                 if len(dims) == len(tensors[0]):
                     self._same([tensors[0]], [dims])
+            self._row(row_of(op, types, results), operands, made)
+        elif isinstance(op, FetchRows | SendRows):
             self._row(row_of(op, types, results), operands, made)
         elif isinstance(op, WITH_GROUPS) and len(operands) == len(made):
             self._same(operands, made)

@@ -30,7 +30,8 @@ from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_op, wide_type
 from mspc.verify.scale.apart import made_apart
 from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.resizing import Dim, resized, row_of
+from mspc.verify.scale.replaced_numbers import resized
+from mspc.verify.scale.resizing import Dim, row_of
 from mspc.verify.scale.sizes import Dims, Sizing
 
 
@@ -75,6 +76,8 @@ class Resized:
         for node in graph.nodes:
             made.nodes.append(self._node(node, kind))
         made.results = [self._value(v, kind) for v in graph.results]
+        for value, own in zip(graph.results, made.results, strict=True):
+            own.layout = value.layout
         return made
 
     def _global(self, parameter: Parameter) -> Type:

@@ -1,0 +1,29 @@
+"""A share of the networks that `mspc verify --scale` must find equal."""
+
+from __future__ import annotations
+
+import pytest
+
+from mspc.ops.modules import load_operators
+from tests.verify.scale.networks_that_are_right import EQUAL, drawn, main, outcome_of
+
+load_operators()
+SHARE = {
+    "stages": (0, 1, 2, 3),
+    "experts": (1, 3, 4, 21),
+    "context": (0, 17, 45),
+    "networks": (*range(12), 25, 66, 74, 94, 155, 171, 323),
+}
+"""Those too that were not: exchanges among several kinds, rows that travel by places, running sums, results of rows."""
+
+
+@pytest.mark.parametrize(("source", "seed"), [(source, seed) for source, seeds in SHARE.items() for seed in seeds])
+def test_what_is_right_is_equal(source: str, seed: int) -> None:
+    found = outcome_of(drawn(source, seed))
+    assert (found.kind, found.message) == (EQUAL, "")
+    assert found.values > 0
+
+
+def test_the_command_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["0", "2", "--source", "networks"]) == 0
+    assert "networks: 2 equal" in capsys.readouterr().out
