@@ -94,7 +94,7 @@ class _Exchanger:
         if spent + _cost(node, found, final) >= moved + told + _cost(node, node.tensor_layout, final):
             return None
         made = self._exchange(node, op, (table, self._bring(places, asked)), found)
-        return made if found == final else self._bring(made, final)
+        return made if found == final else self._moved(made, final)
 
     def _sent(self, node: Node, put: AddRows | SetRows, final: Layout) -> Node | None:
         """A sum of rows by their places that has the layout `final`, by SendRows."""
@@ -126,7 +126,7 @@ class _Exchanger:
         if spent >= moved + told + _cost(node, node.tensor_layout, final):
             return None
         made = self._exchange(node, op, (rows, self._bring(places, asked)), summed)
-        return made if summed == final else self._bring(made, final)
+        return made if summed == final else self._moved(made, final)
 
     def _unmoved(self, value: Value) -> tuple[Value, float]:
         """(the value that another reader than this node may have, too, bytes that bring it here)."""
@@ -135,11 +135,11 @@ class _Exchanger:
             return value.inputs[0], _cost(value, value.op.source, value.op.target) if alone else 0.0
         return value, 0.0
 
-    def _bring(self, value: Value, target: Layout) -> Node:
+    def _bring(self, value: Value, target: Layout) -> Value:
         """The value in a layout."""
-        if value.layout == target:
-            assert isinstance(value, Node)
-            return value
+        return value if value.layout == target else self._moved(value, target)
+
+    def _moved(self, value: Value, target: Layout) -> Node:
         made = self.b.emit(Redistribute(source=value.tensor_layout, target=target), value, name=value.name)
         made.layout = target
         made.attrs["reason"] = "rows are exchanged by their places"
