@@ -36,8 +36,9 @@ from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, differenc
 from mspc.verify.difference import ComparedValue
 from mspc.verify.float64_graph import Doubled, Request, requests
 from mspc.verify.made_inputs import made_inputs
+from mspc.verify.marks import MARK
 from mspc.verify.pytorch.against import against_torch
-from mspc.verify.verification import MARK, STEPS, VerifiedProgram, verified
+from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
 Array = Any
 SLICED, CUT = "slice_to_rank", "cut_stages"

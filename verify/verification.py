@@ -25,14 +25,13 @@ from mspc.verify.finite_differences import directions
 from mspc.verify.float64_graph import Doubled
 from mspc.verify.made_inputs import MadeInput
 from mspc.verify.many_ranks import ManyRanks
+from mspc.verify.marks import MARK
 from mspc.verify.one_device import OneDevice, Values
 from mspc.verify.overflow import pokes
 from mspc.verify.parts_of_batch import compare_parts
 from mspc.verify.same_values import Comparison
 
 Array = Any
-MARK = "verify"
-"""Attribute that numbers the operators before sharding, so that both compiles' values can be matched."""
 STEPS = 3
 """Steps that are compared: what goes stale, and random numbers, are wrong from the second on."""
 

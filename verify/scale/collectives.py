@@ -133,12 +133,10 @@ def by_ranks(
     Raises:
         ValueError: the parts of a group do not fit together. KeyError: a member of a group calls nothing.
     """
-    return {rank: _on(op, rank, tensors, ops) for rank, op in ops.items()}
+    return {rank: _on(op, rank, tensors) for rank, op in ops.items()}
 
 
-def _on(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]], ops: Mapping[int, Collective]) -> Any:
-    if isinstance(op, NeighborExchange):
-        return _arrived(op, rank, tensors, ops)
+def _on(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -> Any:
     members = op.ranks
     place = members.index(rank)
     if isinstance(op, AllReduce):
@@ -173,21 +171,6 @@ def _as_one(op: Any) -> Callable[..., Any]:
 
 def _rows(rows: Array, places: Array) -> tuple[Array, Array]:
     return rows.reshape(places.size, *rows.shape[places.ndim :]), places.reshape(-1)
-
-
-def _arrived(op: NeighborExchange, rank: int, tensors: Mapping[int, Sequence[Array]], ops: Mapping[int, Any]) -> Any:
-    found: list[Array] = []
-    taken: dict[int, int] = {}
-    for source, shape in zip(op.recv_rank_ids, op.recv_shapes, strict=True):
-        number = taken[source] = taken.get(source, -1) + 1
-        mine = [i for i, target in enumerate(ops[source].send_rank_ids) if target == rank]
-        if number >= len(mine):
-            raise ValueError(f"rank {source} sends nothing to rank {rank} that it waits for")
-        array = tensors[source][mine[number]]
-        if array.shape != tuple(shape):
-            raise ValueError(f"rank {source} sends shape {array.shape} to rank {rank}, which waits for {tuple(shape)}")
-        found.append(array)
-    return tuple(found)
 
 
 def exchanged(

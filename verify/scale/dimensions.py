@@ -8,7 +8,7 @@ its divisor. An unknown divides all sizes and all offsets of the dimensions that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import field
 
 from mspc.ir.late_dataclass import dataclass
@@ -148,10 +148,3 @@ def _lesser(number: int) -> int:
         if number % by == 0:
             return number // by
     return 1
-
-
-def same_dimensions(divisors: Divisors, tensors: Sequence[Sequence[Product]]) -> None:
-    """Let tensors of equally many dimensions have the same divisors."""
-    for dims in zip(*tensors, strict=True):
-        for other in dims[1:]:
-            divisors.equal(dims[0], other)

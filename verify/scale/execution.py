@@ -16,19 +16,18 @@ from mspc.ir.types import StackType
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.loops import For, MakeStack, Scan, TurnCount, While, body_of
 from mspc.ops.control.regions import Call, If, spread
-from mspc.ops.control.structural import CALL, Depend, MakeTuple, TupleGetItem, TupleGetItems
+from mspc.ops.control.structural import CALL
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.verify.scale.kernels import run_on_all
-from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.kinds import STRUCTURE, RankKind
 from mspc.verify.scale.meetings import Board, NodeError, Request
 from mspc.verify.scale.spread import block_by_block, common_lead, mapped, narrowed, wide_axes, widened
 
 Array = Any
 Seen = Callable[[RankKind, Node, Any, tuple[int, ...]], None]
 """Told of every node's result on all ranks of a kind, with the numbers of the loops' turns and calls around it."""
-STRUCTURE = (TupleGetItem, TupleGetItems, MakeTuple, Depend, MakeStack)
 
 
 class Stuck(Exception):

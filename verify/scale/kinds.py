@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.rank_graphs import RankGraphs, copied
-from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
+from mspc.ir.graph import Constant, Graph, OpLike, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.varying import VaryingConstant
@@ -24,7 +24,9 @@ from mspc.passes.per_rank.rank_kinds import own_constant, own_op
 Array = Any
 
 
-SAME_ON_ALL = (SendToStage, ReceiveFromStage, TupleGetItem, TupleGetItems, MakeTuple, Depend, MakeStack)
+STRUCTURE = (TupleGetItem, TupleGetItems, MakeTuple, Depend, MakeStack)
+"""Operators that hand tensors on as they are."""
+SAME_ON_ALL = (SendToStage, ReceiveFromStage, *STRUCTURE)
 """Operators that are the same on all ranks of a kind."""
 
 
@@ -258,8 +260,3 @@ def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int
     if len(groups) == 1:
         given = np.broadcast_to(given, wanted.shape)
     return axes if np.array_equal(given, wanted) else None
-
-
-def nodes_of(graph: Graph) -> list[Node]:
-    """The nodes of a graph and of its regions."""
-    return [node for each in graph.graphs() for node in each.nodes]

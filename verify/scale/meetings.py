@@ -53,7 +53,7 @@ class Board:
         self.waiting: dict[int, Request] = {}
         self._kind_of = {rank: number for number, kind in enumerate(kinds) for rank in kind.ranks}
         self._messages: dict[tuple[int, int], dict[int, list[Any]]] = {}
-        self._axes: dict[int, tuple[int, ...] | None] = {}
+        self._axes: dict[tuple[int, int], tuple[int, ...] | None] = {}
         self._exchanges = Exchanges()
         self._groups: dict[tuple[int, int], tuple[list[tuple[int, ...]], bool]] = {}
         """By a kind and a node's operator the groups of all ranks, and whether all of them are of one kind."""
@@ -197,8 +197,8 @@ class Board:
         tensors: dict[int, list[Array]] = {}
         for request in meeting.values():
             flats = [flat(array, request.kind.mesh) for array in request.arrays]
-            for place, rank in enumerate(request.kind.ranks):
-                ops[rank] = request.ops[place if len(request.ops) > 1 else 0]
+            for place, (rank, op) in enumerate(request.op_of_ranks()):
+                ops[rank] = op
                 tensors[rank] = [array[place] for array in flats]
         first, *others = meeting.values()
         try:
@@ -265,14 +265,13 @@ def _met(request: Request, ops: dict[int, Any], tensors: dict[int, list[Array]])
 
 def _exchanged(request: Request, first: bool) -> tuple[Array, ...]:
     kind = request.kind
-    ops = list(request.ops) if len(request.ops) > 1 else list(request.ops) * len(kind.ranks)
+    by_rank = dict(request.op_of_ranks())
     flats = [flat(array, kind.mesh) for array in request.arrays]
     if first:
         types = [TensorType(dtype_of(array.dtype), array.shape[1:]) for array in flats]
-        by_rank = dict(zip(kind.ranks, ops, strict=True))
         _check_agreed(request, by_rank, dict.fromkeys(kind.ranks, types))
     try:
-        found = exchanged(ops, kind.place, kind.ranks, flats)
+        found = exchanged(list(by_rank.values()), kind.place, kind.ranks, flats)
     except (ValueError, IndexError, StopIteration) as error:
         raise NodeError(kind, request.node, str(error)) from error
     return tuple(narrowed(array.reshape(*kind.mesh, *array.shape[1:]), kind.depth) for array in found)
@@ -286,11 +285,11 @@ def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
 
 
 def _inside(
-    request: Request, groups: Sequence[Sequence[int]], known: dict[int, tuple[int, ...] | None]
+    request: Request, groups: Sequence[Sequence[int]], known: dict[tuple[int, int], tuple[int, ...] | None]
 ) -> Any:
     """A meeting whose groups are all of one kind."""
     kind = request.kind
-    key = id(request.node.op)
+    key = id(kind), id(request.node.op)
     if isinstance(request.ops[0], NeighborExchange):
         first = key not in known
         known[key] = None
@@ -306,6 +305,6 @@ def _inside(
         if found is not None:
             return found
     flats = [flat(array, kind.mesh) for array in request.arrays]
-    ops = {rank: request.ops[place if len(request.ops) > 1 else 0] for place, rank in enumerate(kind.ranks)}
+    ops = dict(request.op_of_ranks())
     tensors = {rank: [array[place] for array in flats] for place, rank in enumerate(kind.ranks)}
     return _gathered(kind, _met(request, ops, tensors))

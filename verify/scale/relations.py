@@ -18,9 +18,9 @@ from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.reduce import ReduceMean
+from mspc.verify.marks import MARK
 from mspc.verify.scale.families import Families, Together
 from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.marks import MARK
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.spread import mapped, parts_of, widened
 

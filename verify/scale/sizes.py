@@ -22,9 +22,9 @@ from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_type
+from mspc.verify.marks import MARK
 from mspc.verify.scale.dimensions import Divisors, Product
 from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.marks import MARK
 from mspc.verify.scale.resizing import Dim, Row, row_of
 from mspc.verify.scale.traded import Traded
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,27 +41,3 @@ class Slices:
             which = narrowed(np.array(numbers).reshape(self.kind.mesh), self.kind.depth)
             self._places[layout] = which, list(known)
         return self._places[layout]
-
-
-def partial_sum(array: Array, layout: Layout, kind: RankKind) -> Array | None:
-    """What ranks have whose values are parts of a sum, added up over the ranks that belong together; None where these
-    are not all of the kind, or lie in no dimensions of its mesh."""
-    from mspc.verify.scale.kinds import axes_of_groups
-
-    groups = [layout.group(layout.partial, rank) for rank in _own(kind.ranks, layout)]
-    base = kind.ranks[0] - kind.ranks[0] % layout.ranks
-    moved = [tuple(rank + base for rank in group) for group in groups]
-    axes = axes_of_groups(kind, moved)
-    if axes is None:
-        return None
-    full = [kind.mesh[a] if a in axes else array.shape[a] for a in range(kind.depth)]
-    wide = np.broadcast_to(array, (*full, *array.shape[kind.depth :]))
-    how: Any = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
-    if layout.reduction not in how:
-        return None
-    found = how[layout.reduction].reduce(wide, axes, keepdims=True)
-    return found / layout.size_of(layout.partial) if layout.reduction == "mean" else found
-
-
-def _own(ranks: Sequence[int], layout: Layout) -> list[int]:
-    return [rank % layout.ranks for rank in ranks]

@@ -20,8 +20,6 @@ from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.stage_messages import ReceiveFromStage
-from mspc.ops.control.loops import MakeStack
-from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGetItems
 from mspc.ops.fused.body import BodyLine, line_of
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
@@ -29,7 +27,7 @@ from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_op, wide_type
 from mspc.verify.scale.apart import made_apart
-from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.kinds import STRUCTURE, RankKind
 from mspc.verify.scale.replaced_numbers import resized
 from mspc.verify.scale.resizing import Dim, row_of
 from mspc.verify.scale.sizes import Dims, Sizing
@@ -148,7 +146,7 @@ class Resized:
     ) -> Any:
         if isinstance(op, FusedUpdate | GroupedUpdate):
             return _wide_lines(op)
-        if isinstance(op, STRUCTURAL):
+        if isinstance(op, STRUCTURE):
             return op
         row = row_of(op, types, results)
 
@@ -181,7 +179,6 @@ class Resized:
             raise ValueError(f"gives {inferred}, not {made.type}")
 
 
-STRUCTURAL = (TupleGetItem, TupleGetItems, MakeTuple, Depend, MakeStack)
 
 
 @lru_cache(maxsize=65536)

@@ -37,8 +37,8 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.layout import Layout
 from mspc.ops.modules import load_operators
 from mspc.verify.compared_operators import number_operators
+from mspc.verify.marks import MARK
 from mspc.verify.scale.kinds import kinds_of
-from mspc.verify.scale.marks import MARK
 from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.small_programs import Unfit
 from tests.context.drawn_network import DrawnNetwork as DrawnContext
