@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.context.drawn_network import WAYS
-from tests.context.random_networks import EQUAL, check
+from tests.context.random_networks import check
+from tests.judged_seeds import EQUAL
 from tests.shares import share_of
 
 

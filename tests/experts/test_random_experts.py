@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.experts.drawn_experts import FORMS
-from tests.experts.random_experts import EQUAL, check
+from tests.experts.random_experts import check
+from tests.judged_seeds import EQUAL
 from tests.shares import share_of
 
 

@@ -12,14 +12,11 @@ networks of so many stages, `--way WAY` such as are trained in one way.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import subprocess
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,20 +24,11 @@ import numpy as np
 
 from mspc.commands.run import run_script
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
-from mspc.engine.script import ScriptError
-from mspc.ir.diagnostics import MspcError
-from mspc.ops.modules import load_operators
-from tests.control.watched import Outcome, watched
+from tests.control.watched import Outcome
+from tests.judged_seeds import SECONDS, Different, judged, outcome_of, seeds_parser
 from tests.pipelining.drawn_network import WAYS, DrawnNetwork
 
 Arrays = Mapping[str, np.ndarray]
-EQUAL, WRONG, REFUSED, FAILS, HANGS = "equal", "differs", "is refused", "fails", "hangs"
-SECONDS = 120.0
-"""How long a network may take."""
-
-
-class Different(Exception):
-    """A rank does not have the numbers of one device."""
 
 
 def run(text: str, ranks: int, folder: Path, mpi: bool = False) -> list[Arrays]:
@@ -84,53 +72,27 @@ def far(found: np.ndarray, wanted: np.ndarray) -> float:
 def check(seed: int, stages: int = 0, ways: Sequence[str] = WAYS, mpi: bool = False) -> Outcome:
     """What comes of the network of a seed."""
     network = DrawnNetwork(seed, stages, ways)
-    kind, message = EQUAL, ""
-    try:
+
+    def compared() -> None:
         with tempfile.TemporaryDirectory() as folder:
             (alone,) = run(network.alone(folder), 1, Path(folder))
             compare(network, run(network.pipeline(folder), network.ranks, Path(folder), mpi), alone)
-    except Different as error:
-        kind, message = WRONG, str(error)
-    except ScriptError as error:
-        kind, message = FAILS, error.render()
-    except MspcError as error:
-        kind, message = REFUSED, error.render()
-    except Exception as error:
-        kind, message = FAILS, f"{type(error).__name__}: {error}"
-    return Outcome(seed, kind, message and f"({network.about}) {message}", text=network.pipeline("."))
+
+    return outcome_of(seed, network.about, network.pipeline("."), compared)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Random networks in stages beside one device.")
-    parser.add_argument("seed", type=int, nargs="?", default=0)
-    parser.add_argument("count", type=int, nargs="?", default=20)
+    parser = seeds_parser("Random networks in stages beside one device.")
     parser.add_argument("--stages", type=int, default=0)
     parser.add_argument("--way", choices=WAYS, action="append")
     parser.add_argument("--mpi", action="store_true", help="start ranks by mpirun")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long a network may take")
-    parser.add_argument("--only", type=int, help="the seed of one network")
-    parser.add_argument("--show", action="store_true", help="print the script of that network")
     given = parser.parse_args(arguments)
     ways = tuple(given.way or WAYS)
-    if given.only is not None and given.show:
-        print(DrawnNetwork(given.only, given.stages, ways).pipeline("."))
-    load_operators()
-    start, kinds = time.perf_counter(), Counter[str]()
-    seeds = range(given.seed, given.seed + given.count) if given.only is None else [given.only]
-
-    def work(seed: int) -> Outcome:
-        return check(seed, given.stages, ways, given.mpi)
-
-    for outcome in watched(work, seeds, given.processes, given.seconds, HANGS):
-        kinds[outcome.kind] += 1
-        if outcome.kind != EQUAL:
-            shown = outcome.message if given.only is not None else " ".join(outcome.message.split())[:500]
-            print(f"seed {outcome.seed} {outcome.kind}: {shown}", flush=True)
-    counts = ", ".join(f"{kinds[kind]} {said}" for kind, said in (
-        (EQUAL, "equal"), (WRONG, "differ"), (REFUSED, "are refused"), (FAILS, "fail"), (HANGS, "hang")))  # fmt: skip
-    print(f"{len(seeds)} networks from seed {given.seed}: {counts}, {time.perf_counter() - start:.1f} s")
-    return int(kinds[EQUAL] != len(seeds))
+    return judged(
+        given,
+        lambda seed: check(seed, given.stages, ways, given.mpi),
+        lambda seed: DrawnNetwork(seed, given.stages, ways).pipeline("."),
+    )
 
 
 if __name__ == "__main__":

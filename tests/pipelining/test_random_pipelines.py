@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.judged_seeds import EQUAL
 from tests.pipelining.drawn_network import WAYS
-from tests.pipelining.random_networks import EQUAL, check
+from tests.pipelining.random_networks import check
 from tests.shares import share_of
 
 
