@@ -51,6 +51,10 @@ def lying(array: Any, order: int) -> Any:
     return np.moveaxis(np.ascontiguousarray(np.moveaxis(array, -2, 0)), 0, -2) if order == INSIDE else array.copy()
 
 
+def has_loops() -> bool:
+    return Path("/proc/cpuinfo").exists() and "avx512f" in Path("/proc/cpuinfo").read_text()
+
+
 def shared_out(monkeypatch: pytest.MonkeyPatch, threads: int, by: str) -> None:
     """Share out every product to so many threads."""
     for module in (products, gemm):
@@ -147,7 +151,8 @@ def test_a_node_s_product_sees_that_arrays_are_others() -> None:
         np.testing.assert_array_equal(kernel(x, y, out), 128)
 
 
-@pytest.mark.parametrize("by", ["BLAS", "loops", "few rows"])
+@pytest.mark.skipif(not has_loops(), reason="BLAS makes all products here, whose parts depend on where they begin")
+@pytest.mark.parametrize("by", ["loops", "few rows"])
 @pytest.mark.parametrize("order", [IN_ORDER, TURNED])
 @pytest.mark.parametrize(
     ("left", "right"),
@@ -178,10 +183,6 @@ def test_few_rows_are_added_up_as_many_are(monkeypatch: pytest.MonkeyPatch) -> N
     if has_loops():
         np.testing.assert_array_equal(found[1], found[0][:16])
         np.testing.assert_array_equal(found[2], found[0][:3])
-
-
-def has_loops() -> bool:
-    return Path("/proc/cpuinfo").exists() and "avx512f" in Path("/proc/cpuinfo").read_text()
 
 
 def test_which_products_are_of_few_rows() -> None:
