@@ -154,15 +154,15 @@ def find_public(package: str, name: str) -> Any:
     """
     if name.startswith("__") and name != "__all__":
         raise AttributeError(name)
-    is_module = home_of(f"{package}.{name}") is not None
+    full = f"{package}.{name}"
     try:
         found = getattr(importlib.import_module(home_of(package) or _OWN), name)
     except AttributeError:
-        if not is_module:
+        if home_of(full) is None:
             raise
         found = None
-    if is_module and (found is None or isinstance(found, ModuleType)):
-        return importlib.import_module(f"{_OWN}.{package}.{name}")
+    if (found is None or isinstance(found, ModuleType)) and home_of(full) is not None:
+        return importlib.import_module(f"{_OWN}.{full}")
     return public(found)
 
 

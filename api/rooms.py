@@ -45,8 +45,10 @@ def public_modules() -> list[str]:
     return sorted(name for name in found if name.partition(".")[0] not in _INTERNAL)
 
 
+@functools.cache
 def home_of(name: str) -> str | None:
-    """The module of mspc behind a public one (`nn.loss.loss`), None where there is none."""
+    """The module of mspc behind a public one (`nn.loss.loss`), None where there is none. It is looked for once: some
+    file systems take half a millisecond to say that a file is not there."""
     if name in other_names():
         return other_names()[name]
     if not name:

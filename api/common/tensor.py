@@ -19,6 +19,7 @@ from mspc.api.ops.eager import register_session
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, INT64, UINT64, DType, TensorType, dtype_of
+from mspc.ops.cpu.copies import copied
 
 REPLICATED = "replicated"
 STORED = "stored"
@@ -354,7 +355,8 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
         array = data.value
         return array if kind is None or kind == data.dtype else array.astype(kind.numpy)
     if isinstance(data, (np.ndarray, np.generic)):
-        return np.array(data, dtype=None if kind is None else kind.numpy)
+        dtype = data.dtype if kind is None else kind.numpy
+        return copied(data) if isinstance(data, np.ndarray) and data.dtype == dtype else np.array(data, dtype)
     if not isinstance(data, (bool, int, float, complex, list, tuple)):
         raise ApiTypeError(f"a tensor is made of numbers, lists and arrays, not of {type(data).__name__}")
     try:

@@ -6,6 +6,7 @@ x @ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,11 @@ _EPILOGUES = {
     ("gelu before", True): lt.Epilogue.GELU_AUX_BIAS,
     ("gelu_gradient", False): lt.Epilogue.DGELU,
 }
+_BEGINS_WITH = {
+    lt.MatmulDescAttribute.TRANSA: 0, lt.MatmulDescAttribute.TRANSB: 0,
+    lt.MatmulDescAttribute.EPILOGUE: int(lt.Epilogue.DEFAULT),
+}  # fmt: skip
+"""What a new description of a product has."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ class Products:
         self._workspace: Array = None
         self.choices: Choices = device.choices
         self.candidates: dict[Key, Any] = {}
+        self._layouts: dict[tuple[int, _Matrix, int], int] = {}
 
     def launch(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None = None,
                bias: Array | None = None, activation: str = "", before: Array | None = None) -> Launch:  # fmt: skip
@@ -111,6 +118,21 @@ class Products:
             self._device.workspaces["matrix products"] = PRODUCTS
         return self._workspace
 
+    def layout(self, kind: int, matrix: _Matrix, batch: int) -> int:
+        """cuBLASLt's word for such an operand of a batch, the same for all products."""
+        key = kind, matrix, batch
+        if key in self._layouts:
+            return self._layouts[key]
+        layout = self._layouts[key] = lt.matrix_layout_create(kind, matrix.rows, matrix.columns, matrix.pitch)
+        if batch > 1:
+            for attribute, value in (
+                (lt.MatrixLayoutAttribute.BATCH_COUNT, batch),
+                (lt.MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, matrix.stride),
+            ):
+                data = np.array([value], lt.get_matrix_layout_attribute_dtype(attribute))
+                lt.matrix_layout_set_attribute(layout, attribute, data.ctypes.data, data.nbytes)
+        return layout
+
     def algorithm(self, key: Key) -> int:
         """The address of what was chosen for products like `key`."""
         return _address(self.candidates[key], self.choices[key])
@@ -155,9 +177,12 @@ class _BoundProduct:
         compute = ComputeType.COMPUTE_32F_FAST_TF32 if fast else ComputeType.COMPUTE_32F
         scale = CudaDataType.CUDA_R_64F if double else CudaDataType.CUDA_R_32F
         self._desc = lt.matmul_desc_create(ComputeType.COMPUTE_64F if double else compute, scale)
-        self._set(lt.MatmulDescAttribute.TRANSA, int(first.transposed))
-        self._set(lt.MatmulDescAttribute.TRANSB, int(second.transposed))
-        self._set(lt.MatmulDescAttribute.EPILOGUE, int(epilogue))
+        for attribute, value in (
+            (lt.MatmulDescAttribute.TRANSA, first.transposed), (lt.MatmulDescAttribute.TRANSB, second.transposed),
+            (lt.MatmulDescAttribute.EPILOGUE, epilogue),
+        ):  # fmt: skip
+            if int(value) != _BEGINS_WITH[attribute]:
+                self._set(attribute, int(value))
         if products.choices.multiprocessors:
             self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, products.choices.multiprocessors)
         if bias is not None:
@@ -170,8 +195,9 @@ class _BoundProduct:
             if batch > 1:
                 stride = before.shape[-1] * before.shape[-2]
                 self._set(lt.MatmulDescAttribute.EPILOGUE_AUX_BATCH_STRIDE, stride)
-        self._first, self._second = _layout(source, first, batch), _layout(source, second, batch)
-        self._target = _layout(result, target, batch)
+        layout = products.layout
+        self._first, self._second = layout(source, first, batch), layout(source, second, batch)
+        self._target = layout(result, target, batch)
         number = np.float64 if double else np.float32
         self._alpha, self._beta = np.array([1], number), np.array([addend is not None], number)
         self._key: Key = (
@@ -182,7 +208,7 @@ class _BoundProduct:
         products.choose(self._key, self)
 
     def _set(self, attribute: lt.MatmulDescAttribute, value: int) -> None:
-        data = np.array([value], lt.get_matmul_desc_attribute_dtype(attribute))
+        data = np.array([value], _attribute_type(attribute))
         lt.matmul_desc_set_attribute(self._desc, attribute, data.ctypes.data, data.nbytes)
 
     def candidates(self, count: int) -> Any:
@@ -243,16 +269,9 @@ def _matrix(array: Array, transposed: bool, batch: int) -> _Matrix:
     return _Matrix(rows, columns, transposed, rows * columns if own == batch and batch > 1 else 0, pitch)
 
 
-def _layout(kind: int, matrix: _Matrix, batch: int) -> int:
-    layout = lt.matrix_layout_create(kind, matrix.rows, matrix.columns, matrix.pitch)
-    if batch > 1:
-        for attribute, value in (
-            (lt.MatrixLayoutAttribute.BATCH_COUNT, batch),
-            (lt.MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, matrix.stride),
-        ):
-            data = np.array([value], lt.get_matrix_layout_attribute_dtype(attribute))
-            lt.matrix_layout_set_attribute(layout, attribute, data.ctypes.data, data.nbytes)
-    return layout
+@functools.cache
+def _attribute_type(attribute: lt.MatmulDescAttribute) -> Any:
+    return lt.get_matmul_desc_attribute_dtype(attribute)
 
 
 def _folded(x: Array, y: Array, out: Array, transpose_a: bool, addend: Array | None, before: Array | None) -> Any:
