@@ -21,15 +21,27 @@ class Failed(Exception):
     """A program ended, or did not answer in time; its message says what it printed last."""
 
 
-class Child:
-    """A started program. `limit` are the seconds within which every answer must come."""
+def launcher(peer: str, ranks: int) -> list[str]:
+    """The command that starts a program on so many ranks, without the program's module; JAX has one process for all."""
+    python = [sys.executable, "-m"]
+    if ranks == 1 or peer == "jax":
+        return python
+    if peer == "mspc":
+        from mspc.engine.ranks.mpirun import find_mpirun
 
-    def __init__(self, arguments: list[str], environment: dict[str, str], limit: float) -> None:
+        return [find_mpirun(), "-n", str(ranks), "--bind-to", "none", "--allow-run-as-root", "--oversubscribe", *python]
+    return [*python, "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
+
+
+class Child:
+    """A started program on so many ranks. `limit` are the seconds within which every answer must come."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], limit: float, ranks: int = 1) -> None:
         self.limit = limit
         self.errors = tempfile.TemporaryFile()
         self.started = time.perf_counter()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu.networks.program", *arguments], stdin=subprocess.PIPE,
+            [*launcher(arguments[1], ranks), "benchmarks.gpu.networks.program", *arguments], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self.errors, cwd=ROOT, env={**os.environ, **environment},
         )  # fmt: skip
         assert self.process.stdout is not None

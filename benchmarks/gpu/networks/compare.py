@@ -1,7 +1,7 @@
 """Ten networks that nothing was tuned to, in mspc beside PyTorch and JAX: time, memory, start, losses.
 
     python -m benchmarks.gpu.networks.compare [--only NAME ...] [--device gpu|cpu] [--dtype bf16|tf32|f32] [--steps N]
-                                              [--losses 20] [--json FILE]
+                                              [--losses 20] [--data D] [--tensor T] [--json FILE]
 
 Every program is a process of its own; one works while the others wait. All begin with the same weights and data. Steps
 are timed in several repetitions that take turns, from an idle device to an idle device. `--losses N` shows the first N
@@ -39,6 +39,9 @@ def programs(network: str, options: argparse.Namespace) -> dict[str, list[str]]:
         found["jax"] = ["jax"]
     wanted = {name: words for name, words in found.items() if any(name.startswith(peer) for peer in options.peers)}
     common = ["--size", options.size, "--device", options.device, "--dtype", options.dtype]
+    common += ["--data", str(options.data), "--tensor", str(options.tensor)]
+    if options.tensor > 1:
+        wanted.pop("jax", None)
     dropped = ["--nothing-dropped"] if options.losses else []
     return {name: [network, *words, *common, *dropped] for name, words in wanted.items()}
 
@@ -79,7 +82,9 @@ class Runs:
     def start(self, name: str, arguments: list[str]) -> None:
         """Start a program and let it take its first step."""
         self.found[name] = {"losses": [], "times": [], "processor": []}
-        child = self.children[name] = Child(arguments, self.environment, self.options.limit)
+        child = self.children[name] = Child(
+            arguments, self.environment, self.options.limit, self.options.data * self.options.tensor
+        )  # fmt: skip
         answer = self.ask(name, "1")
         if answer is None:
             return
@@ -133,6 +138,7 @@ def compared(network: str, options: argparse.Namespace, caches: str) -> table.Fi
     if options.second_start:
         start_again(runs.found, arguments, options, caches)
     said = {"size": options.size, "device": options.device, "dtype": options.dtype, "threads": options.threads}
+    said |= {"data": options.data, "tensor": options.tensor}
     return {"network": network, **said, "nothing_dropped": bool(options.losses), "peers": runs.found}
 
 
@@ -144,7 +150,7 @@ def start_again(
         if "error" in found[name]:
             continue
         runs = Runs(argparse.Namespace(**{**vars(options), "losses": 0}), environment(options, caches))
-        child = runs.children[name] = Child(words, runs.environment, options.limit)
+        child = runs.children[name] = Child(words, runs.environment, options.limit, options.data * options.tensor)
         try:
             child.ask("1")
             found[name]["again"] = time.perf_counter() - child.started
@@ -155,7 +161,8 @@ def start_again(
 
 
 def key(figures: table.Figures) -> tuple[Any, ...]:
-    return tuple(figures[part] for part in ("network", "size", "device", "dtype", "nothing_dropped"))
+    ranks = figures.get("data", 1), figures.get("tensor", 1)
+    return *(figures[part] for part in ("network", "size", "device", "dtype", "nothing_dropped")), *ranks
 
 
 def main() -> None:
@@ -167,6 +174,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--size", choices=("gpu", "cpu"), help="the set of sizes: the device's unless given")
     parser.add_argument("--dtype", choices=("bf16", "tf32", "f32"), help="bf16 on a GPU, f32 on a CPU unless given")
+    parser.add_argument("--data", type=int, default=1, help="ranks that share the batch, each with a GPU")
+    parser.add_argument("--tensor", type=int, default=1, help="ranks that share each layer, of networks that say how")
     parser.add_argument("--steps", type=int, help="of one repetition: 20 on a GPU, 1 on a CPU unless given")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--losses", type=int, default=0, help="show so many, in f32 unless --dtype, nothing dropped")

@@ -2,6 +2,9 @@
 
     python -m benchmarks.gpu.networks.program NETWORK PEER --size cpu --device cpu --dtype f32 [--nothing-dropped]
 
+With `--data D --tensor T` it is one of as many ranks, each with a GPU of its own and its part of the batch; the first
+one reads and prints, and JAX has one process for all.
+
 It reads lines. A number N takes N steps and prints a line of JSON: their seconds by the clock and of the processor (all
 threads), both until the device has done its work, and the last loss. The last line, `end`, prints the most memory
 that it had. Anything that a framework prints goes to standard error.
@@ -27,6 +30,22 @@ PEERS = {"mspc": "mspc", "torch": "torch", "torch.compile": "torch", "jax": "jax
 """The framework in which each peer is written."""
 
 
+class Ranks(NamedTuple):
+    """How many share the batch, and how many each layer."""
+
+    data: int = 1
+    tensor: int = 1
+
+    @property
+    def count(self) -> int:
+        return self.data * self.tensor
+
+
+def next_line() -> str:
+    """What one rank is told."""
+    return sys.stdin.readline()
+
+
 @dataclass(frozen=True)
 class Task:
     """What a framework makes a training step of. `device` is "gpu" or "cpu", `dtype` "bf16", "tf32" or "f32", `mode`
@@ -39,17 +58,21 @@ class Task:
     device: str
     dtype: str
     mode: str
+    ranks: Ranks
 
 
 class Program(NamedTuple):
     """`step()` starts a step and gives its loss, `value(loss)` reads it, `wait()` waits for the device, `peak()` is the
-    most bytes that the device held. `parameters` are their names and shapes."""
+    most bytes that the device held. `parameters` are their names and shapes. `line()` is what the first rank is told;
+    `speaks`: whether this is the first."""
 
     step: Callable[[], Any]
     value: Callable[[Any], float]
     wait: Callable[[], None]
     peak: Callable[[], int]
     parameters: dict[str, tuple[int, ...]]
+    line: Callable[[], str] = next_line
+    speaks: bool = True
 
 
 def resident() -> int:
@@ -64,10 +87,11 @@ def digest(parameters: dict[str, tuple[int, ...]]) -> str:
 
 
 def serve(program: Program, out: Any) -> None:
-    """Answer every line of standard input."""
-    for line in sys.stdin:
+    """Answer every line that the first rank is told."""
+    while line := program.line():
         if line.strip() == "end":
-            print(json.dumps({"peak": program.peak(), "resident": resident()}), file=out, flush=True)
+            if program.speaks:
+                print(json.dumps({"peak": program.peak(), "resident": resident()}), file=out, flush=True)
             return
         steps, loss = int(line), None
         program.wait()
@@ -77,7 +101,8 @@ def serve(program: Program, out: Any) -> None:
         program.wait()
         clock, processor = time.perf_counter() - clock, time.process_time() - processor
         said = {"seconds": clock, "processor": processor, "loss": program.value(loss)}
-        print(json.dumps({**said, "parameters": digest(program.parameters)}), file=out, flush=True)
+        if program.speaks:
+            print(json.dumps({**said, "parameters": digest(program.parameters)}), file=out, flush=True)
 
 
 def main() -> None:
@@ -89,6 +114,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("gpu", "cpu"), required=True)
     parser.add_argument("--dtype", choices=("bf16", "tf32", "f32"), required=True)
     parser.add_argument("--mode", default="default", help="of torch.compile")
+    parser.add_argument("--data", type=int, default=1, help="ranks that share the batch")
+    parser.add_argument("--tensor", type=int, default=1, help="ranks that share each layer")
     parser.add_argument("--nothing-dropped", action="store_true", help="dropout and dropped paths with rates of zero")
     options = parser.parse_args()
     out = os.fdopen(os.dup(1), "w")
@@ -96,7 +123,8 @@ def main() -> None:
     module, sizes = sizes_of(options.network, options.size, not options.nothing_dropped)
     mode = options.mode if options.peer == "torch.compile" else ""
     task = Task(
-        options.network, sizes, module.data(sizes), module.OPTIMIZER, options.device, options.dtype, mode
+        options.network, sizes, module.data(sizes), module.OPTIMIZER, options.device, options.dtype, mode,
+        Ranks(options.data, options.tensor),
     )  # fmt: skip
     framework = importlib.import_module(f"benchmarks.gpu.networks.steps_in_{PEERS[options.peer]}")
     serve(framework.built(task), out)

@@ -48,6 +48,10 @@ def built(task: Task) -> Program:
     zeros = {} if task.optimizer.kind == "sgd" else jax.tree.map(jnp.zeros_like, parameters)
     held = [parameters, (zeros, jax.tree.map(jnp.copy, zeros)), jnp.zeros((), jnp.int32)]
     data = [jnp.asarray(value) for value in task.data]
+    if task.ranks.count > 1:
+        mesh = jax.make_mesh((task.ranks.count,), ("data",))
+        along, everywhere = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (("data",), ()))
+        held, data = jax.device_put(held, everywhere), jax.device_put(data, along)
 
     def train(parameters: Any, state: Any, count: Any, *data: Any) -> Any:
         def loss(parameters: Any) -> Any:

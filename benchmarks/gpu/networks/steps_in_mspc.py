@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mspc as ms
-from benchmarks.gpu.networks.program import Program, Task, resident
+from benchmarks.gpu.networks.program import Program, Ranks, Task, next_line, resident
 from benchmarks.gpu.networks.start import Optimizer, first_values, same_name
 from mspc import Tensor, amp, mint, nn, ops
 
@@ -38,16 +38,34 @@ def trained(network: Any, optimizer: Any, clip: float | None) -> Callable[..., A
     return step
 
 
+def begin(ranks: Ranks) -> Callable[[], str]:
+    """Become one of several ranks, to which layouts spread from the batch and from what a network's `shard` says; how
+    all of them hear what the first one is told."""
+    from mpi4py import MPI
+
+    from mspc.communication import init
+
+    init()
+    ms.set_auto_parallel_context(
+        parallel_mode="auto_parallel", search_mode="sharding_propagation", full_batch=True, device_num=ranks.count
+    )
+    world = MPI.COMM_WORLD
+    return lambda: world.bcast(next_line() if not world.rank else "")
+
+
 def built(task: Task) -> Program:
     """The program of a task."""
     tf32 = {"gpu_config": {"matmul_allow_tf32": task.dtype != "f32"}} if task.device == "gpu" else {}
     ms.set_context(mode=ms.GRAPH_MODE, device_target=task.device.upper(), **tf32)
+    line = begin(task.ranks) if task.ranks.count > 1 else next_line
     ms.set_seed(1)
     network = importlib.import_module(f"benchmarks.gpu.networks.{task.network}.in_mspc").Network(task.sizes)
     parameters = network.parameters_dict()
     values = first_values({name: parameter.shape for name, parameter in parameters.items()})
     for name, parameter in parameters.items():
         parameter.set_data(Tensor(values[name]))
+    if task.ranks.tensor > 1:
+        importlib.import_module(f"benchmarks.gpu.networks.{task.network}.shard_in_mspc").shard(network, *task.ranks)
     if task.dtype == "bf16":
         network = amp.auto_mixed_precision(network, "auto", ms.bfloat16)
     optimizer = optimizer_of(task.optimizer, network.trainable_params())
@@ -56,5 +74,6 @@ def built(task: Task) -> Program:
     peak = ms.runtime.max_memory_allocated if task.device == "gpu" else resident
     shapes = {same_name(name): parameter.shape for name, parameter in parameters.items()}
     return Program(
-        lambda: step(*data), lambda loss: float(loss.asnumpy()), ms.runtime.synchronize, peak, shapes
+        lambda: step(*data), lambda loss: float(loss.asnumpy()), ms.runtime.synchronize, peak, shapes, line,
+        task.ranks.count == 1 or ms.communication.get_rank() == 0,
     )  # fmt: skip

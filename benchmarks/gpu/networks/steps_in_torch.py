@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from benchmarks.gpu.networks.program import Program, Task, resident
+from benchmarks.gpu.networks.program import Program, Task, next_line, resident
 from benchmarks.gpu.networks.start import Optimizer, first_values
 
 
@@ -24,6 +26,49 @@ def on_device(value: Any, task: Task, channels_last: bool) -> torch.Tensor:
     if channels_last and tensor.ndim == 4:
         return tensor.to(memory_format=torch.channels_last)
     return tensor if tensor.is_floating_point() else tensor.long()
+
+
+def spread(task: Task, network: Any, device: str) -> tuple[Any, ...]:
+    """Make the network one rank's of several, as `torch.distributed.run` has started them.
+
+    Returns (the rank's part of the data, what is around a step, the next line on all ranks, whether this is the first
+    rank, the mean of a loss over the ranks). Without tensor parallel ranks gradients are reduced by `replicate`, DDP's
+    form that changes a module in place; with them by `fully_shard`, whose parameters stay gathered for the gradient.
+    """
+    from torch import distributed
+    from torch.distributed._composable import replicate
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+    rank = distributed.get_rank()
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+        network.cuda()
+    mesh = init_device_mesh(device, tuple(task.ranks), mesh_dim_names=("data", "tensor"))
+    around: Callable[[], Any] = contextlib.nullcontext
+    if task.ranks.tensor > 1:
+        module = importlib.import_module(f"benchmarks.gpu.networks.{task.network}.shard_in_torch")
+        module.shard(network, mesh["tensor"])
+        around = module.surroundings
+        for layer in [*network.layers, network]:
+            fully_shard(layer, mesh=mesh["data"], reshard_after_forward=False)
+    else:
+        replicate(network, device_mesh=mesh["data"])
+    place, count = rank // task.ranks.tensor, task.ranks.data
+    given = [value[len(value) // count * place : len(value) // count * (place + 1)] for value in task.data]
+
+    def line() -> str:
+        said = [next_line() if not rank else ""]
+        distributed.broadcast_object_list(said)
+        return said[0]
+
+    def mean(loss: Any) -> float:
+        total = (loss.full_tensor() if hasattr(loss, "full_tensor") else loss).clone()
+        distributed.all_reduce(total, group=mesh["data"].get_group())
+        return float(total) / count
+
+    return given, around, line, not rank, mean
 
 
 def built(task: Task) -> Program:
@@ -45,11 +90,16 @@ def built(task: Task) -> Program:
     network = network.to(device).train()
     if channels_last:
         network = network.to(memory_format=torch.channels_last)
+    given: Any = task.data
+    around: Callable[[], Any] = contextlib.nullcontext
+    line, speaks, mean = next_line, True, float
+    if task.ranks.count > 1:
+        given, around, line, speaks, mean = spread(task, network, device)
     optimizer = optimizer_of(task.optimizer, network.parameters())
-    data = [on_device(value, task, channels_last) for value in task.data]
+    data = [on_device(value, task, channels_last) for value in given]
 
     def loss_of(*data: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(device, torch.bfloat16, enabled=task.dtype == "bf16"):
+        with torch.autocast(device, torch.bfloat16, enabled=task.dtype == "bf16"), around():
             return network(*data)
 
     forward = torch.compile(loss_of, mode=task.mode) if task.mode else loss_of
@@ -57,7 +107,8 @@ def built(task: Task) -> Program:
     def step() -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
         loss = forward(*data)
-        loss.backward()
+        with around():
+            loss.backward()
         if task.optimizer.clip is not None:
             torch.nn.utils.clip_grad_norm_(network.parameters(), task.optimizer.clip)
         optimizer.step()
@@ -65,4 +116,5 @@ def built(task: Task) -> Program:
 
     wait = torch.cuda.synchronize if task.device == "gpu" else lambda: None
     peak = torch.cuda.max_memory_allocated if task.device == "gpu" else resident
-    return Program(step, float, wait, peak, {name: tuple(p.shape) for name, p in network.named_parameters()})
+    shapes = {name.removeprefix("module."): tuple(p.shape) for name, p in network.named_parameters()}
+    return Program(step, mean, wait, peak, shapes, line, speaks)

@@ -42,6 +42,7 @@ def processor(found: Figures) -> float | None:
 def rows(figures: Figures) -> list[str]:
     """The lines of one network."""
     title = f"{figures['network']}, {figures['size']} sizes on {figures['device']}, {figures['dtype']}"
+    title += f", data {figures['data']} x tensor {figures['tensor']}" if "data" in figures else ""
     lines = [title + (", nothing dropped" if figures["nothing_dropped"] else "")]
     twin = figures["peers"].get("torch", {})
     for name, found in figures["peers"].items():

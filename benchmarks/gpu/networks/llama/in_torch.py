@@ -29,7 +29,7 @@ class Attention(nn.Module):
         k = self.wk(x).view(b, t, self.key_heads, self.size).transpose(1, 2)
         v = self.wv(x).view(b, t, self.key_heads, self.size).transpose(1, 2)
         y = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, is_causal=True, enable_gqa=True)
-        return self.wo(y.transpose(1, 2).reshape(b, t, c))
+        return self.wo(y.transpose(1, 2).flatten(-2))
 
 
 class FeedForward(nn.Module):
