@@ -6,7 +6,7 @@ them the experts.
     mspc run benchmarks/networks/experts.py --ranks 8 --simulate -- small-deepseek sorted 4 20
 
 What stands behind `--` is SIZE FORM PARTS STEPS SEQUENCES. SIZE is a row of `SIZES`: Mixtral 8x7B and DeepSeek-V3 as
-they are published, and the same layers small, in Float32. FORM: rows in the order of their experts and products of
+they are published, one between, and the same layers small, in Float32. FORM: rows in the order of their experts and products of
 groups of rows (`sorted`, nothing is dropped), or room for a number of tokens of each sequence with every expert
 (`tables`). PARTS ranks share the experts. STEPS steps are made of one batch, of SEQUENCES sequences for every rank.
 """
@@ -30,6 +30,11 @@ SIZES = {
         "layers": 61, "dense": 3, "width": 7168, "heads": 128, "size": 128, "keys": 128, "latent": 512, "hidden": 2048,
         "experts": 256, "chosen": 8, "groups": 8, "kept": 4, "shared": 2048, "sigmoid": True, "vocabulary": 129280,
         "length": 4096, "half": ms.bfloat16,
+    },
+    "medium-mixtral": {
+        "layers": 4, "dense": 0, "width": 2048, "heads": 16, "size": 128, "keys": 4, "latent": 0, "hidden": 7168,
+        "experts": 8, "chosen": 2, "groups": 1, "kept": 1, "shared": 0, "sigmoid": False, "vocabulary": 32000,
+        "length": 2048, "half": ms.bfloat16,
     },
     "small-mixtral": {
         "layers": 2, "dense": 0, "width": 32, "heads": 4, "size": 8, "keys": 2, "latent": 0, "hidden": 64,

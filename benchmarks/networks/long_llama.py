@@ -1,7 +1,7 @@
 """LLaMA 3 on long texts: context parallel by tensor parallel with sharded norms and residuals, one step of AdamW.
 
     mspc compile benchmarks/networks/long_llama.py -- [lazy] LAYERS WIDTH HEADS KEY_HEADS HIDDEN VOCABULARY DATA CONTEXT
-    TENSOR SEQUENCE [DEGREE]
+    TENSOR SEQUENCE [DEGREE [STEPS]]
 
 Every data parallel rank has one text. Products, the attention and the first sum of residuals have strategies; all else
 follows. DEGREE: among how many ranks slices of the text are exchanged for heads (1: a ring alone), 0 for what sends the
@@ -18,7 +18,7 @@ from mindspore.common.initializer import Normal, initializer
 LAZY = "lazy" in sys.argv[1:2]
 GIVEN = tuple(map(int, sys.argv[1 + LAZY :]))
 LAYERS, WIDTH, HEADS, KEY_HEADS, HIDDEN, VOCABULARY, DATA, CONTEXT, TENSOR, SEQUENCE = GIVEN[:10]
-DEGREE = GIVEN[10] if len(GIVEN) > 10 else 0
+DEGREE, STEPS = (*GIVEN[10:], *(0, 1)[len(GIVEN) - 10 :])
 SIZE = WIDTH // HEADS
 HALF = ms.bfloat16
 
@@ -149,4 +149,5 @@ class Llama(nn.Cell):
 network = Llama()
 step = nn.TrainOneStepCell(network, nn.AdamWeightDecay(network.trainable_params(), 1e-4))
 text = np.resize(np.arange(SEQUENCE, dtype=np.int32) % VOCABULARY, (DATA, SEQUENCE))
-print("loss", step(Tensor(text), Tensor(np.roll(text, -1, 1))))
+for _ in range(STEPS):
+    print("loss", step(Tensor(text), Tensor(np.roll(text, -1, 1))))
