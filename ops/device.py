@@ -6,7 +6,7 @@ that puts their work on the current stream. Arrays are placed once, so a launch 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from mspc.ir.late_dataclass import dataclass
@@ -17,6 +17,10 @@ Array = Any
 
 Launch = Callable[[], None]
 """Puts an operator's work on the current stream; it allocates nothing and waits for nothing."""
+
+RowProducts = Callable[[Iterable[tuple[int, slice]]], None]
+"""Puts the products of runs of rows on the current stream, each with the number of its matrix; runs do not overlap, and
+follow each other as the rows do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,21 @@ class Device(Protocol):
         formula; `before` then takes the value before it) or "gelu_gradient" (out = (x @ y) * gelu'(before)). None where
         the libraries have nothing for the element type or for what follows the product.
         """
+        ...
+
+    def products_of_rows(self, x: Array, y: Array, out: Array, *, transpose_b: bool = False,
+                         outer: bool = False) -> RowProducts | None:  # fmt: skip
+        """Products of runs of rows, which are said when they are made, of x [rows, k].
+
+        out[run] = x[run] @ y[i], y [matrices, k, n] or [matrices, n, k] transposed, where rows in no run become zeros;
+        or `outer`: out[i] = x[run]^T @ y[run], y [rows, n], added up over the runs of i, zeros where there is none.
+        None where the libraries have nothing for the element type or these sizes.
+        """
+        ...
+
+    def asking(self, arrays: Sequence[Array], run: Callable[..., None]) -> Launch:
+        """A launch that waits for arrays, and calls `run` with their elements as arrays of NumPy's: the host says what
+        is done."""
         ...
 
     def convolution(self, kind: str, image: Array, weight: Array, result: Array,

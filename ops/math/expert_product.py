@@ -17,6 +17,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 
 Gradients = Sequence[Value | None]
@@ -75,6 +76,11 @@ class ExpertProduct(_BlocksOfRows):
         left, right = (dout, x) if self.transpose_b else (x, dout)
         return dx, b.emit(ExpertOuter(), left, right, ends), None
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, w, ends = inputs
+        multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
+        return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, w, ends) = be.xp, inputs
         matrices = w.swapaxes(1, 2) if self.transpose_b else w
@@ -98,6 +104,11 @@ class ExpertOuter(_BlocksOfRows):
     def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
         dx = b.emit(ExpertProduct(transpose_b=True), y, dout, ends)
         return dx, b.emit(ExpertProduct(), x, dout, ends), None
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, y, ends = inputs
+        multiply = device.products_of_rows(x, y, out, outer=True)
+        return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, y, ends) = be.xp, inputs

@@ -15,6 +15,7 @@ from mspc.ir.graph import Value
 from mspc.ir.named_layout import spread
 from mspc.ir.types import INT32, TensorType, TupleType
 from mspc.ops.bases import require_float, require_same
+from mspc.ops.device import Array, Device, Launch, RowProducts
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
@@ -100,6 +101,15 @@ class _GroupedRows(Op, abstract=True):
         yield from ((i, (group == self.begin + i)[:, None]) for i in range(count))
 
 
+    def asking(self, device: Device, multiply: RowProducts | None, ends: Array, rows: int) -> Launch | None:
+        """The products of all groups, where there is something that makes them."""
+        if multiply is None:
+            return None
+        return device.asking([ends], lambda at: multiply(enumerate(
+            group_slices(at, self.first, rows, self.begin, self.count or len(at))
+        )))  # fmt: skip
+
+
 class GroupedProduct(_GroupedRows):
     """x [m, k] with the rows of every group times its matrix of w [groups, k, n], or [groups, n, k] transposed; rows
     behind the last group give zeros."""
@@ -121,6 +131,11 @@ class GroupedProduct(_GroupedRows):
         dx = b.emit(GroupedProduct(transpose_b=not self.transpose_b), dout, w, ends)
         left, right = (dout, x) if self.transpose_b else (x, dout)
         return dx, b.emit(GroupedOuter(), left, right, ends), None
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, w, ends = inputs
+        multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
+        return self.asking(device, multiply, ends, x.shape[0])
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, w, ends) = be.xp, inputs
@@ -147,6 +162,10 @@ class GroupedOuter(_GroupedRows):
     def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
         dx = b.emit(GroupedProduct(transpose_b=True), y, dout, ends)
         return dx, b.emit(GroupedProduct(), x, dout, ends), None
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, y, ends = inputs
+        return self.asking(device, device.products_of_rows(x, y, out, outer=True), ends, x.shape[0])
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, y, ends) = be.xp, inputs

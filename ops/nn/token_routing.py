@@ -4,12 +4,14 @@ who send them there and back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType, TupleType, Type
+from mspc.ops.cuda.token_routing import route_tokens
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import int_of, size_of, split_call
 from mspc.ops.tensor.creation import number_of
@@ -66,6 +68,9 @@ class TopKRouter(Op):
     def infer(self, *types: Any) -> Type:
         shapes = self.parsed_rule(*types).output_shapes()
         return TupleType(tuple(TensorType(types[0].dtype, shape) for shape in shapes))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return route_tokens(device, inputs[0], *out, self.drop_type == 0)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self._routed(be, inputs[0], None)
@@ -129,6 +134,9 @@ class TopPRouter(TopKRouter):
             what = f"{router_prob.dtype} {router_prob.shape}"
             raise MspcError(f"{self.name}: router_prob is {what}, not Float32 of input's shape {input.shape}")
         return self._ruled(input, "b s! k!, b s! k!")
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return None
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         experts, weights = inputs

@@ -19,7 +19,9 @@ from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices
 from mspc.runtime.gpu.conditional import conditional_nodes
 from mspc.runtime.gpu.kept_choices import KeptChoices, file_of
+from mspc.runtime.gpu.launches import asking
 from mspc.runtime.gpu.matmul import Products, Unsupported
+from mspc.runtime.gpu.row_products import RowProducts
 from mspc.runtime.gpu.writers import Writers
 
 _OPTIONS = ("--std=c++17",)
@@ -255,6 +257,18 @@ class GpuDevice:
             return self.products.launch(x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
         except Unsupported:
             return None
+
+    def products_of_rows(self, x: Array, y: Array, out: Array, *, transpose_b: bool = False,
+                         outer: bool = False) -> RowProducts | None:  # fmt: skip
+        """See `Device.products_of_rows`."""
+        try:
+            return RowProducts(self.products, x, y, out, transpose_b, outer)
+        except Unsupported:
+            return None
+
+    def asking(self, arrays: Sequence[Array], run: Callable[..., None]) -> Launch:
+        """See `Device.asking`."""
+        return asking(self, arrays, run)
 
     def beside(self, blocks: int) -> contextlib.AbstractContextManager[None]:
         """A context in which launches are made that run beside kernels of so many blocks."""

@@ -95,6 +95,20 @@ class OnHost:
         self._run()
 
 
+def asking(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> OnHost:
+    """A launch that waits for arrays, and calls `run` with their elements as arrays of NumPy's."""
+
+    def launch() -> None:
+        given = [np.empty(array.shape, array.dtype) for array in arrays]
+        wait_for(device, device.signal())  # what is ahead may take long: unlike a copy, this can be interrupted
+        for array, host in zip(arrays, given, strict=True):
+            device.receive(array, host)
+        device.synchronize()
+        run(*given)
+
+    return OnHost(launch)
+
+
 def asks(launch: Launch) -> bool:
     """Whether a launch asks the host even where it could be captured."""
     return isinstance(launch, OnHost) and not launch.decided
@@ -234,7 +248,7 @@ class Launches:
                 return launch, False
             assert not copies, "an operator that says that it writes copies has no launch"
             if op.runs_on_host:
-                return OnHost(self._on_host(op, inputs, out)), True
+                return self._on_host(op, inputs, out), True
             plain = self._plain(op, inputs, out)
             # A stack has as many entries as a loop has left there; what CuPy draws, the host says.
             asks = op.draws or any(isinstance(array, list) for array in inputs)
@@ -252,18 +266,13 @@ class Launches:
         """The operator's kernel on arrays of NumPy; what it returns is copied to the GPU."""
         kernel, device = op.kernel(_OnNumpy(self._backend)), self._device
 
-        def launch() -> None:
-            given = [np.empty(array.shape, array.dtype) for array in inputs]
-            wait_for(device, device.signal())  # what is ahead may take long: unlike a copy, this can be interrupted
-            for array, host in zip(inputs, given, strict=True):
-                device.receive(array, host)
-            device.synchronize()
+        def run(*given: Any) -> None:
             result = kernel(*given)
             for target, made in zip(out, result if isinstance(result, tuple | list) else (result,), strict=True):
                 device.send(np.ascontiguousarray(made).reshape(target.shape), target)
             device.synchronize()
 
-        return launch
+        return asking(device, inputs, run)
 
     def _plain(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
         """The operator's kernel on CuPy's arrays; what it returns is copied to its place."""

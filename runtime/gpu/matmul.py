@@ -85,7 +85,7 @@ class Products:
         x, y, out, addend, before = _folded(x, y, out, transpose_a, addend, before)
         if _uneven(x, out) or _uneven(y, out):
             return self._one_by_one(x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
-        return _BoundProduct(self, x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
+        return BoundProduct(self, x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
 
     def _one_by_one(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None,
                     bias: Array | None, activation: str, before: Array | None) -> Launch:  # fmt: skip
@@ -96,7 +96,7 @@ class Products:
             left, right, result, plus, pre = parts
             if _uneven(left, result) or _uneven(right, result):
                 raise Unsupported("operands that are repeated along the last leading dimension")
-            product = _BoundProduct(self, left, right, result, transpose_a, transpose_b, plus, bias, activation, pre)
+            product = BoundProduct(self, left, right, result, transpose_a, transpose_b, plus, bias, activation, pre)
             launches.append(product)
 
         def launch() -> None:
@@ -104,6 +104,12 @@ class Products:
                 one()
 
         return launch
+
+    def bound(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool) -> BoundProduct:
+        """One product of two matrices of an element type that cuBLASLt knows. Raises Unsupported."""
+        if out.dtype.name not in _TYPES or not x.dtype == y.dtype == out.dtype:
+            raise Unsupported(f"{x.dtype} @ {y.dtype}")
+        return BoundProduct(self, x, y, out, transpose_a, transpose_b, None, None, "", None)
 
     @property
     def handle(self) -> int:
@@ -121,23 +127,16 @@ class Products:
     def layout(self, kind: int, matrix: _Matrix, batch: int) -> int:
         """cuBLASLt's word for such an operand of a batch, the same for all products."""
         key = kind, matrix, batch
-        if key in self._layouts:
-            return self._layouts[key]
-        layout = self._layouts[key] = lt.matrix_layout_create(kind, matrix.rows, matrix.columns, matrix.pitch)
-        if batch > 1:
-            for attribute, value in (
-                (lt.MatrixLayoutAttribute.BATCH_COUNT, batch),
-                (lt.MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, matrix.stride),
-            ):
-                data = np.array([value], lt.get_matrix_layout_attribute_dtype(attribute))
-                lt.matrix_layout_set_attribute(layout, attribute, data.ctypes.data, data.nbytes)
-        return layout
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._layouts[key] = _layout(kind, matrix, batch)
+        return found
 
     def algorithm(self, key: Key) -> int:
         """The address of what was chosen for products like `key`."""
         return _address(self.candidates[key], self.choices[key])
 
-    def choose(self, key: Key, product: _BoundProduct) -> None:
+    def choose(self, key: Key, product: BoundProduct) -> None:
         """Find algorithms for a product unless one like it has been there, and take the fastest.
 
         Raises:
@@ -153,10 +152,14 @@ class Products:
 
     def stream(self) -> int:
         """The current stream, as CUDA knows it."""
-        return self._device.xp.cuda.get_current_stream().ptr
+        return self.current().ptr
+
+    def current(self) -> Any:
+        """The current stream."""
+        return self._device.xp.cuda.get_current_stream()
 
 
-class _BoundProduct:
+class BoundProduct:
     """One product of arrays that stay where they are."""
 
     def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool,
@@ -176,7 +179,7 @@ class _BoundProduct:
         fast = products._device.tf32 and x.dtype.name == "float32"
         compute = ComputeType.COMPUTE_32F_FAST_TF32 if fast else ComputeType.COMPUTE_32F
         scale = CudaDataType.CUDA_R_64F if double else CudaDataType.CUDA_R_32F
-        self._desc = lt.matmul_desc_create(ComputeType.COMPUTE_64F if double else compute, scale)
+        self.description = lt.matmul_desc_create(ComputeType.COMPUTE_64F if double else compute, scale)
         for attribute, value in (
             (lt.MatmulDescAttribute.TRANSA, first.transposed), (lt.MatmulDescAttribute.TRANSB, second.transposed),
             (lt.MatmulDescAttribute.EPILOGUE, epilogue),
@@ -196,8 +199,8 @@ class _BoundProduct:
                 stride = before.shape[-1] * before.shape[-2]
                 self._set(lt.MatmulDescAttribute.EPILOGUE_AUX_BATCH_STRIDE, stride)
         layout = products.layout
-        self._first, self._second = layout(source, first, batch), layout(source, second, batch)
-        self._target = layout(result, target, batch)
+        self._kinds = (source, first), (source, second), (result, target)
+        self._layouts = layout(source, first, batch), layout(source, second, batch), layout(result, target, batch)
         number = np.float64 if double else np.float32
         self._alpha, self._beta = np.array([1], number), np.array([addend is not None], number)
         self._key: Key = (
@@ -209,20 +212,36 @@ class _BoundProduct:
 
     def _set(self, attribute: lt.MatmulDescAttribute, value: int) -> None:
         data = np.array([value], _attribute_type(attribute))
-        lt.matmul_desc_set_attribute(self._desc, attribute, data.ctypes.data, data.nbytes)
+        lt.matmul_desc_set_attribute(self.description, attribute, data.ctypes.data, data.nbytes)
+
+    @property
+    def algorithm(self) -> int:
+        """The address of what was chosen."""
+        return self._products.algorithm(self._key)
+
+    def own_layouts(self) -> tuple[int, int, int]:
+        """Layouts of both operands and the result, in cuBLASLt's order, that may be changed."""
+        first, second, target = (_layout(kind, matrix, 1) for kind, matrix in self._kinds)
+        return first, second, target
+
+    def factors(self) -> tuple[Any, tuple[Any, Any]]:
+        """What the product is multiplied by, and what before is, where nothing is added and where something is."""
+        return self._alpha, (np.zeros_like(self._alpha), np.ones_like(self._alpha))
 
     def candidates(self, count: int) -> Any:
         """The algorithms that cuBLASLt expects to be the fastest, best first; where some multiprocessors are taken,
         those for all of them follow."""
-        found = self._expected(count)
+        found = self.expected(count, self._layouts)
         if not self._products.choices.multiprocessors or count == 1:
             return found
         self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, 0)
-        found = np.concatenate([found, self._expected(count)])
+        found = np.concatenate([found, self.expected(count, self._layouts)])
         self._set(lt.MatmulDescAttribute.SM_COUNT_TARGET, self._products.choices.multiprocessors)
         return found
 
-    def _expected(self, count: int) -> Any:
+    def expected(self, count: int, layouts: tuple[int, int, int]) -> Any:
+        """The algorithms that cuBLASLt expects to be the fastest for operands that lie so, best first."""
+        first, second, target = layouts
         preference = lt.matmul_preference_create()
         limit = np.array([PRODUCTS], np.uint64)
         attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
@@ -230,8 +249,8 @@ class _BoundProduct:
         found = np.zeros(count, lt.matmul_heuristic_result_dtype)
         number = np.zeros(1, np.int32)
         lt.matmul_algo_get_heuristic(
-            self._products.handle, self._desc, self._first, self._second, self._target, self._target, preference,
-            count, found.ctypes.data, number.ctypes.data,
+            self._products.handle, self.description, first, second, target, target, preference, count,
+            found.ctypes.data, number.ctypes.data,
         )  # fmt: skip
         lt.matmul_preference_destroy(preference)
         return found[: number[0]]
@@ -252,14 +271,15 @@ class _BoundProduct:
         x, y, out, addend, _, _ = self._arrays
         workspace = self._products.workspace
         plus = out if addend is None else addend
+        first, second, target = self._layouts
         lt.matmul(
-            self._products.handle, self._desc, self._alpha.ctypes.data, y.data.ptr, self._first, x.data.ptr,
-            self._second, self._beta.ctypes.data, plus.data.ptr, self._target, out.data.ptr, self._target,
-            algorithm, workspace.data.ptr, PRODUCTS, self._products.stream(),
+            self._products.handle, self.description, self._alpha.ctypes.data, y.data.ptr, first, x.data.ptr, second,
+            self._beta.ctypes.data, plus.data.ptr, target, out.data.ptr, target, algorithm,
+            workspace.data.ptr, PRODUCTS, self._products.stream(),
         )  # fmt: skip
 
     def __call__(self) -> None:
-        self._run(self._products.algorithm(self._key))
+        self._run(self.algorithm)
 
 
 def _matrix(array: Array, transposed: bool, batch: int) -> _Matrix:
@@ -267,6 +287,18 @@ def _matrix(array: Array, transposed: bool, batch: int) -> _Matrix:
     own = array.size // max(1, rows * columns)
     pitch = array.strides[-2] // array.itemsize if columns > 1 and not array.flags.c_contiguous else rows
     return _Matrix(rows, columns, transposed, rows * columns if own == batch and batch > 1 else 0, pitch)
+
+
+def _layout(kind: int, matrix: _Matrix, batch: int) -> int:
+    layout = lt.matrix_layout_create(kind, matrix.rows, matrix.columns, matrix.pitch)
+    if batch > 1:
+        for attribute, value in (
+            (lt.MatrixLayoutAttribute.BATCH_COUNT, batch),
+            (lt.MatrixLayoutAttribute.STRIDED_BATCH_OFFSET, matrix.stride),
+        ):
+            data = np.array([value], lt.get_matrix_layout_attribute_dtype(attribute))
+            lt.matrix_layout_set_attribute(layout, attribute, data.ctypes.data, data.nbytes)
+    return layout
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from mspc.ops.convolution.window import Window
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices
 from mspc.runtime.gpu.kept_choices import KeptChoices
+from mspc.runtime.gpu.launches import asking
 from mspc.runtime.gpu.writers import Writers
 from tests.ops.cuda.cuda_emulator import Emulator, aligned
 
@@ -159,6 +160,9 @@ class EmulatedGpu(Emulator):
 
     def attention(self, *arrays: Any, **options: Any) -> Any:
         return None
+
+    def asking(self, arrays: Any, run: Callable[..., None]) -> Any:
+        return asking(self, arrays, run)
 
     def convolution(self, kind: str, image: Any, weight: Any, result: Any, windows: Any) -> Any:
         along = [Window(w, s.stride, s.dilation, s.before, s.after)

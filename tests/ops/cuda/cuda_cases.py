@@ -239,6 +239,21 @@ def odd_cases() -> Iterator[Case]:
         yield _case("TopK", dtype, (70, 8), k=2, low=-3, high=3)
         yield _case("TopK", dtype, (3, 900), k=5)
         yield _case("RepeatInterleaveInt", dtype, (4, 6, 24), repeats=3, dim=1)
+    for ends, dtype in (("Int64", f32), ("Int32", b16)):
+        grouped = (dtype, dtype, ends)
+        for rows, first, extra in ((90, 0, {}), (40, 30, {"begin": 1, "count": 2})):
+            held = extra.get("count", 5)
+            more = {"first": first, **extra, "low": -1, "high": 100}
+            yield _case("GroupedProduct", grouped, (rows, 24), (held, 24, 40), (5,), **more)
+            yield _case("GroupedProduct", grouped, (rows, 24), (held, 40, 24), (5,), transpose_b=True, **more)
+            yield _case("GroupedOuter", grouped, (rows, 24), (rows, 40), (5,), **more)
+        yield _case("ExpertProduct", grouped, (160, 24), (4, 24, 40), (2, 2, 2), low=0, high=40)
+        yield _case("ExpertOuter", grouped, (160, 24), (160, 40), (2, 2, 2), low=0, high=40)
+    for kind in ("Int32", "Int64"):
+        for drop_type in (0, 1):
+            router = {"expert_num": 7, "drop_type": drop_type}
+            yield _case("TopKRouter", kind, (3, 300, 2), low=-2, high=7, capacity=40, **router)
+            yield _case("TopKRouter", kind, (2, 5, 3), low=0, high=3, capacity=2, **router)
     yield _case("TopK", "Int32", (9, 40), k=40, low=0, high=6)
     for kind in ("ResizeNearestNeighbor", "ResizeBilinear", "ResizeBicubic"):
         yield _case(kind, f32, (2, 3, 9, 14), size=(18, 28))

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -362,6 +362,24 @@ class Emulator:
             out[...] = found
 
         return launch
+
+    def products_of_rows(self, x: Any, y: Any, out: Any, *, transpose_b: bool = False, outer: bool = False) -> Any:
+        assert x.dtype == y.dtype == out.dtype
+        wide = np.float64 if out.dtype == np.float64 else np.float32
+
+        def multiply(runs: Any) -> None:
+            found = np.zeros(out.shape, wide)
+            for matrix, rows in runs:
+                if outer:
+                    found[matrix] += x[rows].astype(wide).T @ y[rows].astype(wide)
+                else:
+                    found[rows] = x[rows].astype(wide) @ (y[matrix].T if transpose_b else y[matrix]).astype(wide)
+            out[...] = found
+
+        return multiply
+
+    def asking(self, arrays: Any, run: Callable[..., None]) -> Any:
+        return lambda: run(*(np.array(array) for array in arrays))
 
     def stood_in(self, source: str) -> str:
         """A kernel as g++ takes it."""
