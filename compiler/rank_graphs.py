@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from mspc.compiler.graph_snapshots import GraphSnapshots
 from mspc.ir.copies import copied_node, copied_parameter, copied_region
 from mspc.ir.graph import Graph, Node, OpLike, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.text.printer import OpenText, OperatorTexts, print_graph
+from mspc.ir.text.printer import OpenText, SharedTexts, print_graph
 from mspc.ir.varying import VaryingConstant
 from mspc.passes.base import OnPass, PassManager, find_pass, run_passes
 from mspc.passes.per_rank.rank_kinds import RankKindParts, VaryingParts, own_constant, own_op, varies
@@ -52,8 +53,8 @@ class StageOfKind:
     graph: Graph
     changed: bool
     same: StageOfKind | None = None
-    texts: OperatorTexts = field(default_factory=OperatorTexts)
-    """Of operators that other stages have, too."""
+    texts: SharedTexts = field(default_factory=SharedTexts)
+    """Of what other stages have, too."""
     _text: OpenText | None = None
     _last: tuple[int, str] | None = None
     """A rank, and its text."""
@@ -233,13 +234,14 @@ class RankGraphs:
             self.on_pass(self.passes[0], graph, changed)
         last = self.passes[-1]
         before: StageOfKind | None = None
-        texts: OperatorTexts = {}
+        texts, snapshots = SharedTexts(), GraphSnapshots()
         for name in self.passes:
             if name != self.passes[0]:
                 graph, changed = manager.apply(find_pass(name, self.options.get(name)), graph)
             same = None if changed else before
             if name in wanted:
-                own = graph if name == last else copied(graph) if same is None else same.graph
+                is_alone = name == last and not stages  # else most of it has been written before
+                own = same.graph if same is not None else graph if is_alone else snapshots.take(graph)
                 before = stages[name] = StageOfKind(own, changed, same, texts)
             elif changed:
                 before = None

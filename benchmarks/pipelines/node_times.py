@@ -1,5 +1,4 @@
-"""What the nodes of every stage's graph take, read out of the times of a run: of simulated ranks, one after the other
-in one process, or of a trace of ranks that work at the same time.
+"""What the nodes of every stage's graph take, read out of the trace of a run.
 
 A node takes what lies between its begin and that of the next one, so that memory which is given back behind it counts;
 views, which only name results, are counted to the node before them, and what waits for a message is not counted.
@@ -14,9 +13,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from mspc.engine.profile import Gathered
 from mspc.ir.graph import Graph, Node
+from mspc.ir.text.parser import parse
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.op import REGISTRY
+from mspc.output.dumps import LAST
 from mspc.output.stage_times import StageTimes, timeline_of
 from mspc.passes.pipelining.timeline import Timeline
 
@@ -83,20 +84,10 @@ def _taken(graph: Graph, step: Iterable[Ran]) -> Iterable[tuple[Node, float]]:
             yield node, ran[place + 1][1].begin - each.begin if place + 1 < len(ran) else each.seconds
 
 
-def graphs_of(gathered: Gathered, ranks: int) -> list[Graph]:
-    """The graphs of the ranks of a run."""
-    return [gathered.executor.graph if rank == 0 else gathered.graphs[rank] for rank in range(ranks)]
-
-
-def steps_of(gathered: Gathered, graphs: Sequence[Graph]) -> list[Steps]:
-    """Those of a run in this process."""
-    return [
-        [
-            [Ran(t.index, t.begin / 1000, t.duration / 1000) for t in step if t.index < len(graph.nodes)]
-            for step in gathered.steps[rank]
-        ]
-        for rank, graph in enumerate(graphs)
-    ]  # fmt: skip
+def graphs_of_folder(folder: Path, ranks: int) -> list[Graph]:
+    """The programs of the ranks that `mspc compile --out` has written."""
+    files = [next((folder / f"rank_{rank}").glob(f"*_{LAST}_0000.ir")) for rank in range(ranks)]
+    return [parse(file.read_text(), REGISTRY, str(file)).main for file in files]
 
 
 def steps_of_trace(file: Path, ranks: int) -> list[Steps]:

@@ -2,9 +2,9 @@
 
     mspc run benchmarks/pipelines/uneven_network.py --ranks 4 -- FOLDER SCHEDULE LAYERS [MICRO_BATCHES WIDTH ROWS STEPS]
 
-LAYERS are those of every stage, as in 1,3,2,2; with the schedule `interleaved` each stage has them twice, in two
-chunks. Every rank writes when its steps began and ended to `FOLDER/times_RANK.npy`, in seconds of one clock of the
-host, and for how long it had a core. Asked by predicted.py.
+LAYERS are those of every stage, as in 1,3,2,2; with the schedules `interleaved`, `zero_bubble_v` and `dual_pipe_v` each
+stage has them twice, in two chunks. Every rank writes when its steps began and ended to `FOLDER/times_RANK.npy`, in
+seconds of one clock of the host, and for how long it had a core. Asked by predicted.py.
 """
 
 import sys
@@ -52,13 +52,14 @@ class Net(nn.Cell):
 
 ms.set_context(mode=ms.GRAPH_MODE)
 init()
-interleaved = SCHEDULE == "interleaved"
+in_rounds, there_and_back = SCHEDULE == "interleaved", SCHEDULE in ("zero_bubble_v", "dual_pipe_v")
 ms.set_auto_parallel_context(
     parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=len(LAYERS),
-    pipeline_config={"pipeline_interleave": interleaved, "pipeline_scheduler": "1f1b" if interleaved else SCHEDULE},
+    pipeline_config={"pipeline_interleave": in_rounds, "pipeline_scheduler": "1f1b" if in_rounds else SCHEDULE},
 )
 rng = np.random.default_rng(0)
-places = [stage for _ in range(1 + interleaved) for stage, count in enumerate(LAYERS) for _ in range(count)]
+places = [stage for stage, count in enumerate(LAYERS) for _ in range(count)]
+places += places if in_rounds else places[::-1] if there_and_back else []
 cell = nn.PipelineCell(Net(places), MICRO_BATCHES)
 step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.01, 0.9)).set_train()
 x, y = (Tensor(rng.standard_normal((MICRO_BATCHES * ROWS, WIDTH), np.float32)) for _ in range(2))

@@ -6,10 +6,12 @@ Deterministic: numbers follow the run order, attributes their declaration; no ad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from itertools import count
 from typing import Any
 
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Frames
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Literal, Module
@@ -26,8 +28,17 @@ from mspc.ir.types import StackType, TensorType
 
 _INDENT = "      "
 
-OperatorTexts = dict[int, tuple[OpLike, str]]
-"""The texts of the attributes of operators by the ids of these, which stand with them, so that they stay."""
+
+@dataclass
+class SharedTexts:
+    """Texts that graphs share. They are by the ids of what they are of, which stands with them, so that it stays.
+
+    operators: the attributes of operators. nodes: of nodes that stand in several graphs, as they are, what follows the
+    operands in their first line, and their other lines.
+    """
+
+    operators: dict[int, tuple[OpLike, str]] = field(default_factory=dict[int, "tuple[OpLike, str]"])
+    nodes: dict[int, tuple[Node, str, str]] = field(default_factory=dict[int, "tuple[Node, str, str]"])
 
 
 def print_graph(graph: Graph) -> str:
@@ -51,11 +62,11 @@ class OpenText:
 
     Args:
         is_open: whether a node's operator or constants are still to come; its types and its place are not.
-        known: of operators that other graphs have, too; it is added to.
+        known: of what other graphs have, too; it is added to.
     """
 
     def __init__(
-        self, graph: Graph, is_open: Callable[[Node], bool], known: OperatorTexts | None = None
+        self, graph: Graph, is_open: Callable[[Node], bool], known: SharedTexts | None = None
     ) -> None:  # fmt: skip
         lines, writers = _module_lines(Module(graph.name, graph.graphs()), is_open, known)
         self._parts: list[str] = []
@@ -82,11 +93,11 @@ class OpenText:
 
 
 def _module_lines(
-    module: Module, is_open: Callable[[Node], bool] | None = None, known: OperatorTexts | None = None
+    module: Module, is_open: Callable[[Node], bool] | None = None, known: SharedTexts | None = None
 ) -> tuple[list[str], list[_GraphWriter]]:
     """(the lines of a file, the writers of its graphs). With `is_open` the attributes are left out too."""
     main = module.main
-    operators = {} if known is None else known
+    texts = SharedTexts() if known is None else known
     lines = [f"#IR entry      : @{name_text(module.entry)}"]
     if module.dialect:
         lines.append(f"#IR dialect    : {module.dialect}")
@@ -131,7 +142,7 @@ def _module_lines(
             lines.append(f"subgraph @{name_text(graph.name)}({operands}) {{")
         every = (item for each in numbers_in.values() for item in each.items())
         seen = dict(every) if module.dialect else numbers
-        writer = _GraphWriter(graph, seen, lines, header, elsewhere, together, common, operators)
+        writer = _GraphWriter(graph, seen, lines, header, elsewhere, together, common, texts)
         writer.write(is_open)
         writers.append(writer)
         lines.append("}")
@@ -163,7 +174,7 @@ class _GraphWriter:
     def __init__(
         self, graph: Graph, parameters: Mapping[Parameter, int], lines: list[str], header: int,
         elsewhere: Mapping[Node, str], together: dict[Parameter, list[Parameter]],
-        common: Mapping[Value, str], operators: OperatorTexts,
+        common: Mapping[Value, str], texts: SharedTexts,
     ) -> None:  # fmt: skip
         self.graph = graph
         self.lines = lines
@@ -177,7 +188,10 @@ class _GraphWriter:
         for number, node in enumerate(graph.nodes):
             self.names[node] = f"%{number}"
         self.trailers: dict[tuple[str, int], str] = {}
-        self.operators = operators
+        self.texts = texts
+        self.operand_types: dict[int, str] = {}
+        """The types of operands, and of results, by their ids, as their hashes take long."""
+        self.result_types: dict[int, str] = {}
 
     def operand(self, value: Value) -> str:
         name = self.names.get(value)
@@ -194,42 +208,55 @@ class _GraphWriter:
 
     def write(self, is_open: Callable[[Node], bool] | None = None) -> None:
         append = self.lines.append
-        operand = self.operand
-        operands: dict[int, str] = {}  # the types of operands and of results by their ids, as their hashes take long
-        results: dict[int, str] = {}
+        written = self.texts.nodes
         for node in self.graph.nodes:
-            if is_open is not None and is_open(node):
+            known = written.get(id(node))
+            if known is not None:
+                groups, others = known[1:]
+            elif is_open is not None and is_open(node):
                 self.left_open[node] = len(self.lines)
                 append("")
+                append(self.others(node))
+                continue
             else:
-                append(self.head(node, node))
-            for value in node.inputs:
-                if id(value.type) not in operands:
-                    operands[id(value.type)] = operand_type_text(value.type)
-            if self.together and self.shown_as_one(node):
-                types = f"{type_text(node.inputs[0].type)}*{len(node.inputs)}"
-            else:
-                types = ", ".join([operands[id(v.type)] for v in node.inputs])
-            made = results.get(id(node.type))
-            if made is None:
-                made = results[id(node.type)] = type_text(node.type)
-            append(f"{_INDENT}: ({types}) -> ({made})")
-            trailer = self.trailer(node)
-            if trailer:
-                append(trailer)
-        returned = ", ".join([operand(v) for v in self.graph.results])
+                groups, others = self.groups(node), self.others(node)
+                if is_open is not None and node.forward is None and not self.together:  # which other nodes name
+                    written[id(node)] = node, groups, others
+            append(self.beginning(node, node) + groups)
+            append(others)
+        returned = ", ".join([self.operand(v) for v in self.graph.results])
         append(f"  Return(({returned}))" if self.graph.returns_tuple else f"  Return({returned})")
         append(f"{_INDENT}: ({', '.join(type_text(v.type) for v in self.graph.results)})")
 
+    def others(self, node: Node) -> str:
+        """The lines of a node behind the first one: types, scope, and source."""
+        operands, results = self.operand_types, self.result_types
+        for value in node.inputs:
+            if id(value.type) not in operands:
+                operands[id(value.type)] = operand_type_text(value.type)
+        if self.together and self.shown_as_one(node):
+            types = f"{type_text(node.inputs[0].type)}*{len(node.inputs)}"
+        else:
+            types = ", ".join([operands[id(v.type)] for v in node.inputs])
+        made = results.get(id(node.type))
+        if made is None:
+            made = results[id(node.type)] = type_text(node.type)
+        trailer = self.trailer(node)
+        return f"{_INDENT}: ({types}) -> ({made})" + (f"\n{trailer}" if trailer else "")
+
     def head(self, node: Node, place: Node) -> str:
         """The first line of a node that stands in the place of one of the graph's."""
+        return self.beginning(node, place) + self.groups(node)
+
+    def beginning(self, node: Node, place: Node) -> str:
+        """Of this line what is ahead of its groups in braces."""
         head = f"  {self.names[place]}({name_text(node.name)})" if node.name else f"  {self.names[place]}"
         if self.together and self.shown_as_one(place):
             inputs = self.common[place.inputs[0]]
         else:
             names = self.names
             inputs = ", ".join([names.get(v) or self.operand(v) for v in node.inputs])
-        return f"{head} = {node.op.name}({inputs}){self.groups(node)}"
+        return f"{head} = {node.op.name}({inputs})"
 
     def shown_as_one(self, node: Node) -> bool:
         """Whether a node's operands stand as one."""
@@ -267,9 +294,9 @@ class _GraphWriter:
 
     def attributes(self, op: OpLike) -> str:
         """The attributes of an operator, which many nodes may share; "" where it has none."""
-        found = self.operators.get(id(op))
+        found = self.texts.operators.get(id(op))
         if found is None:
-            found = self.operators[id(op)] = op, ", ".join(_attributes_text(op.attributes()))
+            found = self.texts.operators[id(op)] = op, ", ".join(_attributes_text(op.attributes()))
         return found[1]
 
     def trailer(self, node: Node) -> str:

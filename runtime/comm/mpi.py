@@ -14,6 +14,7 @@ import numpy as np
 from mspc.ops.cpu.blas import limit_blas
 from mspc.runtime.comm.interface import BESIDE, GRAPH_CHANNELS, Array, Exchanging, Ranks, combine, pieces
 from mspc.runtime.comm.mpi_library import MPI, end_mpi, start_mpi
+from mspc.runtime.comm.mpi_messages import MessagesUnderWay
 from mspc.runtime.faults.record import group_of
 from mspc.runtime.faults.watch import Watch
 
@@ -37,9 +38,10 @@ class MpiComm(Exchanging):
         channel: separates graphs from one another, and from what is done outside of them: ranks that run different
         graphs wait for each other, and never take one's data for the other's.
         watch: told when this rank waits for others, so that a rank that waits for ever can be named.
+        sent: the messages of this process, of all its communicators.
     """
 
-    def __init__(self, watch: Watch | None = None, channel: int = 0) -> None:
+    def __init__(self, watch: Watch | None = None, channel: int = 0, sent: MessagesUnderWay | None = None) -> None:
         limit_blas()
         start_mpi()
         self._world = MPI.COMM_WORLD
@@ -47,18 +49,17 @@ class MpiComm(Exchanging):
         self.size = self._world.Get_size()
         self._everyone = tuple(range(self.size))
         self._groups: dict[Ranks, Any] = {}
-        self._sent: list[tuple[Any, Array]] = []
-        """Messages under way and what they carry; the end of MPI sees to those that are left."""
+        self._sent = MessagesUnderWay() if sent is None else sent
         self._watch = watch
         self._channel = channel
 
     def for_graph(self, number: int) -> MpiComm:
         """See `Communicator`."""
-        return MpiComm(self._watch, GRAPH_CHANNELS + number)
+        return MpiComm(self._watch, GRAPH_CHANNELS + number, self._sent)
 
     def beside(self) -> MpiComm:
         """See `Communicator`."""
-        return MpiComm(self._watch, BESIDE + self._channel)
+        return MpiComm(self._watch, BESIDE + self._channel, self._sent)
 
     def say(self, text: str) -> None:
         """See `Communicator`."""
@@ -138,8 +139,7 @@ class MpiComm(Exchanging):
         contiguous = np.array(array, order="C")
         with self._messages((rank,), (), _BY_TAG + tag):
             request = self._world.Isend(_bytes(contiguous), rank, tag)
-        self._sent = [(under_way, data) for under_way, data in self._sent if not under_way.Test()]
-        self._sent.append((request, contiguous))
+        self._sent.add(request, contiguous)
 
     def receive(self, rank: int, tag: int, shape: tuple[int, ...], dtype: Any) -> Array:
         result = np.empty(shape, dtype)
@@ -162,6 +162,7 @@ class MpiComm(Exchanging):
 
     def finalize(self) -> None:
         """Leave MPI; returns once every rank of the job has called it."""
+        self._sent.end()
         end_mpi()
 
     def _gather(self, array: Array, ranks: Ranks) -> Array:

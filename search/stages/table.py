@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
 from functools import partial
 from typing import NamedTuple
@@ -29,7 +29,8 @@ SEARCH = "search"
 TRIES = 3
 """How often what was chosen is chosen anew where it takes more memory than was foreseen."""
 LARGE = 1500
-"""Forward operators of a program above which a row is foreseen in place of compiled."""
+"""Forward operators that all programs of a table have together at most: a row with which they would be more is foreseen
+in place of compiled."""
 FEW = 2
 """Rows beside what was chosen that are compiled for a network of which not all are: those with fewest chunks."""
 Tell = Callable[[str], None]
@@ -75,10 +76,11 @@ class _Numbers(NamedTuple):
 
 @dataclass(frozen=True)
 class _Row:
-    """What is to be compiled."""
+    """What the table is to have. is_compiled: else it is foreseen."""
 
     name: str
     found: Found
+    is_compiled: bool = True
 
 
 class StageSearch:
@@ -107,7 +109,7 @@ class StageSearch:
         """All rows, for numbers of stages above 1, and of micro-batches. Raises MspcError where nothing is found."""
         problems = self._problems(stages, counts, tell)
         choice = self._choose(problems, tell)
-        rows = [*self._rows(choice)]
+        rows = self._within_reason(self._rows(choice))
         if rows:
             tell(f"{rows[0].found.way.name} in {rows[0].found.way.stages} stages, and {len(rows) - 1} ways beside it")
         for row, made in zip(rows, calls_beside([partial(self._made, row) for row in rows]), strict=True):
@@ -133,7 +135,7 @@ class StageSearch:
             choice = choose(problems, limit)
             if choice.best is not None:
                 tell(f"{choice.best.way.name} in {choice.best.way.stages} stages, which takes less memory")
-                row = _Row(SEARCH, choice.best)
+                (row,) = self._within_reason([_Row(SEARCH, choice.best)])
                 self._take(row, self._made(row))
         return choice
 
@@ -231,7 +233,7 @@ class StageSearch:
             return error
 
     def _rows(self, choice: Choice) -> Iterator[_Row]:
-        """What is compiled: what was chosen, and the quickest of the others that are foreseen."""
+        """What the table has: what was chosen, and the quickest of the others that are foreseen."""
         if choice.best is None:
             return
         yield _Row(SEARCH, choice.best)
@@ -257,6 +259,18 @@ class StageSearch:
         else:
             yield from sorted(others, key=lambda row: (row.found.way.chunks, row.found.seconds))[:FEW]
 
+    def _within_reason(self, rows: Iterable[_Row]) -> list[_Row]:
+        """The rows, of which as many are compiled as are not too large together, the first ones first."""
+        found: list[_Row] = []
+        left = LARGE
+        for row in rows:
+            way = row.found.way
+            operators = self.network.operators(way.is_apart, way.parts)
+            is_compiled = operators <= left
+            left -= operators if is_compiled else 0
+            found.append(replace(row, is_compiled=is_compiled))
+        return found
+
     def _of_borders(self, way: Way, borders: Borders) -> Found | None:
         """A usual way, in which ranks hold less only where it does not fit else; None where it was not looked at."""
         ways = [way] if not (way.slices or way.again) else [replace(way, slices=False, again=False), way]
@@ -270,11 +284,11 @@ class StageSearch:
         return Found(chosen.way, borders, chosen.seconds(borders), 0.0)
 
     def _made(self, row: _Row) -> tuple[StageRow, PlanFile] | MspcError:
-        """A row, compiled, and its file; why it does not compile. One that is large is foreseen."""
+        """A row, compiled or foreseen, and its file; why it does not compile."""
         way, borders = row.found.way, row.found.borders
         known = self._costs[_Numbers.of(way)]
         layouts = known.layouts
-        if self.network.operators(way.is_apart, way.parts) > LARGE:
+        if not row.is_compiled:
             made = foreseen(row.name, self.network, known, way, borders)
             return made, replace(layouts, stages=plan_of(self.network.units, way, borders))
         try:

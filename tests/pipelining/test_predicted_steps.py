@@ -1,38 +1,72 @@
-"""What `benchmarks/pipelines/predicted.py` gives the timeline of a step: times of nodes that ran in this process."""
+"""What `benchmarks/pipelines/predicted.py` gives the timeline of a step: times of nodes, of simulated ranks here."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.pipelines.node_times import NodeTimes, Ran, graphs_of, steps_of, steps_of_trace
-from benchmarks.pipelines.predicted import Case, simulated, undisturbed
+from benchmarks.pipelines.node_times import NodeTimes, Ran, graphs_of_folder
+from benchmarks.pipelines.predicted import PREPARING, SCRIPT, Case, Found, read_run, undisturbed
 from mspc.ir.builder import Builder
 from mspc.ir.graph import WORK, Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.reshape import Reshape
+from tests.serving import SERVED
+
+CASE = Case((2, 4), 4, 16, 8, 3)
+Runs = Callable[[str], tuple[list[Graph], Found]]
 
 
-def test_nodes_of_all_stages_are_timed_in_one_process(tmp_path: Path) -> None:
-    case = Case((2, 4), 4, 16, 8, 3)
-    gathered, counted = simulated(case, "1f1b", tmp_path)
-    assert len(counted) == 3
-    graphs = graphs_of(gathered, 2)
-    times = NodeTimes.of(graphs, steps_of(gathered, graphs), [True] * 3)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """(programs, steps) of a run by a schedule."""
+
+    @cache
+    def run(schedule: str) -> tuple[list[Graph], Found]:
+        folder = tmp_path_factory.mktemp(schedule)
+        script = [str(SCRIPT), "--ranks", "2"]
+        arguments = ["--", *CASE.arguments(folder, schedule)]
+        timed = ["--simulate", "--profile", str(folder / "trace.json"), "--profile-steps", str(CASE.steps)]
+        subprocess.run([*SERVED, "run", *script, *timed, *arguments], check=True, capture_output=True)
+        subprocess.run([*SERVED, "compile", *script, "--out", str(folder / "out"), "--quiet", *arguments], check=True)
+        return graphs_of_folder(folder / "out", 2), read_run(CASE, folder)[1]
+
+    return run
+
+
+def test_nodes_of_all_stages_are_timed(runs: Runs) -> None:
+    graphs, found = runs("1f1b")
+    assert (len(found.timed), len(found.seconds)) == (CASE.steps, CASE.steps)
+    times = NodeTimes.of(graphs, found.timed[0], [True])
     assert times.message_bytes() == {4 * 16 * 8, 4}  # rows between layers, and the loss
     timeline = times.timeline(lambda nbytes: 0.0)
     assert timeline.schedule.name == "1f1b"
-    works = [
-        sum(times.seconds[node] for node in graph.nodes if WORK in node.attrs) for graph in times.graphs
-    ]
+    works = [sum(times.seconds[node] for node in graph.nodes if WORK in node.attrs) for graph in times.graphs]
     assert all(0 < work <= timeline.busy(stage) for stage, work in enumerate(works))
     assert max(works) <= timeline.makespan <= sum(map(timeline.busy, range(2)))
     slow = times.timeline(lambda nbytes: 1.0)
     assert 2 <= slow.makespan - timeline.makespan <= 8
+
+
+def test_a_step_is_predicted_by_the_timed_step_of_median_length(runs: Runs) -> None:
+    graphs, found = runs("1f1b")
+    spans = [NodeTimes.of(graphs, step, [True]).timeline(lambda nbytes: 0.0).makespan for step in found.timed]
+    assert found.predicted(graphs, lambda nbytes: 0.0).makespan == sorted(spans)[1]
+
+
+def test_a_trace_has_the_nodes_of_the_program(runs: Runs) -> None:
+    graphs, found = runs("1f1b")
+    for step in found.timed:
+        for graph, own in zip(graphs, step, strict=True):
+            ran = {each.index for each in own[0]}
+            assert {n for n, node in enumerate(graph.nodes) if not node.op.is_view} <= ran <= {*range(len(graph.nodes))}
 
 
 def test_a_node_takes_what_lies_between_its_begin_and_the_next_ones() -> None:
@@ -50,34 +84,23 @@ def test_a_node_takes_what_lies_between_its_begin_and_the_next_ones() -> None:
     assert times.seconds == {first: 2.0, last: 1.0}
 
 
-def test_a_trace_has_the_nodes_of_every_rank(tmp_path: Path) -> None:
-    case = Case((2, 4), 4, 16, 8, 3)
-    gathered, _ = simulated(case, "1f1b", tmp_path)
-    graphs = graphs_of(gathered, 2)
-    own = steps_of(gathered, graphs)
-    read = steps_of_trace(tmp_path / "trace.json", 2)
-    for ours, theirs in zip(own, read, strict=True):
-        assert [[ran.index for ran in step] for step in ours] == [[ran.index for ran in step] for step in theirs]
-        np.testing.assert_allclose([r.seconds for r in theirs[0]], [r.seconds for r in ours[0]], atol=1e-6)
-
-
-def test_times_of_one_schedule_are_those_of_another_with_the_same_actions(tmp_path: Path) -> None:
-    case = Case((2, 4), 4, 16, 8, 3)
-    times = {}
-    for schedule in ("1f1b", "gpipe", "zero_bubble_h1"):
-        gathered, _ = simulated(case, schedule, tmp_path)
-        graphs = graphs_of(gathered, 2)
-        times[schedule] = NodeTimes.of(graphs, steps_of(gathered, graphs), [True] * 3)
+def test_times_of_one_schedule_are_those_of_another_with_the_same_actions(runs: Runs) -> None:
+    times = {
+        name: NodeTimes.of(graphs, found.timed[0], [True])
+        for name in ("1f1b", "gpipe", "zero_bubble_h1")
+        for graphs, found in [runs(name)]
+    }
     assert times["1f1b"].actions() == times["gpipe"].actions() != times["zero_bubble_h1"].actions()
     made = times["1f1b"].timeline(lambda nbytes: 0.0, times["gpipe"].graphs[0].attrs)
     assert made.schedule.name == "gpipe"
     assert made.busy(0) == pytest.approx(times["1f1b"].timeline(lambda nbytes: 0.0).busy(0))
 
 
-def test_stages_of_two_chunks_have_as_many_layers(tmp_path: Path) -> None:
-    case = Case((2, 4), 4, 16, 8, 3)
-    assert case.arguments(tmp_path, "interleaved")[1:3] == ["interleaved", "1,2"]
-    assert case.arguments(tmp_path, "gpipe")[1:3] == ["gpipe", "2,4"]
+@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble_v", "dual_pipe_v"])
+def test_stages_of_two_chunks_have_as_many_layers(schedule: str, tmp_path: Path) -> None:
+    assert CASE.arguments(tmp_path, schedule)[1:3] == [schedule, "1,2"]
+    assert CASE.arguments(tmp_path, "gpipe")[1:3] == ["gpipe", "2,4"]
+    assert CASE.arguments(tmp_path, "gpipe")[-1] == str(2 * (PREPARING + CASE.steps))
 
 
 def test_steps_count_in_which_every_rank_has_its_core() -> None:
