@@ -60,10 +60,13 @@ def environment(options: argparse.Namespace, caches: str) -> dict[str, str]:
 
 
 class Runs:
-    """The programs of one network: what was found of each, and those that still run."""
+    """The programs of one network: what was found of each, and those that still run. `module` is what they run."""
 
-    def __init__(self, options: argparse.Namespace, environment: dict[str, str]) -> None:
-        self.options, self.environment = options, environment
+    def __init__(
+        self, options: argparse.Namespace, environment: dict[str, str],
+        module: str = "benchmarks.gpu.networks.program",
+    ) -> None:  # fmt: skip
+        self.options, self.environment, self.module = options, environment, module
         self.found: dict[str, dict[str, Any]] = {}
         self.children: dict[str, Child] = {}
 
@@ -79,7 +82,7 @@ class Runs:
     def start(self, name: str, arguments: list[str]) -> None:
         """Start a program and let it take its first step."""
         self.found[name] = {"losses": [], "times": [], "processor": []}
-        child = self.children[name] = Child(arguments, self.environment, self.options.limit)
+        child = self.children[name] = Child(arguments, self.environment, self.options.limit, self.module)
         answer = self.ask(name, "1")
         if answer is None:
             return
