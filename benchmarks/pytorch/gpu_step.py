@@ -3,10 +3,10 @@
     python -m benchmarks.pytorch.gpu_step [--only NAME ...] [--dtype bf16 tf32] [--modes MODE ...] [--steps N]
                                           [--device gpu|cpu] [--losses N] [--limit SECONDS] [--out FILE]
 
-Each module is exported with its loss and its weights; mspc reads the file and compiles a step of AdamW, as `mspc compile
-model.pt2 --optimizer adamw --precision bfloat16` does, and PyTorch compiles the module itself, with its fused AdamW and
-autocast. Weights and data are the same. Every program is a process of its own; one works while the others wait, and
-timed repetitions take turns. `--losses N` shows the first N losses, dropout with a rate of zero. Needs torch,
+Each module is exported with its loss and its weights; mspc reads the file and compiles a step of AdamW, as `mspc
+compile model.pt2 --optimizer adamw --precision bfloat16` does, and PyTorch compiles the module itself, with its fused
+AdamW and autocast. Weights and data are the same. Every program is a process of its own; one works while the others
+wait, and timed repetitions take turns. `--losses N` shows the first N losses, dropout with a rate of zero. Needs torch,
 transformers and torchvision; the first steps of torch.compile take most of the time.
 """
 

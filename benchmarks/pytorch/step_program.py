@@ -1,7 +1,7 @@
 """One program of gpu_step.py: exports a module, or takes steps of it in mspc or in PyTorch when it is told to.
 
-    python -m benchmarks.pytorch.step_program NETWORK export|mspc|torch.compile FILE --size gpu --device gpu --dtype bf16
-        [--mode MODE] [--nothing-dropped]
+    python -m benchmarks.pytorch.step_program NETWORK export|mspc|torch.compile FILE
+        --size gpu --device gpu --dtype bf16 [--mode MODE] [--nothing-dropped]
 
 FILE is the exported program, which `export` writes and `mspc` reads. Of the lines that it reads and prints says
 `benchmarks/gpu/networks/program.py`.
