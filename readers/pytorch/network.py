@@ -13,7 +13,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.ir.nearest import did_you_mean
-from mspc.ir.types import TensorType
+from mspc.ir.types import DType, TensorType
 from mspc.readers.pytorch.evaluation import Evaluator, evaluated
 from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.program import ExportedProgram, ProgramInput, ProgramOutput
@@ -42,6 +42,8 @@ class ImportedNetwork(Cell):
     is_imported = True
     """The front end asks the cell what it computes, and reads no `construct`."""
     plan: LayerPlan | None = None
+    half: DType | None = None
+    """In which kinds compute that do so under autocast."""
 
     def __init__(self, program: ExportedProgram, returns: str | None = None) -> None:
         super().__init__()
@@ -103,7 +105,7 @@ class ImportedNetwork(Cell):
     def evaluate(self, evaluator: Evaluator, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """What the program gives for these tensors, by the calls that the front end makes of its nodes."""
         given = self.in_order(args, named)
-        return evaluated(evaluator, self.program, self.held, given, self.results, self.constants)
+        return evaluated(evaluator, self.program, self.held, given, self.results, self.constants, self.half)
 
     def extend_repr(self) -> str:
         return self.program.name

@@ -18,7 +18,6 @@ from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import BFLOAT16, FLOAT16, INT64, DType, TensorType
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.plans.strategies import LayerPlan
-from mspc.readers.pytorch.precision import narrowed
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, NodeResult, ProgramOutput
 
 HALVES: Mapping[str, DType] = {"bfloat16": BFLOAT16, "float16": FLOAT16}
@@ -37,8 +36,8 @@ class Training:
 
     loss: `cross_entropy`, `mse`, or the path of a result (`loss`, `0`); "" for the one that is called loss, or the
     first where that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the
-    program is computed as it is. precision: `bfloat16` or `float16`: products, convolutions and attention compute in
-    it, of weights in Float32; losses are scaled for the second. accumulate: parts of a step's batch, each of the rows
+    program is computed as it is. precision: `bfloat16` or `float16`: kinds compute in it as under autocast, of weights
+    in Float32; losses are scaled for the second. accumulate: parts of a step's batch, each of the rows
     that the program was exported for, whose gradients are added up. plan: what is said of layers, if anything is.
     """
 
@@ -160,10 +159,9 @@ def _precision(name: str) -> DType | None:
 
 
 def _as_said(network: ImportedNetwork, half: DType | None, plan: LayerPlan | None) -> ImportedNetwork:
-    """The network with products in half precision, and the plan of its layers."""
+    """The network under autocast, and with the plan of its layers."""
     object.__setattr__(network, "plan", plan)
-    if half is not None:
-        network.add_flags(precision=narrowed(half, widens=True))
+    object.__setattr__(network, "half", half)
     return network
 
 

@@ -14,7 +14,7 @@ def reshaped(self: Any, shape: Any) -> Any:
     """The same elements in another shape; one size may be -1."""
     sizes = tuple(shape)
     same = len(sizes) == len(self.shape) and sizes.count(-1) < 2
-    if same and all([n in (-1, own) for n, own in zip(sizes, self.shape)]):
+    if same and all([n in (-1, own) for n, own in zip(sizes, self.shape, strict=False)]):
         return self
     return ops.Reshape()(self, sizes)
 
