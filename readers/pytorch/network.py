@@ -31,7 +31,8 @@ class ImportedNetwork(Cell):
     weights that are not there are drawn. Two names of one tensor are one parameter.
 
     Args: program: with numbers for all of its sizes. returns: which of the results, by its path in what `forward`
-        returns (`loss`, `logits`, `0`); None for all: one as it is, several as a tuple.
+        returns (`loss`, `logits`, `0`); None for all: one as it is, several as a tuple. half: in which kinds compute
+        that do so under autocast.
 
     plan: what is said of its layers, if anything is.
 
@@ -42,12 +43,11 @@ class ImportedNetwork(Cell):
     is_imported = True
     """The front end asks the cell what it computes, and reads no `construct`."""
     plan: LayerPlan | None = None
-    half: DType | None = None
-    """In which kinds compute that do so under autocast."""
 
-    def __init__(self, program: ExportedProgram, returns: str | None = None) -> None:
+    def __init__(self, program: ExportedProgram, returns: str | None = None, half: DType | None = None) -> None:
         super().__init__()
         check_kinds(program)
+        object.__setattr__(self, "half", half)
         object.__setattr__(self, "program", program)
         names = tuple(each.qualified for each in program.inputs if each.kind == "user")
         object.__setattr__(self, "argument_names", names)
