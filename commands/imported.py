@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 OWN_PLAN = "own"
 """What --plan is given for the plan that a model brings itself."""
+TF32 = "tf32"
+"""The precision in which products of Float32 round their operands where a GPU multiplies them."""
 
 
 def capture_imported(
@@ -64,10 +66,15 @@ def capture_imported(
         return plans[0].inputs(types) if plans else _sharded_batch(types, session.size)
 
     captured = capture_made(make, path, session, data)
+    context = captured.context
+    if options.device:
+        context = replace(context, device_target=options.device.upper())
+    if options.precision == TF32:
+        context = replace(context, matmul_allow_tf32=True)
     if not plans:
-        return captured
+        return replace(captured, context=context)
     # What is planned decides how the rest is sharded, which would follow the batch else.
-    context = replace(captured.context, parallel_mode="auto_parallel", search_mode="sharding_propagation")
+    context = replace(context, parallel_mode="auto_parallel", search_mode="sharding_propagation")
     if plans[0].stages:
         if options.optimizer or options.accumulate != 1:
             _check_micro_batches(plans[0], options.accumulate)

@@ -116,7 +116,7 @@ PrecisionName = Annotated[
     str,
     typer.Option(
         "--precision", metavar="TYPE", show_default=False,
-        help="Of products in model.pt2: bfloat16, or float16 with a scaled loss.",
+        help="Of products in model.pt2: tf32, bfloat16, or float16 with a scaled loss.",
     ),
 ]
 Accumulated = Annotated[
@@ -135,6 +135,13 @@ LayerStyles = Annotated[
         help="How layers of model.pt2 are sharded: styles, placements, or what the model itself says.",
     ),
 ]
+CompiledFor = Annotated[
+    str,
+    typer.Option(
+        "--device", metavar="cpu|gpu", show_default=False,
+        help="What model.pt2 is compiled for [cpu]; a script says it itself, by device_target.",
+    ),
+]
 CONFIG = "config.json"
 """What every folder of Hugging Face has."""
 MAGIC = b"PK\x03\x04"
@@ -147,7 +154,8 @@ class ImportOptions:
 
     loss, optimizer, precision, accumulate: as `Training` has them. sizes: of symbols (`x.0`) with their numbers. torch:
     the target is a function that gives a module. load: a checkpoint whose tensors take the place of the weights. plan:
-    a file that says how layers are sharded, or `own` for what the model itself says.
+    a file that says how layers are sharded, or `own` for what the model itself says. device: for which it is compiled,
+    "cpu", "gpu" or "".
     """
 
     loss: str = ""
@@ -158,13 +166,14 @@ class ImportOptions:
     accumulate: int = 1
     load: Path | None = None
     plan: str = ""
+    device: str = ""
 
     @property
     def given(self) -> str:
         """The first option that is given."""
         options = {"--torch": self.torch, "--loss": self.loss, "--optimizer": self.optimizer, "--size": self.sizes}
         options |= {"--precision": self.precision, "--accumulate": self.accumulate != 1, "--load": self.load}
-        options |= {"--plan": self.plan}
+        options |= {"--plan": self.plan, "--device": self.device}
         return next((name for name, value in options.items() if value), "")
 
 
@@ -173,9 +182,11 @@ NOTHING_SAID = ImportOptions()
 
 def import_options(
     loss: str, optimizer: str, sizes: Sequence[str] | None, torch: bool, precision: str = "", accumulate: int = 1,
-    load: Path | None = None, plan: str = "",
+    load: Path | None = None, plan: str = "", device: str = "",
 ) -> ImportOptions:  # fmt: skip
-    """The options of a command line. Raises MspcError: a size is none."""
+    """The options of a command line. Raises MspcError: a size or the device is none."""
+    if device not in ("", "cpu", "gpu"):
+        raise MspcError(f"there is no --device {device!r:.60} to compile for", notes=["there are cpu and gpu"])
     found: dict[str, int] = {}
     for text in sizes or ():
         name, _, number = text.partition("=")
@@ -183,7 +194,7 @@ def import_options(
             raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
         if found.setdefault(name.strip(), int(number)) != int(number):
             raise MspcError(f"--size gives {name.strip()} two numbers")
-    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan)
+    return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan, device)
 
 
 def is_imported(target: NamedTarget | Path) -> bool:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from mspc.api.nn.cell import Cell
 
 
-def load_torch(file_name: str | os.PathLike[str], returns: str | None = None, sizes: Any = None) -> Cell:
+def load_torch(
+    file_name: str | os.PathLike[str], returns: str | None = None, sizes: Any = None, precision: str = ""
+) -> Cell:
     """The network that `torch.export.save` has written, as a cell; PyTorch is not needed.
 
     Its parameters have the module's names and are read when a run needs them. It is called, wrapped and trained as any
@@ -24,9 +26,11 @@ def load_torch(file_name: str | os.PathLike[str], returns: str | None = None, si
         file_name: the exported program, `model.pt2`.
         returns: which result of `forward` the cell gives, by its name or path there (`loss`, `0`); None for all.
         sizes: numbers of sizes that were left open, by dimension or symbol: `{"x.0": 64}`. Others are the example's.
+        precision: "bfloat16" or "float16", in which it computes as under `torch.autocast`; "" for none.
 
     Raises:
-        MspcError: the file cannot be read, or has operators that are not known, which are all named.
+        MspcError: the file cannot be read, has operators that are not known, which are all named, or there is no such
+            precision.
         TypeError: file_name is no path, or sizes are no dictionary of integers.
     """
     if not isinstance(file_name, (str, os.PathLike)):
@@ -39,4 +43,5 @@ def load_torch(file_name: str | os.PathLike[str], returns: str | None = None, si
     filled = importlib.import_module("mspc.readers.pytorch.sizes")
     network = importlib.import_module("mspc.readers.pytorch.network")
     program = filled.with_sizes(reading.read_program(Path(file_name)), dict(sizes or {}))
-    return network.ImportedNetwork(program, returns)
+    half = importlib.import_module("mspc.readers.pytorch.training").half_of(precision)
+    return network.ImportedNetwork(program, returns, half)

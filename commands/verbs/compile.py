@@ -10,6 +10,7 @@ import typer
 from mspc.commands.options import (
     Accumulated,
     AllRows,
+    CompiledFor,
     FromTorch,
     Inputs,
     JsonFile,
@@ -70,6 +71,7 @@ def compile_(
     accumulate: Accumulated = 1,
     load: Loaded = None,
     torch: FromTorch = False,
+    device: CompiledFor = "",
     json: JsonFile = None,
     strategies: Annotated[
         Path | None,
@@ -97,7 +99,7 @@ def compile_(
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
             strategies=strategies, schedule=schedule, machine=machine, loudness=Loudness(verbose, quiet),
             all_rows=all_rows, out_torch=out_torch,
-            imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan),
+            imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan, device),
         ),
     )
     leave_out_loaded()  # the process ends

@@ -100,11 +100,13 @@ template <class V> __device__ __forceinline__ V power(V a, V b) {
     }
     return result;
 }
-// A square and its gradient are no more than products.
+// Squares, cubes and their gradients are no more than products: an exponent that is a constant chooses at compile time.
 __device__ __forceinline__ float power(float a, float b) {
-    return b == 2.0f ? a * a : b == 1.0f ? a : powf(a, b);
+    return b == 2.0f ? a * a : b == 3.0f ? a * a * a : b == 1.0f ? a : powf(a, b);
 }
-__device__ __forceinline__ double power(double a, double b) { return b == 2.0 ? a * a : b == 1.0 ? a : pow(a, b); }
+__device__ __forceinline__ double power(double a, double b) {
+    return b == 2.0 ? a * a : b == 3.0 ? a * a * a : b == 1.0 ? a : pow(a, b);
+}
 
 // 1 / (1 + exp(-v)); where the exponential overflows this is 0.
 __device__ __forceinline__ double sigmoid(double v) { return 1.0 / (1.0 + exp(-v)); }

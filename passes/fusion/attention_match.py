@@ -28,7 +28,7 @@ from mspc.ops.tensor.moving import Transpose
 from mspc.passes.fusion.attention_addends import Addends
 from mspc.passes.fusion.attention_operands import BATCH, HEADS, SEQUENCE, factor_of, roles_of, source_in, sources_of
 from mspc.passes.fusion.causal_masks import causal_mode
-from mspc.passes.fusion.masked_rows import every_row_holds, may_be_infinite, may_hide
+from mspc.passes.fusion.masked_rows import elements_of, every_row_holds, may_be_infinite, may_hide
 
 MASKED = -1e4
 """A score replaced by this number or a lower one has no weight after the softmax."""
@@ -162,13 +162,14 @@ def _before(node: Node, match: AttentionMatch) -> Value:
             value, match.mask, masked = node.inputs
         else:
             match.mask, value, masked = node.inputs
-            match.inverted = not isinstance(value, Constant)
+            match.inverted = elements_of(value) is None
             if not match.inverted:
                 value, masked = masked, value
+        number = elements_of(masked)
         with np.errstate(over="ignore"):
-            lowest = isinstance(masked, Constant) and (masked.value * match.scale <= MASKED).all()
+            lowest = number is not None and (number * match.scale <= MASKED).all()
         if value.shape == node.shape and lowest:
-            match.filled = _at_softmax(node, masked.value, match.nodes)
+            match.filled = _at_softmax(node, number, match.nodes)
             return value
     raise _NoMatch
 

@@ -23,6 +23,8 @@ operator's `sparse_mode`: 2 where places are counted from the beginnings of both
 An addend must be 0 where a query looks and MASKED or lower elsewhere: as long as a query's scores differ by less than
 9000, the weights there are exactly 0 in every floating-point type. A triangle that leaves a query without keys, and one
 beside a mask or an addend that may hide keys, too, stays an operand.
+
+An operator that reads keys and values of repeated heads, also one that a network has itself, reads each head once.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ from mspc.passes.fusion.attention_match import (
 from mspc.passes.fusion.attention_scores import may_be_attention, may_shard_queries
 from mspc.passes.fusion.causal_masks import forget_causal_masks
 from mspc.passes.fusion.masked_rows import forget_rows, with_hidden_rows, with_infinite_rows
+from mspc.passes.fusion.repeated_heads import without_repeats
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class FuseAttention(Pass):
     """Replace products around a softmax by FlashAttentionScore."""
 
     def run(self, graph: Graph) -> bool:
-        return fuse_written(graph, 0)
+        return fuse_written(graph, 0) | without_repeats(graph)
 
 
 def fuse_written(graph: Graph, least: int) -> bool:

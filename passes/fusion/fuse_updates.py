@@ -24,6 +24,7 @@ from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
+from mspc.passes.fusion.counted_in_place import count_in_place
 from mspc.passes.fusion.rewriter import Rewriter, element, gathered, merged_attributes
 from mspc.passes.fusion.written_updates import join_written_updates
 
@@ -40,6 +41,8 @@ class FuseUpdates(Pass):
         updates = Updates(graph)
         if updates.first == len(graph.nodes):
             return False
+        counted = count_in_place(graph, updates)
+        updates = Updates(graph) if counted else updates
         written = Rewriter(graph)
         join_written_updates(written, updates)
         joined = written.apply()
@@ -48,7 +51,7 @@ class FuseUpdates(Pass):
         for found in _groups(rewriter, updates):
             if len(found.members) > 1:
                 _fuse(rewriter, found)
-        changed = rewriter.apply() or joined
+        changed = rewriter.apply() or joined or counted
         return mark_shadow_weights(graph) or changed
 
 

@@ -18,14 +18,14 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.nn.precision import Precision
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Frames
-from mspc.ir.types import TensorType
+from mspc.ir.types import FLOAT32, HALVES, DType, TensorType
+from mspc.readers.pytorch.autocast import AS_THEY_ARE, Autocast, inside, name_of
 from mspc.readers.pytorch.control import CONDITION, CONTROL, branches, inlined
 from mspc.readers.pytorch.kinds.creation import overwritten
 from mspc.readers.pytorch.kinds.kind import Function, Kind
 from mspc.readers.pytorch.kinds.shapes import expanded
 from mspc.readers.pytorch.kinds.table import kind_of
 from mspc.readers.pytorch.known_values import LIKE, NOT_READ, KnownTensor, is_known, known_result
-from mspc.readers.pytorch.precision import precision_in
 from mspc.readers.pytorch.program import (
     OWN,
     Argument,
@@ -69,19 +69,20 @@ class Evaluator(Protocol):
 
 def evaluated(
     evaluator: Evaluator, program: ExportedProgram, held: Mapping[str, Tensor], given: Sequence[Any],
-    results: Sequence[ProgramOutput], constants: dict[str, Tensor],
+    results: Sequence[ProgramOutput], constants: dict[str, Tensor], half: DType | None = None,
 ) -> Any:  # fmt: skip
     """What a program gives.
 
     held: its parameters, buffers and constants by the names of their values. given: the tensors that it is called with.
     results: the outputs that are returned. constants: numbers that are known, by the names of their values: each is one
-    constant however often the program is walked. Parameters that it overwrites are updated.
+    constant however often the program is walked. half: the element type in which kinds compute that do so under
+    autocast; results are Float32 all the same. Parameters that it overwrites are updated.
 
     Raises:
         MspcError: a node cannot be computed; the message names the kind and the module, the place is the line of the
             module's source.
     """
-    walk = _Walk(evaluator, constants)
+    walk = _Walk(evaluator, constants, None if half is None else Autocast(half))
     tensors = iter(given)
     for each in program.inputs:
         if each.kind == "value":
@@ -91,7 +92,7 @@ def evaluated(
             walk.values[each.name] = NamedValue(Storage(value), value)
     walk.run(program.graph)
     _update(walk, program, held)
-    found = tuple(walk.argument(output.value) for output in results)
+    found = tuple(walk.result(output.value) for output in results)
     return found[0] if len(found) == 1 else found
 
 
@@ -109,6 +110,9 @@ def _update(walk: _Walk, program: ExportedProgram, held: Mapping[str, Tensor]) -
     for name, value in new.items():
         parameter = held[name]
         if isinstance(parameter, Parameter):
+            type = walk.evaluator.type_of(value)
+            if type is not None and type.dtype != parameter.dtype:
+                value = walk.evaluator.call(ops.cast, [value, parameter.dtype])
             walk.evaluator.call(ops.assign, [parameter, value])
 
 
@@ -116,10 +120,12 @@ class _Walk:
     """The values so far by their names."""
 
     def __init__(
-        self, evaluator: Evaluator, constants: dict[str, Tensor], precision: Precision | None = None
+        self, evaluator: Evaluator, constants: dict[str, Tensor], autocast: Autocast | None = None
     ) -> None:
         self.evaluator = evaluator
-        self.precision = precision
+        self.autocast = autocast
+        self.halved: set[str] = set()
+        """Names of values that were exported in Float32, and that are halves."""
         self.values: dict[str, NamedValue] = {}
         self.known: dict[str, KnownTensor] = {}
         self.delayed: dict[str, ExportedNode] = {}
@@ -141,11 +147,16 @@ class _Walk:
                 self._made(node)
 
     def _made(self, node: ExportedNode) -> None:
-        self.evaluator.at(frames_of(node), scope_of(node), self.precision)
+        self._at(node)
         try:
             self._run(node)
         except MspcError as error:
             raise _of_node(error, node) from None
+
+    def _at(self, node: ExportedNode) -> None:
+        """What is called next comes from this node."""
+        precision = AS_THEY_ARE if self.autocast is not None and self.autocast.is_exported else None
+        self.evaluator.at(frames_of(node), scope_of(node), precision)
 
     def _known_result(self, node: ExportedNode) -> KnownTensor | None:
         if len(node.results) != 1 or node.types[0] is None:
@@ -202,18 +213,26 @@ class _Walk:
         kind = kind_of(node.target)
         assert kind is not None, "the kinds were looked at before"
         operands = kind.bound(self._operands(node, kind))
-        self.evaluator.at(frames_of(node), scope_of(node), self.precision)  # again: operands may have been made
-        found = self.evaluator.call(kind.target, operands)
-        values = list(found) if isinstance(found, (tuple, list)) else [found]
+        self._at(node)  # again: operands may have been made
+        values = self._computed(node, kind, operands)
         if kind.writes:
             self._write(node, kind, values)
         if not node.results:
             return
         if len(values) < len(node.results):
             raise MspcError(f"it gives {len(values)} values here, and {len(node.results)} were exported")
-        typed = [self._typed(value, type) for value, type in zip(values[: len(node.results)], node.types, strict=True)]
+        each = zip(node.results, values[: len(node.results)], node.types, strict=True)
+        typed = [self._typed(name, value, type) for name, value, type in each]
         typed = [self.evaluator.planned(name, value) for name, value in zip(node.results, typed, strict=True)]
         self.values.update(zip(node.results, self._shared(node, kind, operands, typed), strict=True))
+
+    def _computed(self, node: ExportedNode, kind: Kind, operands: list[Any]) -> list[Any]:
+        """What a kind gives, in the element types of autocast."""
+        call, type_of, autocast, name = self.evaluator.call, self.evaluator.type_of, self.autocast, name_of(node.target)
+        given = operands if autocast is None else autocast.operands(name, operands, call, type_of)
+        found = call(kind.target, given)
+        values = list(found) if isinstance(found, (tuple, list)) else [found]
+        return values if autocast is None else autocast.results(name, operands, values, call, type_of)
 
     def _shared(self, node: ExportedNode, kind: Kind, operands: list[Any], values: list[Any]) -> list[NamedValue]:
         """The results, as views of the first argument where they share its elements."""
@@ -261,18 +280,30 @@ class _Walk:
                 value = self.evaluator.call(overwritten, [named.read(self.evaluator.call), value])
             named.write(self.evaluator.call, value)
 
-    def _typed(self, value: Any, type: ExportedType | None) -> Any:
-        """A result in the element type that the exporter says. Raises MspcError where it has another shape."""
+    def _typed(self, name: str, value: Any, type: ExportedType | None) -> Any:
+        """A result in the element type that the exporter says, or in the half that autocast says. Raises MspcError
+        where it has another shape."""
         found = self.evaluator.type_of(value)
         if type is None or found is None:
             return value
         if found.shape != type.shape:
             raise MspcError(f"its result has shape {found.shape} here, and {type.shape} was exported")
+        if self.autocast is not None and not self.autocast.is_exported:
+            if type.dtype == FLOAT32 and found.dtype in HALVES:
+                self.halved.add(name)
+                return value
         return value if found.dtype == type.dtype else self.evaluator.call(ops.cast, [value, type.dtype])
+
+    def result(self, value: Argument) -> Any:
+        """A result of the program, in the element type that was exported."""
+        found = self.argument(value)
+        if isinstance(value, NodeResult) and value.name in self.halved:
+            return self.evaluator.call(ops.cast, [found, FLOAT32])
+        return found
 
     def _inline(self, node: ExportedNode) -> None:
         graph, operands, differentiated = inlined(node)
-        values = self._inside(graph, operands, precision_in(node, self.precision))
+        values = self._inside(graph, operands, inside(node, self.autocast))
         for name, value in zip(node.results, values, strict=True):
             if not differentiated and self.evaluator.type_of(value) is not None:
                 value = self.evaluator.call(ops.stop_gradient, [value])
@@ -284,26 +315,37 @@ class _Walk:
         condition, graphs, operands = branches(node)
         answer = self.argument(condition)
         if self.evaluator.type_of(answer) is None:
-            values = self._inside(graphs[0] if answer else graphs[1], operands, self.precision)
+            values = self._inside(graphs[0] if answer else graphs[1], operands, self.autocast)
         else:
-            both = [self._inside(graph, operands, self.precision) for graph in graphs]
-            self.evaluator.at(frames_of(node), scope_of(node), self.precision)
+            both = [self._inside(graph, operands, self.autocast) for graph in graphs]
+            self._at(node)
             values = [self.evaluator.call(ops.where, [answer, *pair]) for pair in zip(*both, strict=True)]
         for name, value in zip(node.results, values, strict=True):
             self.values[name] = NamedValue(Storage(value), value)
 
     def _inside(
-        self, graph: ExportedGraph, operands: Sequence[Argument], precision: Precision | None
+        self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None
     ) -> list[Any]:
         """What a graph gives for these operands."""
-        inner = _Walk(self.evaluator, {}, precision)
+        inner = _Walk(self.evaluator, {}, autocast)
         for (name, _), operand in zip(graph.inputs, operands, strict=True):
-            if isinstance(operand, NodeResult):
+            if isinstance(operand, NodeResult) and operand.name in self.halved:
+                inner.values[name] = self._handed(operand.name, autocast)
+                inner.halved.update([name] if inner.values[name] is self.values[operand.name] else [])
+            elif isinstance(operand, NodeResult):
                 inner.values[name] = self.named(operand.name)
             else:
                 inner.values[name] = NamedValue(Storage(value := self.argument(operand)), value)
         inner.run(graph)
         return [inner.argument(output) for output in graph.outputs]
+
+    def _handed(self, name: str, autocast: Autocast | None) -> NamedValue:
+        """A half for a graph inside, whose block may compute in the types that were exported."""
+        found = self.named(name)
+        if autocast is None or not autocast.is_exported:
+            return found
+        value = self.evaluator.call(ops.cast, [found.read(self.evaluator.call), FLOAT32])
+        return NamedValue(Storage(value), value)
 
 
 def _has_numbers(value: Any) -> bool:

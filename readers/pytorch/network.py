@@ -13,7 +13,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.ir.nearest import did_you_mean
-from mspc.ir.types import TensorType
+from mspc.ir.types import DType, TensorType
 from mspc.readers.pytorch.evaluation import Evaluator, evaluated
 from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.program import ExportedProgram, ProgramInput, ProgramOutput
@@ -31,7 +31,8 @@ class ImportedNetwork(Cell):
     weights that are not there are drawn. Two names of one tensor are one parameter.
 
     Args: program: with numbers for all of its sizes. returns: which of the results, by its path in what `forward`
-        returns (`loss`, `logits`, `0`); None for all: one as it is, several as a tuple.
+        returns (`loss`, `logits`, `0`); None for all: one as it is, several as a tuple. half: in which kinds compute
+        that do so under autocast.
 
     plan: what is said of its layers, if anything is.
 
@@ -43,9 +44,10 @@ class ImportedNetwork(Cell):
     """The front end asks the cell what it computes, and reads no `construct`."""
     plan: LayerPlan | None = None
 
-    def __init__(self, program: ExportedProgram, returns: str | None = None) -> None:
+    def __init__(self, program: ExportedProgram, returns: str | None = None, half: DType | None = None) -> None:
         super().__init__()
         check_kinds(program)
+        object.__setattr__(self, "half", half)
         object.__setattr__(self, "program", program)
         names = tuple(each.qualified for each in program.inputs if each.kind == "user")
         object.__setattr__(self, "argument_names", names)
@@ -103,7 +105,7 @@ class ImportedNetwork(Cell):
     def evaluate(self, evaluator: Evaluator, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """What the program gives for these tensors, by the calls that the front end makes of its nodes."""
         given = self.in_order(args, named)
-        return evaluated(evaluator, self.program, self.held, given, self.results, self.constants)
+        return evaluated(evaluator, self.program, self.held, given, self.results, self.constants, self.half)
 
     def extend_repr(self) -> str:
         return self.program.name

@@ -18,9 +18,10 @@ from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import BFLOAT16, FLOAT16, INT64, DType, TensorType
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.plans.strategies import LayerPlan
-from mspc.readers.pytorch.precision import narrowed
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, NodeResult, ProgramOutput
 
+FULL = ("", "float32", "tf32")
+"""Names of precisions in which all is Float32; of the last one products of a GPU round their operands."""
 HALVES: Mapping[str, DType] = {"bfloat16": BFLOAT16, "float16": FLOAT16}
 """Element types of products beside Float32."""
 SCALE, STEPS_OF_SCALE = 65536.0, 2000
@@ -37,8 +38,8 @@ class Training:
 
     loss: `cross_entropy`, `mse`, or the path of a result (`loss`, `0`); "" for the one that is called loss, or the
     first where that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the
-    program is computed as it is. precision: `bfloat16` or `float16`: products, convolutions and attention compute in
-    it, of weights in Float32; losses are scaled for the second. accumulate: parts of a step's batch, each of the rows
+    program is computed as it is. precision: `bfloat16` or `float16`: kinds compute in it as under autocast, of weights
+    in Float32; losses are scaled for the second. accumulate: parts of a step's batch, each of the rows
     that the program was exported for, whose gradients are added up. plan: what is said of layers, if anything is.
     """
 
@@ -124,19 +125,20 @@ def compiled_as(program: ExportedProgram, training: Training) -> Compiled:
     Raises:
         MspcError: the loss or the optimizer is none, the program has no loss, or it has kinds that are not known.
     """
-    half = _precision(training.precision)
+    half = half_of(training.precision)
     if not training.loss and not training.optimizer:
         if training.accumulate != 1:
             raise MspcError("--accumulate adds up gradients, and nothing is trained", notes=["give an --optimizer"])
-        network = _as_said(ImportedNetwork(program), half, training.plan)
+        network = _as_said(ImportedNetwork(program, None, half), training.plan)
         return Compiled(network, network.input_types)
     if training.loss in LOSSES:
         result = _result(program)
-        network = _as_said(ImportedNetwork(program, result.target or None), half, training.plan)
+        network = _as_said(ImportedNetwork(program, result.target or None, half), training.plan)
         labels = _labels(program, result, training.loss)
         trained = Compiled(WithLabels(network, LOSSES[training.loss]), (*network.input_types, labels))
     else:
-        network = _as_said(ImportedNetwork(program, _loss(program, training.loss).target or None), half, training.plan)
+        loss = _loss(program, training.loss).target or None
+        network = _as_said(ImportedNetwork(program, loss, half), training.plan)
         trained = Compiled(network, network.input_types)
     if training.accumulate != 1:
         trained = _in_parts(program, trained, training.accumulate)
@@ -148,22 +150,20 @@ def compiled_as(program: ExportedProgram, training: Training) -> Compiled:
     return Compiled(step, trained.inputs)
 
 
-def _precision(name: str) -> DType | None:
+def half_of(name: str) -> DType | None:
     """The element type of products. Raises MspcError: it is none that a program can be trained in."""
-    if name in ("", "float32"):
+    if name in FULL:
         return None
     if name in HALVES:
         return HALVES[name]
-    names = ["float32", *HALVES]
+    names = [*FULL[1:], *HALVES]
     notes = did_you_mean(name, names)
     raise MspcError(f"there is no precision {name!r:.60}; there are {', '.join(names)}", notes=notes)
 
 
-def _as_said(network: ImportedNetwork, half: DType | None, plan: LayerPlan | None) -> ImportedNetwork:
-    """The network with products in half precision, and the plan of its layers."""
+def _as_said(network: ImportedNetwork, plan: LayerPlan | None) -> ImportedNetwork:
+    """The network with the plan of its layers."""
     object.__setattr__(network, "plan", plan)
-    if half is not None:
-        network.add_flags(precision=narrowed(half, widens=True))
     return network
 
 

@@ -120,7 +120,7 @@ def test_parts_of_a_batch(here: Path) -> None:
 
 
 def test_mixed_precision(here: Path) -> None:
-    """Products are computed in bfloat16 and everything else in Float32, weights among it."""
+    """Products are computed in bfloat16, and weights stay in Float32."""
     _, wide = run(here, "--loss", "mse", "--optimizer", "sgd:lr=0.1")
     _, narrow = run(here, "--loss", "mse", "--optimizer", "sgd:lr=0.1", "--precision", "bfloat16")
     moved = {name: np.abs(array - wide[name]).max() for name, array in narrow.items()}
@@ -128,6 +128,13 @@ def test_mixed_precision(here: Path) -> None:
     assert 1e-6 < moved["second.weight"] < 0.02
     found = table("two.pt2", "-n", "2", "--loss", "mse", "--precision", "bfloat16", "--out", "made", cwd=here)
     assert "Cast" in json.dumps(found)
+
+
+def test_a_program_is_compiled_for_gpus(here: Path) -> None:
+    flags = ["--loss", "mse", "--precision", "tf32", "--device", "gpu", "--save-graphs", "--out", "made"]
+    assert mspc("compile", "two.pt2", *flags, cwd=here).returncode == 0
+    assert json.loads((here / "made" / "program.json").read_text())["settings"] == {"matmul_allow_tf32": True}
+    assert [path for path in (here / "made" / "rank_0").iterdir() if "fuse_rows" in path.name]
 
 
 def test_verify_and_the_table(here: Path) -> None:
@@ -204,8 +211,9 @@ def test_open_sizes(tmp_path: Path) -> None:
         (["--loss", "mse", "--optimizer", "adamw:lr=f()"], "cannot read 'adamw:lr=f()' as an optimizer"),
         (["--loss", "mse", "--optimizer", "adamw:lr=1,lr=2"], "cannot read"),
         (["--loss", "mse", "--optimizer", "adamw:lr='x'"], "error"),
-        (["--precision", "float8"], "there is no precision 'float8'; there are float32, bfloat16, float16"),
+        (["--precision", "float8"], "there is no precision 'float8'; there are float32, tf32, bfloat16, float16"),
         (["--precision", "int8"], "there is no precision 'int8'"),
+        (["--device", "cuda"], "there is no --device 'cuda' to compile for"),
         (["--accumulate", "2"], "nothing is trained"),
         (["--loss", "mse", "--accumulate", "0"], "at least 1"),
         (["--input", "float32[8,4]"], "two.pt2 knows its inputs"),

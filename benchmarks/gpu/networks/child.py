@@ -1,4 +1,4 @@
-"""A program of compare.py as a process of its own, which works only while it is asked to."""
+"""A program of a comparison as a process of its own, which works only while it is asked to."""
 
 from __future__ import annotations
 
@@ -34,14 +34,18 @@ def launcher(peer: str, ranks: int) -> list[str]:
 
 
 class Child:
-    """A started program on so many ranks. `limit` are the seconds within which every answer must come."""
+    """A started program on so many ranks. `limit` are the seconds within which every answer must come, `module` is what
+    it runs."""
 
-    def __init__(self, arguments: list[str], environment: dict[str, str], limit: float, ranks: int = 1) -> None:
+    def __init__(
+        self, arguments: list[str], environment: dict[str, str], limit: float,
+        module: str = "benchmarks.gpu.networks.program", ranks: int = 1,
+    ) -> None:  # fmt: skip
         self.limit = limit
         self.errors = tempfile.TemporaryFile()
         self.started = time.perf_counter()
         self.process = subprocess.Popen(
-            [*launcher(arguments[1], ranks), "benchmarks.gpu.networks.program", *arguments], stdin=subprocess.PIPE,
+            [*launcher(arguments[1], ranks), module, *arguments], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self.errors, cwd=ROOT, env={**os.environ, **environment},
         )  # fmt: skip
         assert self.process.stdout is not None

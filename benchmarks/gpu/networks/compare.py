@@ -63,10 +63,14 @@ def environment(options: argparse.Namespace, caches: str) -> dict[str, str]:
 
 
 class Runs:
-    """The programs of one network: what was found of each, and those that still run."""
+    """The programs of one network: what was found of each, and those that still run. `module` is what they run, on so many
+    ranks."""
 
-    def __init__(self, options: argparse.Namespace, environment: dict[str, str]) -> None:
-        self.options, self.environment = options, environment
+    def __init__(
+        self, options: argparse.Namespace, environment: dict[str, str],
+        module: str = "benchmarks.gpu.networks.program", ranks: int = 1,
+    ) -> None:  # fmt: skip
+        self.options, self.environment, self.module, self.ranks = options, environment, module, ranks
         self.found: dict[str, dict[str, Any]] = {}
         self.children: dict[str, Child] = {}
 
@@ -83,7 +87,7 @@ class Runs:
         """Start a program and let it take its first step."""
         self.found[name] = {"losses": [], "times": [], "processor": []}
         child = self.children[name] = Child(
-            arguments, self.environment, self.options.limit, self.options.data * self.options.tensor
+            arguments, self.environment, self.options.limit, self.module, self.ranks
         )  # fmt: skip
         answer = self.ask(name, "1")
         if answer is None:
@@ -121,7 +125,7 @@ class Runs:
 
 def compared(network: str, options: argparse.Namespace, caches: str) -> table.Figures:
     """The figures of a network."""
-    runs = Runs(options, environment(options, caches))
+    runs = Runs(options, environment(options, caches), ranks=options.data * options.tensor)
     arguments = programs(network, options)
     try:
         for name, words in arguments.items():
@@ -150,7 +154,8 @@ def start_again(
         if "error" in found[name]:
             continue
         runs = Runs(argparse.Namespace(**{**vars(options), "losses": 0}), environment(options, caches))
-        child = runs.children[name] = Child(words, runs.environment, options.limit, options.data * options.tensor)
+        ranks = options.data * options.tensor
+        child = runs.children[name] = Child(words, runs.environment, options.limit, ranks=ranks)
         try:
             child.ask("1")
             found[name]["again"] = time.perf_counter() - child.started

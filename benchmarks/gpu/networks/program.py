@@ -58,7 +58,7 @@ class Task:
     device: str
     dtype: str
     mode: str
-    ranks: Ranks
+    ranks: Ranks = Ranks()
 
 
 class Program(NamedTuple):

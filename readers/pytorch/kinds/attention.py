@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from mspc.api import ops
-from mspc.ir.types import BOOL
+from mspc.ir.types import BOOL, FLOAT32, HALVES
 from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.known_values import KnownTensor, allows, band_of
 
@@ -83,7 +83,8 @@ def _written_out(
         scores = scores + shift
     if hidden is not None:
         scores = ops.masked_fill(scores, hidden, ops.cast(-math.inf, scores.dtype))
-    weights = ops.Softmax(-1)(scores)
+    wide = ops.cast(scores, FLOAT32) if query.dtype in HALVES else scores  # as attention in one operator adds up
+    weights = ops.cast(ops.Softmax(-1)(wide), query.dtype)
     if dropout_p > 0:
         weights = ops.dropout(weights, dropout_p, True)
     return ops.BatchMatMul()(weights, value)

@@ -13,7 +13,10 @@ from mspc.readers.pytorch.kinds.kind import row
 def reshaped(self: Any, shape: Any) -> Any:
     """The same elements in another shape; one size may be -1."""
     sizes = tuple(shape)
-    return self if sizes == self.shape else ops.Reshape()(self, sizes)
+    same = len(sizes) == len(self.shape) and sizes.count(-1) < 2
+    if same and all([n in (-1, own) for n, own in zip(sizes, self.shape, strict=False)]):
+        return self
+    return ops.Reshape()(self, sizes)
 
 
 def as_before(base: Any, new: Any, *others: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Products in half precision, where a program is to be trained so and where it says so itself."""
+"""Kinds compute as under autocast, where a program is to be trained so and where it says so itself."""
 
 from __future__ import annotations
 
@@ -80,11 +80,59 @@ def regression() -> Exported:
     weight = made.stored("weight", np.full((2, 4), 1e-2, np.float32))
     x = made.user("x", F, (3, 4))
     y = made.node("aten.linear.default", {"input": x, "weight": weight}, {"y": (F, (3, 2))})
-    square = made.node("aten.mul.Tensor", {"self": y, "other": y}, {"square": (F, (3, 2))})
+    wide = made.node("aten.to.dtype", {"self": y, "dtype": {"as_scalar_type": 7}}, {"wide": (F, (3, 2))})
+    square = made.node("aten.mul.Tensor", {"self": wide, "other": wide}, {"square": (F, (3, 2))})
     mean = made.node("aten.mean.default", {"self": square}, {"mean": (F, ())})
     loss = made.node("aten.mul.Tensor", {"self": mean, "other": 2e-4}, {"scaled": (F, ())})
     made.output(loss, "loss")
     return made
+
+
+def read_first(graph: Graph) -> dict[str, DType]:
+    """The element types of first operands, by the operators that read them."""
+    types = {node.op.name: node.inputs[0].type for node in graph.nodes if node.inputs}
+    return {name: type.dtype for name, type in types.items() if isinstance(type, TensorType)}
+
+
+def kinds_of_all_sorts() -> Exported:
+    """A product, and what reads it: kinds that compute in Float32, some that take any type, a sum with Float32."""
+    made = Exported()
+    weight, bias = made.stored("weight", np.ones((4, 4), np.float32)), made.stored("bias", np.ones(4, np.float32))
+    x = made.user("x", F, (3, 4))
+    y = made.node("aten.linear.default", {"input": x, "weight": weight, "bias": bias}, {"y": (F, (3, 4))})
+    relu = made.node("aten.relu.default", {"self": y}, {"relu": (F, (3, 4))})
+    half = made.node("aten.mul.Tensor", {"self": relu, "other": 0.5}, {"half": (F, (3, 4))})
+    shares = made.node("aten.softmax.int", {"self": half, "dim": -1}, {"shares": (F, (3, 4))})
+    total = made.node("aten.add.Tensor", {"self": half, "other": shares}, {"total": (F, (3, 4))})
+    both = made.node("aten.cat.default", {"tensors": [half, x], "dim": 1}, {"both": (F, (3, 8))})
+    for name in (half, total, both):
+        made.output(name, f"{name}_result")
+    return made
+
+
+def test_all_others_compute_in_the_widest_type_that_they_read(tmp_path: Path) -> None:
+    graph = traced(kinds_of_all_sorts(), tmp_path, "bfloat16")
+    found = read_first(graph)
+    assert {found["MatMul"], found["ReLU"], found["Mul"]} == {BFLOAT16}
+    assert {found["Softmax"], found["Concat"]} == {FLOAT32}
+    assert {value.tensor_type.dtype for value in graph.results} == {FLOAT32}
+
+
+def test_normalised_batches_keep_their_type_and_their_statistics_are_wide(tmp_path: Path) -> None:
+    made = Exported()
+    weight = made.stored("weight", np.ones((4, 4), np.float32))
+    scale, shift = (made.stored(name, np.ones(4, np.float32)) for name in ("scale", "shift"))
+    mean, var = (made.stored(name, np.ones(4, np.float32), "buffer", trains=False) for name in ("mean", "var"))
+    x = made.user("x", F, (3, 4))
+    y = made.node("aten.linear.default", {"input": x, "weight": weight}, {"y": (F, (3, 4))})
+    given = {"input": y, "weight": scale, "bias": shift, "running_mean": mean, "running_var": var, "training": True,
+             "momentum": 0.1, "eps": 1e-5, "cudnn_enabled": True}  # fmt: skip
+    normal = made.node("aten.batch_norm.default", given, {"normal": (F, (3, 4))})
+    made.output(made.node("aten.relu.default", {"self": normal}, {"relu": (F, (3, 4))}))
+    graph = traced(made, tmp_path, "bfloat16")
+    found = read_first(graph)
+    assert (found["BatchNorm"], found["ReLU"]) == (FLOAT32, BFLOAT16)
+    assert {p.tensor_type.dtype for p in graph.parameters} == {FLOAT32}
 
 
 def stepped(folder: Path, precision: str, x: np.ndarray) -> tuple[float, np.ndarray]:
