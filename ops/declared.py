@@ -103,6 +103,7 @@ class KernelTraits:
         seeds: names of the two fields that say what a random operator draws; both 0: nobody has chosen.
         runs_on_host: its kernel takes arrays of NumPy alone: it prints, writes a file, or is the script's own. On a GPU
             the step waits for it.
+        waits: its kernel of arrays waits for numbers of theirs, so that no CUDA graph can hold what it does on a GPU.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}`
             are the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R`
             that of the result; `{i}` is the number of the element, `{s}` that of the step. "" where there is none.
@@ -122,6 +123,7 @@ class KernelTraits:
     takes_bool: ClassVar[bool] = True
     seeds: ClassVar[tuple[str, ...]] = ()
     runs_on_host: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     cuda: ClassVar[str] = ""
     row_lines: ClassVar[tuple[str, ...]] = ()
     takes_all_bits: ClassVar[bool] = False

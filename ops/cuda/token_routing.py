@@ -7,6 +7,8 @@ from mspc.ops.cuda.source import constants, is_contiguous
 from mspc.ops.device import Array, Device, Launch, c_type
 
 _THREADS = 1024
+_MOST_COUNTS = 48 << 8
+"""Int32 numbers in the shared memory that a block gets without asking."""
 _SOURCE = r"""
 __device__ __forceinline__ int element_of(int turn) {
     return TOKENS_FIRST ? turn : turn % TOKENS * CHOICES + turn / TOKENS;
@@ -14,7 +16,7 @@ __device__ __forceinline__ int element_of(int turn) {
 // A block has a row of the batch. Its turns are divided into segments: a pair of an expert and a segment counts those
 // that ask for the expert, then numbers them behind those of the segments before.
 extern "C" __global__ void route_tokens(const I* experts, I* tables, I* places) {
-    extern __shared__ int counts[];
+    __shared__ int counts[EXPERTS * SEGMENTS];
     const int turns = TOKENS * CHOICES, pairs = EXPERTS * SEGMENTS;
     experts += (long long)blockIdx.x * turns;
     places += (long long)blockIdx.x * turns;
@@ -67,8 +69,7 @@ def route_tokens(
     batch, tokens, choices = experts.shape
     _, count, capacity = tables.shape
     segments = max(1, _THREADS // count)
-    shared = 4 * count * segments
-    if not is_contiguous(experts, ("Int32", "Int64")) or shared > device.block_memory:
+    if not is_contiguous(experts, ("Int32", "Int64")) or count * segments > _MOST_COUNTS:
         return None
     if not batch or tokens * choices * count >= 1 << 31 or count * capacity >= 1 << 31:
         return None
@@ -76,4 +77,4 @@ def route_tokens(
         TOKENS=tokens, CHOICES=choices, EXPERTS=count, CAPACITY=capacity, SEGMENTS=segments, TOKENS_FIRST=tokens_first
     ) + _SOURCE  # fmt: skip
     kernel = device.kernel(source, "route_tokens")
-    return lambda: kernel(batch, _THREADS, [experts, tables, places], shared)
+    return lambda: kernel(batch, _THREADS, [experts, tables, places])

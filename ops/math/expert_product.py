@@ -27,6 +27,8 @@ ENDS = ("Float64", "Float64", "Int64")
 class _BlocksOfRows(Op, abstract=True):
     """The last operand is `ends`, the first has the rows of all blocks."""
 
+    waits = True
+
     def infer(self, *types: Any) -> Any:
         inferred = super().infer(*types)
         require_float(self.name, *types[:-1])

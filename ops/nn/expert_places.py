@@ -36,6 +36,7 @@ class ExpertPlaces(Op):
     own: tuple[int, ...] = ()
     omitted = ("room", "own")
     follows_neighbours = True
+    waits = True
     bprop = NotDifferentiable("its results are places")
     samples = (
         sample((4,), (8,), dtypes=("Int64", "Int32"), low=0, high=8, outer=2, parts=2, gradient=False),

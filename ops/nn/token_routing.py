@@ -103,6 +103,7 @@ class TopPRouter(TopKRouter):
     input, would add up to threshold or more. Called as `TopPRouter()(input, capacity, expert_num, drop_type, threshold,
     router_prob)`. A strategy has an entry for every argument, that of a number is (1,)."""
 
+    waits = True
     capacity: int = 1
     expert_num: int = 1
     drop_type: int = 0

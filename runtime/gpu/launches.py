@@ -251,7 +251,7 @@ class Launches:
                 return self._on_host(op, inputs, out), True
             plain = self._plain(op, inputs, out)
             # A stack has as many entries as a loop has left there; what CuPy draws, the host says.
-            asks = op.draws or any(isinstance(array, list) for array in inputs)
+            asks = op.draws or op.waits or any(isinstance(array, list) for array in inputs)
             return (OnHost(plain) if asks else plain), True
         except Exception as error:
             if not hasattr(error, "node"):
