@@ -76,7 +76,8 @@ def measured(case: Case, ranks: int, steps: int, limit: float) -> dict[str, Any]
     _, said = job.communicate()
     own = times[:: len(times) // (WARM + steps)] if len(times) >= WARM + steps else []  # every rank prints
     if job.returncode or not own:
-        return {"error": "\n".join(said.strip().splitlines()[-8:])}
+        lines = [line for line in said.splitlines() if "rror" in line] or said.strip().splitlines()
+        return {"error": "\n".join(lines[:8])}
     apart = [after - before for before, after in zip(own[WARM - 1 :], own[WARM:], strict=False)]
     return {"seconds": statistics.median(apart), "first": own[0] - begun, "losses": losses[:: len(times) // len(own)]}
 

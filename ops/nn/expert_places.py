@@ -85,7 +85,7 @@ class ExpertPlaces(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (ends, source) = be.xp, inputs
         rows, experts = source.shape[0], ends.shape[0]
-        if xp.__name__ == "numpy" and experts and not 0 <= ends.min() <= ends.max() <= rows:
+        if experts and not 0 <= ends.min() <= ends.max() <= rows:
             wrong = ends[(ends < 0) | (ends > rows)][0]
             raise IndexError(f"an expert's rows end at {wrong}, but there are {rows} rows")
         dtype = xp.int64 if self._blocks_of(rows) >= 2**31 else xp.int32
@@ -98,7 +98,7 @@ class ExpertPlaces(Op):
         block = group * self.parts + xp.minimum(expert // each, self.parts - 1)
         order = xp.argsort(block, kind="stable")  # rows of one block stay in the order of their experts
         counts = xp.bincount(block, minlength=blocks)
-        if xp.__name__ == "numpy" and counts.max(initial=0) > size:
+        if rows and counts.max() > size:
             worst = int(counts.argmax())
             raise IndexError(
                 f"{counts[worst]} rows of part {worst // self.parts} of the batch go to the experts of rank "

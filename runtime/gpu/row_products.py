@@ -46,6 +46,7 @@ class RowProducts:
     def __call__(self, runs: Iterable[tuple[int, slice]]) -> None:
         """Put the products on the current stream."""
         x, y, out = self._arrays
+        runs = [(matrix, slice(*rows.indices(x.shape[0])[:2])) for matrix, rows in runs]
         stream = self._products.stream()
         if not self._outer:
             behind = 0

@@ -49,7 +49,7 @@ def built(task: Task) -> Program:
     held = [parameters, (zeros, jax.tree.map(jnp.copy, zeros)), jnp.zeros((), jnp.int32)]
     data = [jnp.asarray(value) for value in task.data]
     if task.ranks.count > 1:
-        mesh = jax.make_mesh((task.ranks.count,), ("data",))
+        mesh = jax.make_mesh((task.ranks.count,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         along, everywhere = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (("data",), ()))
         held, data = jax.device_put(held, everywhere), jax.device_put(data, along)
 
