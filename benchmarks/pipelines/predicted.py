@@ -118,7 +118,7 @@ class Found:
 
 def run_ranks(case: Case, schedule: str, folder: Path) -> None:
     """Train under MPI, and leave the times of nodes and of steps in the folder."""
-    options = ["--profile", str(folder / "trace.json"), "--profile-steps", str(case.steps)]
+    options = ["--device", "cpu", "--profile", str(folder / "trace.json"), "--profile-steps", str(case.steps)]
     command = [sys.executable, "-m", "mspc", "run", str(SCRIPT), "--ranks", str(case.ranks), *options, "--"]
     subprocess.run(
         [*command, *case.arguments(folder, schedule)], env=mpirun_environment(), check=True, stdout=subprocess.DEVNULL
