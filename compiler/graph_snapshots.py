@@ -3,6 +3,7 @@ nodes, and graphs that nodes run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import is_
 
 from mspc.ir.copies import copied_node, copied_parameter
@@ -99,5 +100,5 @@ def _is_same(before: Graph, made: Graph) -> bool:
     )
 
 
-def _are_same(some: list[Parameter] | list[Node] | list[Value], others: list[Parameter] | list[Node] | list[Value]) -> bool:
+def _are_same(some: Sequence[Value], others: Sequence[Value]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))

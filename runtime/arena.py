@@ -238,12 +238,13 @@ class _Placed:
     def _alive_with(self, block: MemoryBlock) -> tuple[Array, Array]:
         """(begins, ends) of the placed blocks that must not share memory with `block`, ascending begins."""
         begins, ends, starts, free, free_on_side, on_side = self.columns[:, : self.count]
-        alive = block.start < (free_on_side if block.on_side else free)
+        alive = (free_on_side if block.on_side else free) > block.start
         if block.free == block.free_on_side:
             alive &= starts < block.free
         else:
             alive &= starts < np.where(on_side, block.free_on_side, block.free)
-        return begins[alive], ends[alive]
+        (places,) = alive.nonzero()
+        return begins.take(places), ends.take(places)
 
     def _insert(self, block: MemoryBlock) -> None:
         if self.count == self.columns.shape[1]:

@@ -17,6 +17,7 @@ import numpy as np
 from mspc.passes.pipelining.schedules.action import (
     BACKWARD,
     FORWARD,
+    GRADIENTS,
     INPUT_GRADIENT,
     RELEASES,
     WEIGHT_GRADIENT,
@@ -43,46 +44,83 @@ def drawn(random: Random) -> tuple[UnitCosts, list[int], list[int], float]:
         work=numbers(0, 2), message=numbers(0, 0.5)[: count - 1], forward_apart=forward * 1.05,
         kept_apart=numbers(1, 9), work_apart=numbers(0, 2), sent=forward,
         held_apart=numbers(1, 9), sent_apart=forward, entry=numbers(0, 2), there=forward, back=forward,
-        totals=numbers(0, 1),
+        totals=numbers(0, 1), late=numbers(0, 1), between=numbers(0, 1), loops=_loops(random, count),
     )  # fmt: skip
     memory = random.choice([0.0, 0.0, float(costs.held.sum() / 2 + costs.kept.sum() * random.uniform(1, 3))])
     stages = [number for number in (1, 2, 3, 4) if number <= count]
     return costs, stages, random.sample([1, 2, 3, 4, 5, 6, 8], 2), memory
 
 
+def _loops(random: Random, count: int) -> tuple[tuple[int, int], ...]:
+    """None, or one or two rows of units."""
+    if random.random() < 0.5:
+        return ()
+    first, end = sorted(random.sample(range(count + 1), 2))
+    return tuple((begin, size) for begin, size in ((first, end - first), (end, count - end)) if size > 1)
+
+
+def of_chunk(costs: UnitCosts, way: Way, chunk: slice, joint: np.ndarray, apart: np.ndarray) -> np.ndarray:
+    """The costs of a chunk's units, of which one may be alone of its loop."""
+    found = joint.copy()
+    for first, count in () if way.is_apart else costs.loops:
+        inside = [unit for unit in range(first, first + count) if chunk.start <= unit < chunk.stop]
+        if len(inside) == 1:
+            found[inside] = apart[inside]
+    return found[chunk]
+
+
 def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> float:
     """A step by one way and its borders, infinite where it takes more than the memory."""
     schedule = way.made
     chunks = [slice(a, b) for a, b in pairwise((0, *borders, costs.count))]
+    joint = costs.inputs + costs.weights
     kinds = {
-        FORWARD: costs.forward_apart if way.is_apart else costs.forward,
-        BACKWARD: costs.inputs + costs.weights if way.is_apart else costs.backward,
-        INPUT_GRADIENT: costs.inputs, WEIGHT_GRADIENT: costs.weights,
+        FORWARD: (costs.forward_of(way), costs.forward_apart), BACKWARD: (costs.backward_of(way), joint),
+        INPUT_GRADIENT: (costs.inputs, costs.inputs), WEIGHT_GRADIENT: (costs.weights, costs.weights),
     }  # fmt: skip
-    durations = {(c, kind): float(each[own].sum()) for c, own in enumerate(chunks) for kind, each in kinds.items()}
+    durations = {
+        (c, kind): float(of_chunk(costs, way, own, *each).sum())
+        for c, own in enumerate(chunks) for kind, each in kinds.items()
+    }  # fmt: skip
     times = timeline(schedule, durations, max((float(costs.message[b - 1]) for b in borders), default=0.0))
-    kept, work, held_by = costs.kept_of(way), costs.work_of(way), costs.held_of(way)
+    pairs = ((costs.kept_of(way), costs.kept_apart), (costs.held_of(way), costs.held_apart))
+    kept, held_by = ([of_chunk(costs, way, each, *pair) for each in chunks] for pair in pairs)
+    work = [
+        max(*costs.work_of(way)[each], *of_chunk(costs, way, each, costs.work_of(way), costs.work_apart))
+        for each in chunks
+    ]
+    of_weights = (costs.late_of(way), costs.between_of(way))
+    late, between = ([numbers[each].sum() for each in chunks] for numbers in of_weights)
     found = 0.0
     for stage in range(schedule.stages):
-        own = [chunks[chunk] for chunk in schedule.chunks_of(stage)]
-        held = sum(held_by[each].sum() for each in own) + max(work[each].max() for each in own)
-        held += most_at_once(times, stage, [float(kept[each].sum() + costs.entry[each.start]) for each in chunks],
-                             [float(costs.totals[each].sum()) for each in chunks])  # fmt: skip
+        own = schedule.chunks_of(stage)
+        held = sum(held_by[each].sum() for each in own) + max(work[each] for each in own)
+        of_each = [own.sum() + costs.entry[chunk.start] for own, chunk in zip(kept, chunks, strict=True)]
+        held += most_at_once(times, stage, of_each, late, between, [float(costs.totals[each].sum()) for each in chunks])
         if memory and held > memory:
             return np.inf
-        found = max(found, times.spans[stage][-1].end + sum(costs.rest[each].sum() for each in own))
+        found = max(found, times.spans[stage][-1].end + sum(costs.rest[chunks[each]].sum() for each in own))
     return found
 
 
-def most_at_once(times: Timeline, stage: int, kept: list[float], totals: list[float]) -> float:
+def most_at_once(
+    times: Timeline, stage: int, kept: list[float], late: list[float], between: list[float], totals: list[float]
+) -> float:  # fmt: skip
     """Bytes of micro-batches, and of sums of gradients that are not there yet (less than none): those of a chunk are
-    once its first gradient has ended."""
+    once its first gradient has ended. kept: of a micro-batch by chunks, of them `late` until the gradients of weights,
+    which also read what those of inputs keep, `between`."""
     missing = {chunk: totals[chunk] for chunk in times.schedule.chunks_of(stage)}
     found = []
-    for span, nbytes in zip(times.spans[stage], times.kept_behind(stage, kept), strict=True):
-        found.append(nbytes - sum(missing.values()))
+    now = 0.0
+    for span in times.spans[stage]:
         for part in parts_of(span.entry):
+            now += kept[part.chunk] if part.kind == FORWARD else 0.0
+            now += between[part.chunk] if part.kind in GRADIENTS else 0.0
+        found.append(now - sum(missing.values()))
+        for part in parts_of(span.entry):
+            now -= kept[part.chunk] - late[part.chunk] if part.kind in GRADIENTS else 0.0
             if part.kind in RELEASES:
+                now -= late[part.chunk] + between[part.chunk]
                 missing.pop(part.chunk, None)
     return max(found)
 

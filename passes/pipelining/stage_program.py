@@ -25,6 +25,9 @@ CHUNK = "chunk"
 """Attribute of the calls of a stage's program beside WORK and MICRO_BATCH: of which chunk the work is."""
 
 
+_Message = SendToStage | ReceiveFromStage
+
+
 @dataclass
 class Messages:
     """Numbers the messages between stages, alike on all of them. ranks: of one stage."""
@@ -52,6 +55,8 @@ class StageProgram:
         self._entries: dict[tuple[Value, int], Node] = {}
         """Parts of what is given to the loop."""
         self._first_part: dict[Value, Node] = {}
+        self._first_message: dict[tuple[Value, int | None], Node] = {}
+        """What sends a value to a stage, or receives it, for the first micro-batch."""
         self._values: dict[tuple[Value, int], Value] = {}
         """What this stage has of a micro-batch."""
         self._totals: dict[int, Value] = {}
@@ -118,19 +123,28 @@ class StageProgram:
             self.of[node] = self._receive(node, source, tag, -1)
 
     def _send(self, value: Value, mine: Value, target: int, tag: int, number: int) -> None:
-        b = self._at(value)
         op = SendToStage(target, self.messages.distance(self.stage, target), tag, number)
-        b.emit(op, mine).attrs["reason"] = f"{_said(value)} is read by stage {target}"
+        self._message((value, target), value, op, [mine]).attrs["reason"] = f"{_said(value)} is read by stage {target}"
 
     def _receive(self, value: Value, source: int, tag: int, number: int) -> Value:
-        b, kind = self._at(value), value.tensor_type
+        kind = value.tensor_type
         op = ReceiveFromStage(
             source, self.messages.distance(source, self.stage), tag, kind.shape, kind.dtype, number
         )
-        made = b.emit(op, name=value.name)
-        made.type = kind  # the same one of every micro-batch
+        made = self._message((value, None), value, op, [])
+        made.name, made.type = value.name, kind  # the same one of every micro-batch
         made.attrs["reason"] = f"{_said(value)} is computed by stage {source}"
         return made
+
+    def _message(self, key: tuple[Value, int | None], value: Value, op: _Message, operands: list[Value]) -> Node:
+        """What sends a value, or receives it; of later micro-batches a copy of the first one's, of the same type."""
+        b, first = self._at(value), self._first_message.get(key)
+        if first is None:
+            found = self._first_message[key] = b.emit(op, *operands)
+            return found
+        found = copied_node(first, operands, op)
+        b.nodes.append(found)
+        return found
 
     def _at(self, value: Value) -> Builder:
         b = self._builder

@@ -114,7 +114,7 @@ class BorderSearch:
         stage = self.walk.schedule.placement[chunk]
         least = np.maximum(bounds.least[chunk, first], bounds.behind[chunk + 1])
         if self.way.chunks > 1:
-            work = bounds.busy - bounds.busy[first] + bounds.rest - bounds.rest[first]
+            work = bounds.busy[first] + bounds.rest - bounds.rest[first]
             least = np.maximum(least, busy[stage] + work)
         for end in np.argsort(least, kind="stable"):
             if not least[end] < limit() or self._nodes >= NODES:

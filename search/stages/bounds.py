@@ -40,16 +40,27 @@ class _Counts(NamedTuple):
 
 class Bounds:
     """Bounds of one way to run units. least: [chunk, first unit, end], infinite where the stage of the chunk would not
-    fit the memory. Chunks are looked at one by one, as if their stages had nothing else to do."""
+    fit the memory. Chunks are looked at one by one, as if their stages had nothing else to do. busy: [first unit, end],
+    seconds of their work on all micro-batches."""
 
     def __init__(self, costs: UnitCosts, walk: Walk, memory: float = 0) -> None:
         way, count = walk.way, costs.count
         self.costs, self.way, self.memory = costs, way, memory
         weights = costs.weights if way.is_apart else np.zeros(count)
         own = (costs.forward_of(way), costs.inputs if way.is_apart else costs.backward, weights)
-        self.forward, self.backward = _ahead(own[0]), _ahead(own[1])
-        self.busy, self.rest = way.micro_batches * _ahead(sum(own, np.zeros(count))), _ahead(costs.rest)
-        self._own = tuple(_between(_ahead(each)) for each in own)
+        by_itself = own if way.is_apart else (costs.forward_apart, costs.inputs + costs.weights, weights)
+        least = [np.minimum(*pair) for pair in zip(own, by_itself, strict=True)]
+        self.forward, self.backward = _ahead(least[0]), _ahead(least[1])
+        self.rest = _ahead(costs.rest)
+        first, end = np.indices((count + 1, count + 1))
+        self._own = tuple(
+            _between(_ahead(each)) + costs.alone(way, each, apart, first, end)
+            for each, apart in zip(own, by_itself, strict=True)
+        )
+        self.busy = way.micro_batches * sum(self._own, np.zeros(()))
+        spared = np.sort(sum(own, np.zeros(count)) - sum(least, np.zeros(count)))[::-1]
+        all_work = sum(own, np.zeros(count)).sum() - (spared[: way.parts].sum() if costs.loops else 0.0)
+        self._share = way.micro_batches * all_work / way.stages * SAFE  # one stage at least has its share of all work
         message = costs.message.min(initial=np.inf) if way.parts > 1 else 0.0
         places = walk.schedule.placement
         hops = np.concatenate([[0], np.cumsum([a != b for a, b in pairwise(places)])]) * message
@@ -72,9 +83,15 @@ class Bounds:
             np.maximum(found, least, out=found)
         legal = (end > first) & (first >= chunk) & (count - end >= parts - 1 - chunk)
         if self.memory:
-            held = _between(_ahead(self.costs.held_of(self.way) - self.costs.totals))
-            kept = _between(_ahead(self.costs.kept_of(self.way)))
-            legal &= held + walk.kept_of_chunk(chunk) * kept + largest_of(self.costs.work_of(self.way)) <= self.memory
+            costs = self.costs
+            held = _between(_ahead(costs.held_of(self.way) - costs.totals))
+            held += costs.alone(self.way, costs.held_of(self.way), costs.held_apart, first, end)
+            kept = _between(_ahead(costs.kept_of(self.way)))
+            kept += costs.alone(self.way, costs.kept_of(self.way), costs.kept_apart, first, end)
+            late = _between(_ahead(costs.late_of(self.way)))
+            all_kept, kept_late = walk.kept_of_chunk(chunk)
+            kept = np.maximum(all_kept * kept, kept_late * (late if self.way.is_apart else kept))
+            legal &= held + kept + largest_of(self.costs.work_of(self.way)) <= self.memory
         return np.where(legal, found * SAFE, np.inf)
 
     def _work(self, counts: _Counts) -> np.ndarray:
@@ -93,8 +110,7 @@ class Bounds:
     @property
     def of_all(self) -> float:
         """What no borders of this way go below; infinite where none fit."""
-        shared = self.busy[-1] / self.way.stages * SAFE  # one stage at least has its share of all work
-        return max(float(self.behind[0, 0]), float(shared))
+        return max(float(self.behind[0, 0]), float(self._share))
 
 
 def _counts(schedule: Schedule, chunk: int) -> tuple[_Counts, _Counts, _Counts, _Counts]:

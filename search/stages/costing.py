@@ -10,7 +10,7 @@ and cells that are computed again. Of these only units count that keep less by i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import groupby
 
@@ -28,6 +28,7 @@ from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple, taken_elements
 from mspc.ops.control.times import nodes_with_times
 from mspc.output.stage_times import predicted_times
+from mspc.passes.pipelining.chosen_schedule import chosen_schedule
 from mspc.passes.pipelining.schedules import one_forward_one_backward, zero_bubble_h1
 from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from mspc.passes.pipelining.stage_program import MICRO_BATCH
@@ -40,6 +41,7 @@ from mspc.search.stages.common_plan import common_plan
 from mspc.search.stages.network import StagedNetwork
 from mspc.search.stages.problem import UnitCosts
 from mspc.search.stages.units import Unit
+from mspc.search.stages.walk import kept_during
 
 LESS = 1 / 2
 """The share of what a unit keeps that it may keep at most where its cells are computed again."""
@@ -96,6 +98,8 @@ class _Costs:
     there: float
     back: float
     totals: float
+    late: float
+    between: float
 
     @property
     def always(self) -> float:
@@ -103,7 +107,7 @@ class _Costs:
         return self.held + self.work
 
 
-_NOTHING = _Costs(*[0.0] * 12)
+_NOTHING = _Costs(*[0.0] * 14)
 OF_UNITS = ("forward", "inputs", "weights", "kept", "held", "work", "sent")
 """Costs that are others where equal units are one graph."""
 
@@ -222,12 +226,15 @@ def _costs(
     forward, inputs, of_weights = (times.mean(part, kind) for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT))
     inputs += times.mean(part, BACKWARD)  # where both are in one
     own = [node for node in graph.nodes if WORK in node.attrs and node.attrs[MICRO_BATCH] == 0]
-    kept = float(sum(value.type.nbytes for value in _kept(own)))
+    kept, late, between = _kept(own)
     stored, totals = _held(graph)
     held = stored + totals
     work = 0.0
     if memory:
-        work = max(0.0, memory_of(graph, network, compiled) - held - kept * _most_kept(graph))
+        count = 1 + max(int(node.attrs[MICRO_BATCH]) for node in graph.nodes if WORK in node.attrs)
+        during = kept_during(chosen_schedule(compiled.graph.attrs, count), part)[:, :, 0]
+        most = (during @ np.array([kept - late, late, between, totals])).max()
+        work = max(0.0, memory_of(graph, network, compiled) - stored - most)
     onward = [time for (chunk, reader, _), time in times.messages.items() if reader > chunk]
     there, back = (
         sum(sent_bytes(n) for n in graph.nodes if isinstance(n.op, SendToStage) and (n.op.stage > part) == is_later)
@@ -235,7 +242,7 @@ def _costs(
     )
     return _Costs(
         forward, inputs, of_weights, times.behind, kept, held, work, max(onward, default=0.0),
-        bytes_of(graph) - there - back, there, back, totals,
+        bytes_of(graph) - there - back, there, back, totals, late, between,
     )  # fmt: skip
 
 
@@ -282,40 +289,34 @@ def _goes_on(value: Node, call: Node) -> bool:
     return isinstance(source, Node) and source.regions == call.regions
 
 
-def _kept(work: Sequence[Node]) -> set[Node]:
-    """What the gradients of a micro-batch read of its forward work, and of what came from other stages for that."""
-    forward = {node for node in work if node.attrs[WORK] == FORWARD}
-    received = {value for node in forward for value in node.inputs if isinstance(value, Node)}
-    found: set[Node] = set()
+def _kept(work: Sequence[Node]) -> tuple[float, float, float]:
+    """Bytes that the gradients of a micro-batch read of its forward work, and of what came from other stages for that;
+    of them what the gradients of weights read, where they are apart; what these read of the gradients of inputs, and of
+    what came for those."""
+    kinds: dict[Value, str] = {node: str(node.attrs[WORK]) for node in work}
+    came = {value for node in work if kinds[node] == FORWARD for value in node.inputs}
+    kept: set[Value] = set()
+    late: set[Value] = set()
+    between: set[Value] = set()
     for node in work:
-        for value in node.inputs if node not in forward else ():
-            if isinstance(value, Node) and taken_elements(value.op) is not None and value.inputs[0] in forward:
-                found.add(value)
-            elif isinstance(value, Node) and isinstance(value.op, ReceiveFromStage) and value in received:
-                found.add(value)
-    return found
+        for value in node.inputs:
+            made = _kind_of(value, kinds, came)
+            if kinds[node] != FORWARD and made == FORWARD:
+                kept.add(value)
+            if kinds[node] == WEIGHT_GRADIENT and made in (FORWARD, INPUT_GRADIENT):
+                (late if made == FORWARD else between).add(value)
+    of_kept, of_late, of_between = (float(sum(v.type.nbytes for v in each)) for each in (kept, late, between))
+    return of_kept, of_late, of_between
 
 
-def _most_kept(graph: Graph) -> int:
-    """Of how many micro-batches a stage keeps something at once at most."""
-    last: dict[int, int] = {}
-    forward: dict[Value, int] = {}
-    of: dict[Value, int] = {}
-    begins: dict[int, int] = {}
-    for place, node in enumerate(graph.nodes):
-        if node.attrs.get(WORK) == FORWARD:
-            forward[node] = begins[place] = node.attrs[MICRO_BATCH]
-        elif taken_elements(node.op) is not None and node.inputs[0] in forward:
-            of[node] = forward[node.inputs[0]]
-        elif WORK in node.attrs:
-            last.update({of[value]: place for value in node.inputs if value in of})
-    ends = {place: number for number, place in last.items()}
-    now = most = 0
-    for place in sorted({*begins, *last.values()}):
-        now += place in begins
-        most = max(most, now)
-        now -= place in ends
-    return most
+def _kind_of(value: Value, kinds: Mapping[Value, str], came: Collection[Value]) -> str:
+    """The kind of work that a value is handed on by, or came from another stage for; "" of what is of no micro-batch.
+    came: what forward work reads."""
+    if not isinstance(value, Node):
+        return ""
+    if isinstance(value.op, ReceiveFromStage):
+        return FORWARD if value in came else INPUT_GRADIENT
+    return kinds.get(value.inputs[0], "") if taken_elements(value.op) is not None else ""
 
 
 def _of_units(network: StagedNetwork, groups: Sequence[_Group], found: dict[int, _Costs]) -> UnitCosts:
@@ -343,6 +344,8 @@ def _of_units(network: StagedNetwork, groups: Sequence[_Group], found: dict[int,
         joint["kept"], joint["held"], joint["work"], numbers("message")[: count - 1],
         apart["forward"], apart["kept"], apart["work"], joint["sent"], apart["held"], apart["sent"], entry,
         numbers("there"), numbers("back"), numbers("totals"),
+        numbers("late"), numbers("between"),
+        tuple((group.first, group.count) for group in groups if folded and group.count > 1),
     )  # fmt: skip
 
 

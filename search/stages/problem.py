@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -63,6 +64,23 @@ class UnitCosts:
     there: Numbers
     back: Numbers
     totals: Numbers
+    late: Numbers
+    between: Numbers
+    loops: tuple[tuple[int, int], ...] = ()
+
+    def alone(self, way: Way, joint: Numbers, apart: Numbers, first: np.ndarray, end: np.ndarray) -> Numbers:
+        """What chunks from unit `first` to `end` cost by themselves beside what their units do together: they may have
+        one alone of a loop. joint, apart: costs of units in a loop and by themselves."""
+        found = np.zeros(np.broadcast_shapes(first.shape, end.shape))
+        for is_alone, unit in self.units_alone(way, first, end):
+            found += np.where(is_alone, (apart - joint)[unit], 0.0)
+        return found
+
+    def units_alone(self, way: Way, first: np.ndarray, end: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """For each loop whether these chunks have one of its units, and which."""
+        for begin, count in () if way.is_apart else self.loops:
+            own = np.maximum(first, begin)
+            yield np.minimum(end, begin + count) - own == 1, np.minimum(own, self.count - 1)
 
     def forward_of(self, way: Way) -> Numbers:
         """The seconds of forward operators by a schedule."""
@@ -71,6 +89,14 @@ class UnitCosts:
     def kept_of(self, way: Way) -> Numbers:
         """The bytes that one micro-batch keeps by a schedule."""
         return self.kept_apart if way.is_apart else self.kept
+
+    def late_of(self, way: Way) -> Numbers:
+        """The bytes of these that are kept until the gradients of weights by a schedule that has those apart."""
+        return self.late if way.is_apart else np.zeros(self.count)
+
+    def between_of(self, way: Way) -> Numbers:
+        """The bytes that it keeps of a micro-batch between its two gradients."""
+        return self.between if way.is_apart else np.zeros(self.count)
 
     def work_of(self, way: Way) -> Numbers:
         """The bytes of buffers by a schedule."""

@@ -10,9 +10,11 @@ import numpy as np
 from mspc.passes.pipelining.schedules.action import (
     BACKWARD,
     FORWARD,
+    GRADIENTS,
     INPUT_GRADIENT,
     RELEASES,
     WEIGHT_GRADIENT,
+    Schedule,
     parts_of,
 )  # fmt: skip
 from mspc.passes.pipelining.schedules.dependence import Made, makes, reads
@@ -47,38 +49,27 @@ class Walk:
             work = [(rows[part.kind], part.chunk) for part in parts_of(entry)]
             self._steps.append((stage, work, read, list(range(first, first + len(made)))))
         self._values = len(numbers)
-        self._kept = [self._alive(stage) for stage in range(self.schedule.stages)]
-
-    def _alive(self, stage: int) -> np.ndarray:
-        """[entry, 2 chunks]: micro-batches of each chunk of a stage that it keeps during its entries, and of which
-        chunks there are sums of gradients by then."""
-        own = {chunk: place for place, chunk in enumerate(self.schedule.chunks_of(stage))}
-        now = [0] * 2 * len(own)
-        found: dict[tuple[int, ...], None] = {}
-        for entry in self.schedule.entries[stage]:
-            for part in parts_of(entry):
-                now[own[part.chunk]] += part.kind == FORWARD
-            found[tuple(now)] = None
-            for part in parts_of(entry):
-                if part.kind in RELEASES:
-                    now[own[part.chunk]] -= 1
-                    now[len(own) + own[part.chunk]] = 1
-        return np.array(list(found), float)
+        self._kept = [kept_during(self.schedule, stage) for stage in range(self.schedule.stages)]
 
     def kept(self, stage: int) -> int:
         """Micro-batches of chunks that a stage keeps at most at once."""
-        alive = self._kept[stage]
-        return int(alive[:, : alive.shape[1] // 2].sum(axis=1).max(initial=0))
+        return int(self._kept[stage][:, 1].sum(axis=1).max(initial=0))
 
-    def kept_of_chunk(self, chunk: int) -> int:
-        """Micro-batches of one chunk that its stage keeps at most at once."""
+    def kept_of_chunk(self, chunk: int) -> tuple[int, int]:
+        """Micro-batches of one chunk that its stage keeps at most at once: all that is kept of them, and until the
+        gradients of weights."""
         stage = self.schedule.placement[chunk]
-        return int(self._kept[stage][:, self.schedule.chunks_of(stage).index(chunk)].max(initial=0))
+        own = self._kept[stage][:, :2, self.schedule.chunks_of(stage).index(chunk)].max(axis=0, initial=0)
+        return int(own[0]), int(own[1])
 
     def seconds(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """The time of a step by each row of `borders`, of shape (rows, parts - 1)."""
-        sums = _Sums(costs, borders)
-        durations = np.stack([sums.of(each) for each in self._numbers(costs)])
+        sums = _Sums(costs, borders, self.way)
+        durations = np.stack([
+            sums.of(costs.forward_of(self.way), costs.forward_apart),
+            sums.of(costs.backward_of(self.way), costs.inputs + costs.weights),
+            sums.of(costs.inputs), sums.of(costs.weights),
+        ])  # fmt: skip
         message = costs.message[borders - 1].max(axis=1) if borders.shape[1] else np.zeros(len(borders))
         made = np.empty((self._values, len(borders)))
         clocks = np.zeros((self.schedule.stages, len(borders)))
@@ -92,26 +83,24 @@ class Walk:
                 made[number] = clock
         return (clocks + self._of_stages(sums.of(costs.rest))).max(axis=0)
 
-    def _numbers(self, costs: UnitCosts) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """By unit: forward, backward, and its two gradients."""
-        return costs.forward_of(self.way), costs.backward_of(self.way), costs.inputs, costs.weights
-
     def memory(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that the fullest stage takes at most, by each row of `borders`."""
-        sums = _Sums(costs, borders)
-        kept = sums.of(costs.kept_of(self.way)) + costs.entry[sums.edges[:-1]]
-        work = sums.most(costs.work_of(self.way))
+        sums = _Sums(costs, borders, self.way)
+        late, between = sums.of(costs.late_of(self.way)), sums.of(costs.between_of(self.way))
+        kept = sums.of(costs.kept_of(self.way), costs.kept_apart) + costs.entry[sums.edges[:-1]]
+        work = sums.most(costs.work_of(self.way), costs.work_apart)
         totals = sums.of(costs.totals)
-        full = self._of_stages(sums.of(costs.held_of(self.way)) - totals)
+        full = self._of_stages(sums.of(costs.held_of(self.way), costs.held_apart) - totals)
         for stage, alive in enumerate(self._kept):
             own = self.schedule.chunks_of(stage)
-            full[stage] += (alive @ np.concatenate([kept[own], totals[own]])).max(axis=0) + work[own].max(axis=0)
+            nbytes = np.stack([kept[own] - late[own], late[own], between[own], totals[own]])
+            full[stage] += np.einsum("eko,kor->er", alive, nbytes).max(axis=0) + work[own].max(axis=0)
         return full.max(axis=0)
 
     def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that a rank of the busiest stage sends, by each row of `borders`."""
-        sums, placement = _Sums(costs, borders), self.schedule.placement
-        found = sums.of(costs.sent_of(self.way))
+        sums, placement = _Sums(costs, borders, self.way), self.schedule.placement
+        found = sums.of(costs.sent_of(self.way), costs.sent_apart)
         for border, (stage, following) in enumerate(pairwise(placement)):
             if stage != following:
                 found[border] += costs.there[sums.edges[border + 1] - 1]
@@ -120,8 +109,9 @@ class Walk:
 
     def idle(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """The share of a step in which stages wait, in the mean, by each row of `borders`."""
-        sums, count = _Sums(costs, borders), self.way.micro_batches
-        of_one = sums.of(costs.forward_of(self.way)) + sums.of(costs.backward_of(self.way))
+        sums, count = _Sums(costs, borders, self.way), self.way.micro_batches
+        of_one = sums.of(costs.forward_of(self.way), costs.forward_apart)
+        of_one += sums.of(costs.backward_of(self.way), costs.inputs + costs.weights)
         busy = count * of_one + sums.of(costs.rest)
         return 1 - busy.sum(axis=0) / self.schedule.stages / self.seconds(costs, borders)
 
@@ -132,21 +122,50 @@ class Walk:
         return found
 
 
+def kept_during(schedule: Schedule, stage: int) -> np.ndarray:
+    """[entry, 4, chunk of the stage]: micro-batches of which it keeps, during its entries, what gradients of inputs
+    need of forwards; what those of weights need of these, and of the gradients of inputs; and whether there are sums of
+    gradients by then."""
+    own = {chunk: place for place, chunk in enumerate(schedule.chunks_of(stage))}
+    now = np.zeros((4, len(own)))
+    found: dict[bytes, np.ndarray] = {}
+    for entry in schedule.entries[stage]:
+        for part in parts_of(entry):
+            chunk = own[part.chunk]
+            now[:2, chunk] += part.kind == FORWARD
+            now[2, chunk] += part.kind in GRADIENTS
+        found.setdefault(now.tobytes(), now.copy())
+        for part in parts_of(entry):
+            chunk = own[part.chunk]
+            now[0, chunk] -= part.kind in GRADIENTS
+            if part.kind in RELEASES:
+                now[1:3, chunk] -= 1
+                now[3, chunk] = 1
+    return np.array(list(found.values()))
+
+
 class _Sums:
     """Sums over the units of every chunk, [chunk, row of the borders]."""
 
-    def __init__(self, costs: UnitCosts, borders: np.ndarray) -> None:
+    def __init__(self, costs: UnitCosts, borders: np.ndarray, way: Way) -> None:
+        self.costs, self.way = costs, way
         ends = np.full((len(borders), 1), costs.count)
         self.edges = np.concatenate([np.zeros((len(borders), 1), int), borders, ends], axis=1).T
 
-    def of(self, numbers: Numbers) -> np.ndarray:
+    def of(self, numbers: Numbers, apart: Numbers | None = None) -> np.ndarray:
+        """apart: of units that are no loop with others."""
         behind = np.concatenate([[0.0], np.cumsum(numbers)])
-        return behind[self.edges[1:]] - behind[self.edges[:-1]]
+        first, end = self.edges[:-1], self.edges[1:]
+        found = behind[end] - behind[first]
+        return found if apart is None else found + self.costs.alone(self.way, numbers, apart, first, end)
 
-    def most(self, numbers: Numbers) -> np.ndarray:
+    def most(self, numbers: Numbers, apart: Numbers) -> np.ndarray:
         """The largest in place of the sum."""
-        table = largest_of(numbers)
-        return table[self.edges[:-1], self.edges[1:]]
+        first, end = self.edges[:-1], self.edges[1:]
+        found = largest_of(numbers)[first, end]
+        for is_alone, unit in self.costs.units_alone(self.way, first, end):
+            found = np.where(is_alone, np.maximum(found, apart[unit]), found)
+        return found
 
 
 def largest_of(numbers: Numbers) -> np.ndarray:

@@ -23,7 +23,7 @@ def equal(count: int, last: float = 1.0) -> UnitCosts:
     nothing = np.zeros(count)
     return UnitCosts(
         each, 2 * each, each, each, nothing, ones, ones, nothing, nothing[1:], each, ones, nothing, ones, ones, ones,
-        nothing, nothing, nothing, nothing,
+        nothing, nothing, nothing, nothing, nothing, nothing,
     )  # fmt: skip
 
 
