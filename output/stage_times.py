@@ -49,15 +49,20 @@ def stage_times(
     """
     if own is None and way is None:
         return timeline_of(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
-    rates = partial(seconds, machine=machine)
+    rates = _rates(machine)
     programs = [StageTimes.of(graph, own or rates, way or rates, sends=own is not None) for graph in graphs]
     return timeline_of(graphs[0].attrs, programs)
 
 
 def predicted_times(graph: Graph, machine: Machine) -> StageTimes:
     """What the program of a stage takes on a machine."""
-    rates = partial(seconds, machine=machine)
+    rates = _rates(machine)
     return StageTimes.of(graph, rates, rates, sends=False)
+
+
+def _rates(machine: Machine) -> Seconds:
+    """The times of nodes by the rates of a machine, those of a graph that many nodes run found once."""
+    return partial(seconds, machine=machine, known={})
 
 
 def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> Timeline:

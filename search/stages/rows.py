@@ -106,13 +106,14 @@ def foreseen(name: str, network: StagedNetwork, known: CostedUnits, way: Way, bo
     """A row of what is not compiled, by the costs of its units."""
     costs = known.costs
     walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
+    without = "" if costs.work_of(way).any() else "; its memory is without buffers, which --memory looks at"
     seconds = float(walk.seconds(costs, row)[0])
     return StageRow(
         name, network.config.ranks, way.stages, way.name, way.micro_batches,
         tuple(b - a for a, b in pairwise((0, *borders, costs.count))), seconds, float(walk.idle(costs, row)[0]),
         float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
         "is foreseen by its units, of which each kind was compiled as a stage: its program has "
-        f"{network.operators(way.is_apart, way.parts)} forward operators",
+        f"{network.operators(way.is_apart, way.parts)} forward operators{without}",
         _mesh(network, way), count_of(known.cut_further), known.layouts.recompute,
     )  # fmt: skip
 
