@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 
 from mspc.api.setting_kind import say_once
@@ -97,7 +98,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
         if programs.differ and options.few:
             wanted = wanted[: options.few]
         kinds_only = options.kinds_only and not programs.differ and len(wanted) > max(1, options.few)
-        report = _write(output, programs, settings, values, wanted, level, kinds_only, progress)
+        make_table = _write(output, programs, settings, values, wanted, level, kinds_only, progress)
         stored = [v for v in values if options.weights or v.description is None]
         tensors = [StoredTensor(value.name, value.type, value.make, value.part) for value in stored]
         output.write_by(WEIGHTS, lambda file: write_tensors(file, tensors))
@@ -110,6 +111,10 @@ def compile_target(target: str, options: CompileOptions) -> None:
         StrategyFiles().write(first.compiled, captured.context, trains=True)
     if not loudness.quiet:
         _warn(captured, first.compiled)
+    _write_others(options, first.compiled, captured.script)
+    if options.json is None and loudness.quiet:
+        return  # nobody reads the table
+    report = make_table()
     report.notes += _notes(captured, report.mode, first.compiled.traced.ignored_strategies)
     if report.without_kernels:
         rows = "; ".join(row.sentence for row in report.without_kernels)
@@ -118,7 +123,8 @@ def compile_target(target: str, options: CompileOptions) -> None:
         report.notes.append("the network depends on get_rank(), so the script was run once for every rank")
     elif programs.runs > 1:
         report.notes.append(found.why_again(programs.runs))
-    _write_others(options, first.compiled, report, captured.script)
+    if options.json is not None:
+        write_json(report.as_dict(), options.json)
     if options.json != Path("-") and not loudness.quiet:
         (print_report if options.all_rows or loudness.verbose else print_summary)(report, folder)
 
@@ -141,7 +147,7 @@ def _check_files(options: CompileOptions) -> None:
         )
 
 
-def _write_others(options: CompileOptions, compiled: Compiled, report: Report, script: object) -> None:
+def _write_others(options: CompileOptions, compiled: Compiled, script: object) -> None:
     """Write the files beside the folder. Raises MspcError."""
     if options.schedule is not None:
         from mspc.commands.report.stage_times import write_picture  # late, as above
@@ -156,8 +162,6 @@ def _write_others(options: CompileOptions, compiled: Compiled, report: Report, s
             raise MspcError("--out-torch writes plans of layers, and this one has stages")
         code = torch_code(plan_back(compiled.graph), str(script), compiled.compile_id)
         write_atomically(options.out_torch, lambda file: file.write(code.encode()))
-    if options.json is not None:
-        write_json(report.as_dict(), options.json)
 
 
 @contextlib.contextmanager
@@ -233,9 +237,9 @@ def find_call(target: str, options: CompileOptions) -> FoundCall:
 def _write(
     output: OutputFolder, programs: Programs, settings: Settings, values: Sequence[FirstValue], wanted: Sequence[int],
     level: int, kinds_only: bool, progress: ProgressLine,
-) -> Report:  # fmt: skip
-    """Write the files of the ranks that are wanted; the report is the first rank's."""
-    report: Report | None = None
+) -> Callable[[], Report]:  # fmt: skip
+    """Write the files of the ranks that are wanted; what makes the report, which is the first rank's."""
+    report: Callable[[], Report] | None = None
     execute: dict[int, str] = {}
     digests: dict[str, str] = {}
     kinds: dict[int, int] = {}
@@ -252,7 +256,7 @@ def _write(
             written.add(kind)
         graph = built.compiled.rank_graph(rank, own, own.wanted, alone=len(wanted) == 1)
         built.compiled.ranks_done.clear()  # thousands of ranks would fill the memory
-        report = report or make_report(built.compiled, graph, rank)
+        report = report or partial(make_report, built.compiled, graph, rank)
         for name, content in numbered(rank, [*built.shared, *own.files]):
             output.write(name, content)
             if is_execute(name):

@@ -21,7 +21,7 @@ results of the graph that were known ahead of it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mspc.analysis.cost.known_machines import H200
@@ -33,6 +33,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.varying import ascending
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather
+from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.passes.base import Pass
 from mspc.passes.communication.collective_order import sums_gradients
 
@@ -101,6 +102,22 @@ def _is_seen(node: Node, known: dict[Graph, bool]) -> bool:
     return any(known[region] for region in node.regions)
 
 
+def _times() -> Callable[[Node], float]:
+    """The seconds of nodes; of graphs that many of them run, and of messages of one size, found once."""
+    known: dict[Graph, tuple[float, float]] = {}
+    messages: dict[tuple[type, int], float] = {}
+
+    def taken(node: Node) -> float:
+        if not isinstance(node.op, SendToStage | ReceiveFromStage):
+            return seconds(node, ONE_HOST, known)
+        key = type(node.op), node.type.nbytes
+        if key not in messages:
+            messages[key] = seconds(node, ONE_HOST)
+        return messages[key]
+
+    return taken
+
+
 class _Facts:
     """What a schedule depends on, by the numbers of the nodes.
 
@@ -119,8 +136,8 @@ class _Facts:
         self.is_collective = [node.op.is_collective for node in nodes]
         self.apart = _apart(nodes)
         free = [view or SHADOW in node.attrs for view, node in zip(self.is_view, nodes, strict=True)]
-        known: dict[Graph, tuple[float, float]] = {}
-        self.costs = [0.0 if free[i] else seconds(node, ONE_HOST, known) for i, node in enumerate(nodes)]
+        taken = _times()
+        self.costs = [0.0 if free[i] else taken(node) for i, node in enumerate(nodes)]
         self.sizes = [0 if self.is_view[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
         self.needs = self._dependencies(graph)
 
