@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from operator import is_
 
 from mspc.ir.copies import copied_node, copied_parameter
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.text.printer import SharedTexts
 
 
 class GraphSnapshots:
-    """The copies of one graph, which nobody changes."""
+    """The copies of one graph, which nobody changes. texts: are told which copies are written alike."""
 
-    def __init__(self) -> None:
+    def __init__(self, texts: SharedTexts) -> None:
+        self._texts = texts
         self._nodes: dict[Node, Node] = {}
         """The last copy of each node; so of the others."""
         self._parameters: dict[Parameter, Parameter] = {}
@@ -36,19 +38,24 @@ class GraphSnapshots:
             inputs = [of.get(value, value) for value in node.inputs]  # constants stay
             regions = tuple([self._take(region, taken) for region in node.regions]) if node.regions else ()
             forward = of.get(node.forward) if node.forward is not None else None
-            own = self._nodes.get(node)
-            if own is None or not _is_alike(own, node, inputs, regions, forward):
+            before = self._nodes.get(node)
+            says_the_same = before is not None and _says_the_same(before, node, forward)
+            if before is not None and says_the_same and _reads_the_same(before, inputs, regions):
+                own = before
+            else:
                 own = self._nodes[node] = copied_node(node, inputs)
                 own.regions = regions
                 own.forward = forward if isinstance(forward, Node) else None
+                if before is not None and says_the_same and _is_written_alike(before, own):
+                    self._texts.write_alike(own, before)
             of[node] = own
             made.nodes.append(own)
         made.results = [of.get(value, value) for value in graph.results]
-        before = self._graphs.get(graph)
-        if before is None or not _is_same(before, made):
-            self._graphs[graph] = before = made
-        taken[graph] = before
-        return before
+        earlier = self._graphs.get(graph)
+        if earlier is None or not _is_same(earlier, made):
+            self._graphs[graph] = earlier = made
+        taken[graph] = earlier
+        return earlier
 
     def _parameter(self, parameter: Parameter) -> Parameter:
         own = self._parameters.get(parameter)
@@ -60,10 +67,9 @@ class GraphSnapshots:
 _OF_PARAMETERS = ("name", "type", "kind", "layout", "trainable", "global_type", "attrs")
 
 
-def _is_alike(
-    own: Node, node: Node, inputs: list[Value], regions: tuple[Graph, ...], forward: Value | None
-) -> bool:  # fmt: skip
-    """Whether a copy still says what the node does. What is large is compared by identity: at worst it is copied."""
+def _says_the_same(own: Node, node: Node, forward: Value | None) -> bool:
+    """Whether a copy still says what the node does, whatever this reads and runs. What is large is compared by
+    identity: at worst it is copied."""
     return (
         own.op is node.op
         and own.type is node.type
@@ -71,10 +77,6 @@ def _is_alike(
         and own.forward is forward
         and own.in_layouts is node.in_layouts
         and own.layout is node.layout
-        and len(own.inputs) == len(inputs)
-        and all(map(is_, own.inputs, inputs))
-        and len(own.regions) == len(regions)
-        and all(map(is_, own.regions, regions))
         and own.attrs == node.attrs
         and own.name == node.name
         and own.phase == node.phase
@@ -85,6 +87,23 @@ def _is_alike(
         and own.strategy is node.strategy
         and own.in_strategy is node.in_strategy
         and own.out_strategy is node.out_strategy
+    )
+
+
+def _reads_the_same(own: Node, inputs: list[Value], regions: tuple[Graph, ...]) -> bool:
+    return _are_same(own.inputs, inputs) and len(own.regions) == len(regions) and all(map(is_, own.regions, regions))
+
+
+def _is_written_alike(one: Node, other: Node) -> bool:
+    """Whether two nodes that say the same differ at most in which values they read, of the same types, and in what is
+    in the graphs that they run."""
+    return (
+        len(one.inputs) == len(other.inputs)
+        and all(
+            a is b or (a.type is b.type and not isinstance(a, Constant) and not isinstance(b, Constant))
+            for a, b in zip(one.inputs, other.inputs, strict=True)
+        )
+        and [region.name for region in one.regions] == [region.name for region in other.regions]
     )
 
 

@@ -234,7 +234,8 @@ class RankGraphs:
             self.on_pass(self.passes[0], graph, changed)
         last = self.passes[-1]
         before: StageOfKind | None = None
-        texts, snapshots = SharedTexts(), GraphSnapshots()
+        texts = SharedTexts()
+        snapshots = GraphSnapshots(texts)
         for name in self.passes:
             if name != self.passes[0]:
                 graph, changed = manager.apply(find_pass(name, self.options.get(name)), graph)

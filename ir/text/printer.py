@@ -39,6 +39,17 @@ class SharedTexts:
 
     operators: dict[int, tuple[OpLike, str]] = field(default_factory=dict[int, "tuple[OpLike, str]"])
     nodes: dict[int, tuple[Node, str, str]] = field(default_factory=dict[int, "tuple[Node, str, str]"])
+    _alike: dict[int, tuple[Node, Node]] = field(default_factory=dict[int, "tuple[Node, Node]"])
+
+    def write_alike(self, node: Node, other: Node) -> None:
+        """The texts of a node are those of another one."""
+        _, first = self._alike.get(id(other), (other, other))
+        self._alike[id(node)] = node, first
+
+    def place(self, node: Node) -> int:
+        """Where the texts of a node are, or are to be."""
+        found = self._alike.get(id(node))
+        return id(node if found is None else found[1])
 
 
 def print_graph(graph: Graph) -> str:
@@ -210,7 +221,8 @@ class _GraphWriter:
         append = self.lines.append
         written = self.texts.nodes
         for node in self.graph.nodes:
-            known = written.get(id(node))
+            place = self.texts.place(node)
+            known = written.get(place)
             if known is not None:
                 groups, others = known[1:]
             elif is_open is not None and is_open(node):
@@ -221,7 +233,7 @@ class _GraphWriter:
             else:
                 groups, others = self.groups(node), self.others(node)
                 if is_open is not None and node.forward is None and not self.together:  # which other nodes name
-                    written[id(node)] = node, groups, others
+                    written[place] = node, groups, others
             append(self.beginning(node, node) + groups)
             append(others)
         returned = ", ".join([self.operand(v) for v in self.graph.results])
