@@ -309,6 +309,8 @@ SQUARES = floats(2, 3, 3)
 
 _MORE: tuple[tuple[Any, ...], ...] = (
     ("margin_ranking_loss.default", floats(6), floats(6), SIGNS, 0.1),
+    ("poisson_nll_loss.default", X, POSITIVE, True, False, 1e-8, 1),
+    ("poisson_nll_loss.default", POSITIVE, POSITIVE, False, True, 1e-8, 2),
     ("hinge_embedding_loss.default", floats(6), SIGNS), ("hinge_embedding_loss.default", floats(6), SIGNS, 0.5, 2),
     ("cosine_embedding_loss.default", floats(6, 4), floats(6, 4), SIGNS, 0.1),
     ("triplet_margin_loss.default", X, Y, floats(3, 4)),

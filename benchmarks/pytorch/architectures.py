@@ -1,4 +1,4 @@
-"""Networks of transformers and torchvision, and a U-Net, read in: loss and all gradients beside PyTorch's.
+"""Networks of transformers and torchvision, modules by hand, and a U-Net: loss and all gradients beside PyTorch's.
 
     python -m benchmarks.pytorch.architectures [--only NAME]... [--library LIBRARY] [--keep FOLDER]
         [--write docs/pytorch-networks.md]
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, MODE = 8, "auto_parallel"
+PLAIN = "plain modules"
 TOLERANCE = 1e-5
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
@@ -41,7 +42,7 @@ class Network(NamedTuple):
     @property
     def stem(self) -> str:
         """What its files are called."""
-        return f"{self.library}-{self.name}" if self.library else self.name
+        return f"{self.library.replace(' ', '-')}-{self.name}" if self.library else self.name
 
 
 class Result(NamedTuple):
@@ -65,6 +66,7 @@ class Result(NamedTuple):
 def networks() -> list[Network]:
     """All that are compared."""
     from benchmarks.pytorch import torchvision_networks, transformers_networks, unet
+    from benchmarks.pytorch.plain import registry
 
     found = [
         Network(each.name, "transformers", each.model, lambda each=each: transformers_networks.built(each),
@@ -75,6 +77,10 @@ def networks() -> list[Network]:
     found += [
         Network(name, "torchvision", name, lambda name=name: torchvision_networks.built(name), "float64")
         for name in sorted(names)
+    ]
+    found += [
+        Network(name, PLAIN, name, lambda name=name: registry.built(name), each.dtype)
+        for name, each in registry.modules().items()
     ]
     return [*found, Network("unet", "", "diffusion U-Net", lambda: unet.built("unet"))]
 
@@ -149,7 +155,7 @@ def summary(results: list[Result]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", default=[], help="a network's name")
-    parser.add_argument("--library", choices=("transformers", "torchvision", ""), help="whose networks")
+    parser.add_argument("--library", choices=("transformers", "torchvision", PLAIN, ""), help="whose networks")
     parser.add_argument("--keep", type=Path, help="a folder for exported programs and results, taken from there again")
     parser.add_argument("--write", type=Path, help="a page, whose table is written anew")
     options = parser.parse_args()
