@@ -137,7 +137,7 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("expand.default expand_copy.default", floats(3, 1), (2, -1, 4)), ("broadcast_to.default", floats(3, 1), (2, 3, 4)),
     ("broadcast_tensors.default", (floats(3, 1), floats(2, 1, 4))),
     ("transpose.int swapdims.default swapaxes.default", floats(2, 3, 4), 0, -1),
-    ("t.default numpy_T.default mT.default adjoint.default", X),
+    ("t.default numpy_T.default mT.default adjoint.default matrix_H.default", X),
     ("permute.default", floats(2, 3, 4), (2, 0, -2)), ("movedim.int moveaxis.int", floats(2, 3, 4), 0, -1),
     ("movedim.intlist moveaxis.intlist", floats(2, 3, 4), (0, 1), (2, 0)),
     ("unsqueeze.default", X, -1), ("squeeze.default", floats(1, 3, 1)), ("squeeze.dim", floats(1, 3, 1), 0),
