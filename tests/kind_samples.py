@@ -137,7 +137,7 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("expand.default expand_copy.default", floats(3, 1), (2, -1, 4)), ("broadcast_to.default", floats(3, 1), (2, 3, 4)),
     ("broadcast_tensors.default", (floats(3, 1), floats(2, 1, 4))),
     ("transpose.int swapdims.default swapaxes.default", floats(2, 3, 4), 0, -1),
-    ("t.default numpy_T.default mT.default adjoint.default", X),
+    ("t.default numpy_T.default mT.default adjoint.default matrix_H.default", X),
     ("permute.default", floats(2, 3, 4), (2, 0, -2)), ("movedim.int moveaxis.int", floats(2, 3, 4), 0, -1),
     ("movedim.intlist moveaxis.intlist", floats(2, 3, 4), (0, 1), (2, 0)),
     ("unsqueeze.default", X, -1), ("squeeze.default", floats(1, 3, 1)), ("squeeze.dim", floats(1, 3, 1), 0),
@@ -309,6 +309,8 @@ SQUARES = floats(2, 3, 3)
 
 _MORE: tuple[tuple[Any, ...], ...] = (
     ("margin_ranking_loss.default", floats(6), floats(6), SIGNS, 0.1),
+    ("poisson_nll_loss.default", X, POSITIVE, True, False, 1e-8, 1),
+    ("poisson_nll_loss.default", POSITIVE, POSITIVE, False, True, 1e-8, 2),
     ("hinge_embedding_loss.default", floats(6), SIGNS), ("hinge_embedding_loss.default", floats(6), SIGNS, 0.5, 2),
     ("cosine_embedding_loss.default", floats(6, 4), floats(6, 4), SIGNS, 0.1),
     ("triplet_margin_loss.default", X, Y, floats(3, 4)),

@@ -1,4 +1,4 @@
-"""Networks of transformers and torchvision, and a U-Net, read in: loss and all gradients beside PyTorch's.
+"""Networks of transformers and torchvision, modules by hand, and a U-Net: loss and all gradients beside PyTorch's.
 
     python -m benchmarks.pytorch.architectures [--only NAME]... [--library LIBRARY] [--keep FOLDER]
         [--write docs/pytorch-networks.md]
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, MODE = 8, "auto_parallel"
+PLAIN = "plain modules"
 TOLERANCE = 1e-5
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
@@ -41,7 +42,7 @@ class Network(NamedTuple):
     @property
     def stem(self) -> str:
         """What its files are called."""
-        return f"{self.library}-{self.name}" if self.library else self.name
+        return f"{self.library.replace(' ', '-')}-{self.name}" if self.library else self.name
 
 
 class Result(NamedTuple):
@@ -65,6 +66,7 @@ class Result(NamedTuple):
 def networks() -> list[Network]:
     """All that are compared."""
     from benchmarks.pytorch import torchvision_networks, transformers_networks, unet
+    from benchmarks.pytorch.plain import registry
 
     found = [
         Network(each.name, "transformers", each.model, lambda each=each: transformers_networks.built(each),
@@ -75,6 +77,10 @@ def networks() -> list[Network]:
     found += [
         Network(name, "torchvision", name, lambda name=name: torchvision_networks.built(name), "float64")
         for name in sorted(names)
+    ]
+    found += [
+        Network(name, PLAIN, name, lambda name=name: registry.built(name), each.dtype)
+        for name, each in registry.modules().items()
     ]
     return [*found, Network("unet", "", "diffusion U-Net", lambda: unet.built("unet"))]
 
@@ -123,35 +129,62 @@ def step(target: Path, mode: str, *options: str) -> dict[str, Any]:
     return json.loads(lines[0])
 
 
-def table(results: list[Result]) -> str:
-    """The results in Markdown."""
+def row(result: Result) -> str:
+    """A result in Markdown."""
+    numbers = [f"{s['gradient']:.1e}" if s else result.error or "-" for s in (result.one, result.ranks)]
+    network = result.network
+    return (f"| {network.name} | {network.model} | {result.kinds} | {result.nodes} | {network.dtype} | "
+            f"{' | '.join(numbers)} |")  # fmt: skip
+
+
+def table(rows: list[str]) -> str:
+    """Rows in Markdown."""
     found = [
         "| Network | Class | Kinds | Nodes | Type | Gradients, 1 device | Gradients, 8 ranks |",
         "|---|---|---:|---:|---|---:|---:|",
     ]
-    for each in results:
-        numbers = [f"{s['gradient']:.1e}" if s else each.error or "-" for s in (each.one, each.ranks)]
-        network = each.network
-        found.append(f"| {network.name} | {network.model} | {each.kinds} | {each.nodes} | {network.dtype} | "
-                     f"{' | '.join(numbers)} |")  # fmt: skip
-    return "\n".join(found) + "\n"
+    return "\n".join([*found, *rows]) + "\n"
 
 
-def summary(results: list[Result]) -> str:
+def summary(held: list[tuple[str, bool]]) -> str:
     """How many hold, library by library."""
     found: list[str] = []
-    for library in dict.fromkeys(each.network.library for each in results):
-        own = [each for each in results if each.network.library == library]
-        found.append(f"{sum(each.holds for each in own)} of {len(own)} of {library or 'others'}")
+    for library in dict.fromkeys(library for library, _ in held):
+        own = [holds for each, holds in held if each == library]
+        found.append(f"{sum(own)} of {len(own)} of {library or 'others'}")
     return ", ".join(found)
+
+
+def page_with(text: str, results: list[Result]) -> str:
+    """A page with the rows of some networks made anew; those of others stay."""
+    before, rest = text.split(BEGIN)
+    old, behind = rest.split(END)
+    rows = {tuple(line.split(" | ")[:2]): line for line in old.splitlines() if line.startswith("| ")}
+    rows |= {tuple(line.split(" | ")[:2]): line for line in map(row, results)}
+    held: list[tuple[str, bool]] = []
+    shown: list[str] = []
+    for network in networks():
+        line = rows.get((f"| {network.name}", network.model))
+        if line is not None:
+            shown.append(line)
+            held.append((network.library, all(map(_is_small, line.strip(" |").split(" | ")[-2:]))))
+    told = f"Within {TOLERANCE:.0e}: {summary(held)}.\n\n"
+    return f"{before}{BEGIN}{told}{table(shown)}{END}{behind}"
+
+
+def _is_small(text: str) -> bool:
+    try:
+        return float(text) <= TOLERANCE
+    except ValueError:
+        return False
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", default=[], help="a network's name")
-    parser.add_argument("--library", choices=("transformers", "torchvision", ""), help="whose networks")
+    parser.add_argument("--library", choices=("transformers", "torchvision", PLAIN, ""), help="whose networks")
     parser.add_argument("--keep", type=Path, help="a folder for exported programs and results, taken from there again")
-    parser.add_argument("--write", type=Path, help="a page, whose table is written anew")
+    parser.add_argument("--write", type=Path, help="a page, whose rows of these networks are written anew")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as aside:
         folder = options.keep or Path(aside)
@@ -172,12 +205,9 @@ def main() -> None:
             if options.keep is None:
                 for path in folder.iterdir():
                     path.unlink()
-    print(summary(results))
+    print(summary([(each.network.library, each.holds) for each in results]))
     if options.write is not None:
-        text = options.write.read_text(encoding="utf-8")
-        before, rest = text.split(BEGIN)
-        told = f"Within {TOLERANCE:.0e}: {summary(results)}.\n\n"
-        page = f"{before}{BEGIN}{told}{table(results)}{END}{rest.split(END)[1]}"
+        page = page_with(options.write.read_text(encoding="utf-8"), results)
         options.write.write_text(page, encoding="utf-8")
 
 

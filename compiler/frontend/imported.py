@@ -27,7 +27,7 @@ class _NoFile:
     name = ""
 
 
-_CALL = ast.Pass()
+_CALL = ast.Constant(None)
 _SOURCE = FunctionSource(_NoFile(), ast.parse("lambda: 0").body[0].value, 0)  # type: ignore[arg-type, attr-defined]  # only its name is read
 
 

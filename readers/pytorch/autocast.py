@@ -3,8 +3,11 @@ the widest that they read. A program may be trained so, and blocks of it may say
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import ml_dtypes
 
 from mspc.api import ops
 from mspc.api.nn.precision import Precision
@@ -25,13 +28,15 @@ WIDE = frozenset((
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
     "tan", "pow", "softplus", "layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "rms_norm",
     "cosine_similarity", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "nll_loss_forward",
-    "nll_loss2d_forward", "cross_entropy_loss", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss",
+    "nll_loss2d_forward", "cross_entropy_loss", "hinge_embedding_loss", "kl_div", "poisson_nll_loss", "l1_loss",
+    "smooth_l1_loss",
     "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss",
     "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "dist",
     "pdist", "cdist", "_cdist_forward", "renorm", "logsumexp", "logcumsumexp", "prod", "softmax", "_softmax",
     "_safe_softmax", "log_softmax", "_log_softmax", "cumprod", "cumsum", "sum", "norm", "linalg_norm",
     "linalg_vector_norm", "linalg_matrix_norm", "linalg_inv", "inverse", "linalg_det", "linalg_slogdet", "linalg_qr",
-    "linalg_cholesky", "linalg_solve", "linalg_solve_triangular", "grid_sampler", "grid_sampler_2d",
+    "linalg_cholesky", "linalg_solve", "linalg_solve_triangular", "grid_sampler", "grid_sampler_2d", "fft_fft",
+    "fft_fft2", "fft_fftn", "fft_ifft", "fft_ifftn", "fft_irfft", "fft_irfft2", "fft_rfft", "fft_rfft2",
 ))  # fmt: skip
 """Kinds that compute in Float32 whatever they read."""
 BY_BATCH = frozenset((
@@ -65,9 +70,12 @@ class Autocast:
             return [_as(value, FLOAT32, HALVES, call, type_of) for value in given]
         floats = [type for type in map(type_of, _flat(given)) if type is not None and type.dtype.is_float]
         shaped = {type.dtype for type in floats if type.shape}
-        if shaped.intersection(HALVES) and len({type.dtype for type in floats}) > 1:
-            return [_as(value, _widest(shaped), (FLOAT32, *HALVES), call, type_of) for value in given]
-        return list(given)
+        if not shaped.intersection(HALVES):
+            return list(given)
+        dtype = _widest(shaped)
+        if len({type.dtype for type in floats}) > 1:
+            given = [_as(value, dtype, (FLOAT32, *HALVES), call, type_of) for value in given]
+        return [_within(value, dtype) for value in given]
 
     def results(self, name: str, given: Sequence[Any], found: list[Any], call: Call, type_of: TypeOf) -> list[Any]:
         """The results of a kind that computed of what `operands` gave for this."""
@@ -112,6 +120,14 @@ def _widest(dtypes: set[DType]) -> DType:
     if others:
         return max(others, key=lambda dtype: dtype.itemsize)
     return next(iter(dtypes)) if len(dtypes) == 1 else FLOAT32
+
+
+def _within(value: Any, dtype: DType) -> Any:
+    """A number that was the largest of Float32, as masks are filled with, as the largest of another type."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return value
+    largest = float(ml_dtypes.finfo(dtype.numpy).max)
+    return min(max(value, -largest), largest)
 
 
 def _as(value: Any, dtype: DType, of: Sequence[DType], call: Call, type_of: TypeOf) -> Any:

@@ -1,9 +1,9 @@
-"""Control operators that run graphs of their own once, where they stand.
+"""Control operators that run graphs of their own: once, where they stand, or again and again.
 
 Their arguments have no names: settings, then the graph, then what the graph is called with. Of
 `wrap_with_set_grad_enabled` the first setting says whether gradients go through; of `wrap_with_autocast` the settings
 say in which element types operators compute, which the types of the results have, too. `cond` has a condition, a graph
-for either answer, and what both are called with.
+for either answer, and what both are called with. `while_loop`, `scan` and `map` are read in `loops`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from mspc.readers.pytorch.program import Argument, ExportedGraph, ExportedNode
 
 SET_GRADIENT = "higher_order.wrap_with_set_grad_enabled"
 CONDITION = "higher_order.cond"
-CONTROL = frozenset({SET_GRADIENT, "higher_order.wrap_with_autocast", CONDITION})
+WHILE, SCAN, MAP = "higher_order.while_loop", "higher_order.scan", "higher_order.map_impl"
+LOOPS = frozenset({WHILE, SCAN, MAP})
+CONTROL = frozenset({SET_GRADIENT, "higher_order.wrap_with_autocast", CONDITION, *LOOPS})
 """Their names."""
 
 

@@ -6,10 +6,7 @@ overwritten.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cache
 from typing import Any, Protocol
 
 from mspc.api import ops
@@ -20,14 +17,15 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Frames
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType
 from mspc.readers.pytorch.autocast import AS_THEY_ARE, Autocast, inside, name_of
-from mspc.readers.pytorch.control import CONDITION, CONTROL, branches, inlined
+from mspc.readers.pytorch.control import CONDITION, CONTROL, LOOPS, branches, inlined
 from mspc.readers.pytorch.kinds.creation import overwritten
 from mspc.readers.pytorch.kinds.kind import Function, Kind
 from mspc.readers.pytorch.kinds.shapes import expanded
 from mspc.readers.pytorch.kinds.table import kind_of
 from mspc.readers.pytorch.known_values import LIKE, NOT_READ, KnownTensor, is_known, known_result
+from mspc.readers.pytorch.loops import looped
+from mspc.readers.pytorch.node_lines import frames_of, of_node, scope_of
 from mspc.readers.pytorch.program import (
-    OWN,
     Argument,
     ExportedGraph,
     ExportedNode,
@@ -38,9 +36,6 @@ from mspc.readers.pytorch.program import (
     SymbolicSize,
 )
 from mspc.readers.pytorch.written_values import COPIED_IN_ORDER, SPLITS, NamedValue, Storage, written_names
-
-LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
-"""What stands before the path of a library's file, which differs from machine to machine."""
 
 
 class Evaluator(Protocol):
@@ -151,7 +146,7 @@ class _Walk:
         try:
             self._run(node)
         except MspcError as error:
-            raise _of_node(error, node) from None
+            raise of_node(error, node) from None
 
     def _at(self, node: ExportedNode) -> None:
         """What is called next comes from this node."""
@@ -208,7 +203,8 @@ class _Walk:
 
     def _run(self, node: ExportedNode) -> None:
         if node.target in CONTROL:
-            (self._choose if node.target == CONDITION else self._inline)(node)
+            runs = self._choose if node.target == CONDITION else self._turn if node.target in LOOPS else self._inline
+            runs(node)
             return
         kind = kind_of(node.target)
         assert kind is not None, "the kinds were looked at before"
@@ -323,6 +319,22 @@ class _Walk:
         for name, value in zip(node.results, values, strict=True):
             self.values[name] = NamedValue(Storage(value), value)
 
+    def _turn(self, node: ExportedNode) -> None:
+        """Run graphs again and again: while a condition holds, or for every row."""
+
+        def turned(evaluator: Evaluator, graph: ExportedGraph, given: Sequence[Any]) -> list[Any]:
+            inner = _Walk(evaluator, {}, self.autocast)
+            for (name, _), value in zip(graph.inputs, given, strict=True):
+                inner.values[name] = NamedValue(Storage(value), value)
+            inner.run(graph)
+            return [inner.result(output) for output in graph.outputs]
+
+        given = [value if isinstance(value, ExportedGraph) else self.argument(value) for _, value in node.arguments]
+        self._at(node)
+        values = looped(node.target, given, self.evaluator.call, turned)
+        for name, value in zip(node.results, values, strict=True):
+            self.values[name] = NamedValue(Storage(value), value)
+
     def _inside(
         self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None
     ) -> list[Any]:
@@ -351,40 +363,3 @@ class _Walk:
 def _has_numbers(value: Any) -> bool:
     """Whether there is a known tensor in an argument."""
     return isinstance(value, KnownTensor) or (isinstance(value, tuple) and any(map(_has_numbers, value)))
-
-
-def frames_of(node: ExportedNode) -> Frames:
-    """The lines of the module that lead to a node, the innermost first, without those of PyTorch."""
-    files = [(frame, shown_file(frame.file)) for frame in node.frames]
-    return tuple([replace(frame, file=file) for frame, file in files if file])
-
-
-@cache
-def shown_file(file: str) -> str:
-    """A library's file by its path among the libraries, another one by its own; "" for PyTorch's."""
-    return "" if OWN.search(file) else LIBRARIES.sub("", file)
-
-
-def scope_of(node: ExportedNode) -> str:
-    """The module's path with the classes on it: `model-LlamaModel/layers.0-LlamaDecoderLayer`."""
-    if not node.scope:
-        return ""
-    names: list[str] = []
-    for part in node.scope.split("."):
-        if part.isdigit() and names:
-            names[-1] += f".{part}"
-        else:
-            names.append(part)
-    classes = node.modules[1:]
-    if len(classes) != len(names):
-        return "/".join(names)
-    return "/".join(f"{name}-{kind}" for name, kind in zip(names, classes, strict=True))
-
-
-def _of_node(error: MspcError, node: ExportedNode) -> MspcError:
-    """A mistake with the kind and the module that it is about."""
-    if error.message.startswith(node.target):
-        return error
-    where = f" of {node.scope}" if node.scope else ""
-    message = f"{node.target}{where}: {error.message}"
-    return MspcError(message, notes=error.notes, frames=frames_of(node), kind=error.kind)

@@ -31,7 +31,8 @@ PARTS = frozenset({"aten.slice.Tensor", "aten.narrow.default", "aten.select.int"
 """Views of a part of a dimension, their second argument; of the first one what they leave follows each other."""
 TURNED = frozenset({
     "aten.transpose.int", "aten.swapdims.default", "aten.swapaxes.default", "aten.t.default", "aten.numpy_T.default",
-    "aten.mT.default", "aten.adjoint.default", "aten.permute.default", "aten.movedim.int", "aten.movedim.intlist",
+    "aten.mT.default", "aten.adjoint.default", "aten.matrix_H.default", "aten.permute.default", "aten.movedim.int",
+    "aten.movedim.intlist",
     "aten.moveaxis.int", "aten.moveaxis.intlist",
 })  # fmt: skip
 """Views of the elements in another order."""

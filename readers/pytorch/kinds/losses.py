@@ -26,6 +26,16 @@ def divergence(self: Any, target: Any, reduction: Any, log_target: Any) -> Any:
     return of_each(ops.xlogy(target, target) - target * self, reduction)
 
 
+def of_counts(self: Any, target: Any, log_input: Any, full: Any, eps: Any, reduction: Any) -> Any:
+    """The negative logarithm of a Poisson distribution; full: with Stirling's term for the logarithm of a factorial."""
+    loss = ops.Exp()(self) - target * self if log_input else self - target * ops.Log()(self + eps)
+    if full:
+        several = ops.maximum(target, ops.ones_like(target))
+        factorial = several * ops.Log()(several) - several + 0.5 * ops.Log()(6.283185307179586 * several)
+        loss = loss + ops.where(ops.Greater()(target, 1), factorial, ops.zeros_like(target))
+    return of_each(loss, reduction)
+
+
 def of_truths(self: Any, target: Any, weight: Any, reduction: Any) -> Any:
     """Binary cross entropy, which is differentiated by the target, too."""
     loss = functional.binary_cross_entropy(self, target, weight, "none")
@@ -64,6 +74,7 @@ LOSSES = (
             self, target, weight, ignored, reduced(reduction)), None)),
     row("kl_div.default", "self, target, reduction=1, log_target=False",
         divergence),
+    row("poisson_nll_loss.default", "input, target, log_input, full, eps, reduction", of_counts),
     row("margin_ranking_loss.default", "input1, input2, target, margin=0.0, reduction=1",
         lambda first, second, target, margin, reduction: ops.margin_ranking_loss(
             first, second, target, float(margin), reduced(reduction))),

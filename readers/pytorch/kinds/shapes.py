@@ -242,7 +242,7 @@ SHAPES = (
     row("transpose.int swapdims.default", "self, dim0, dim1", exchanged, exchanged_back),
     row("swapaxes.default", "self, axis0, axis1", exchanged, exchanged_back),
     row("t.default numpy_T.default", "self", transposed, transposed_back),
-    row("mT.default adjoint.default", "self", lambda self: exchanged(self, -2, -1),
+    row("mT.default adjoint.default matrix_H.default", "self", lambda self: exchanged(self, -2, -1),
         lambda base, new: exchanged(new, -2, -1)),
     row("permute.default", "self, dims", permuted, permuted_back),
     row("movedim.int movedim.intlist moveaxis.int moveaxis.intlist", "self, source, destination", ops.movedim,

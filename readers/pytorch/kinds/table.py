@@ -15,7 +15,7 @@ from mspc.readers.pytorch.kinds.elementwise import ELEMENTWISE
 from mspc.readers.pytorch.kinds.experts import EXPERTS
 from mspc.readers.pytorch.kinds.images import IMAGES
 from mspc.readers.pytorch.kinds.indexing import INDEXING
-from mspc.readers.pytorch.kinds.kind import Kind
+from mspc.readers.pytorch.kinds.kind import NEEDED, Kind, KindArgument
 from mspc.readers.pytorch.kinds.losses import LOSSES
 from mspc.readers.pytorch.kinds.matrices import MATRICES
 from mspc.readers.pytorch.kinds.norms import NORMS
@@ -32,6 +32,8 @@ THEMES: tuple[Iterable[list[Kind]], ...] = (
 
 OVERWRITTEN = "self"
 """What the first argument of a kind is called that writes into it."""
+GIVEN = "out"
+"""What the tensor is called, and the overload, where a kind writes its result into one that it is given."""
 
 
 @cache
@@ -41,13 +43,19 @@ def kinds() -> dict[str, Kind]:
 
 
 def kind_of(name: str) -> Kind | None:
-    """The row of a kind; that of `aten.add.Tensor` for `aten.add_.Tensor`, which writes its first argument. None where
-    there is none."""
+    """The row of a kind; that of `aten.add.Tensor` for `aten.add_.Tensor`, which writes its first argument, and for
+    `aten.add.out`, which writes its last one. None where there is none."""
     found = kinds().get(name)
     if found is not None:
         return found
     library, _, rest = name.partition(".")
     operator, _, overload = rest.partition(".")
+    if overload == GIVEN:
+        plain = kinds().get(f"{library}.{operator}.default") or kinds().get(f"{library}.{operator}.Tensor")
+        if plain is None or plain.writes:
+            return None
+        given = KindArgument(GIVEN, NEEDED, is_read=False)
+        return replace(plain, name=name, arguments=(*plain.arguments, given), put=None, writes=(GIVEN,))
     if not operator.endswith("_") or operator.endswith("__"):
         return None
     plain = kinds().get(f"{library}.{operator[:-1]}.{overload}")

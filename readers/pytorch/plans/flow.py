@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.pytorch.evaluation import frames_of
+from mspc.readers.pytorch.node_lines import frames_of
 from mspc.readers.pytorch.plans.cut_shapes import merged, moved
 from mspc.readers.pytorch.plans.styles import CUT, IN, NOTHING, OPEN, OUT, ROWS, SEQUENCE, WHOLE, Style
 from mspc.readers.pytorch.program import Argument, ExportedNode, ExportedProgram, NodeResult

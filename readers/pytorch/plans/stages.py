@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mspc.ir.diagnostics import MspcError
-from mspc.readers.pytorch.evaluation import scope_of
+from mspc.readers.pytorch.node_lines import scope_of
 from mspc.readers.pytorch.plans.matching import matched
 from mspc.readers.pytorch.program import ExportedProgram
 

@@ -15,7 +15,7 @@ from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.ops.control.constraint import constrained
 from mspc.ops.op import Op
-from mspc.readers.pytorch.evaluation import scope_of
+from mspc.readers.pytorch.node_lines import scope_of
 from mspc.readers.pytorch.plans.flow import Flow, Mistake
 from mspc.readers.pytorch.plans.matching import matched, modules_of
 from mspc.readers.pytorch.plans.packed import unpacked, values_in

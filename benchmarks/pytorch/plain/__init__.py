@@ -1,0 +1,1 @@
+"""Small modules in the style that users write, each with its loss."""
