@@ -20,10 +20,11 @@ from mspc.ops.control.structural import CALL
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
+from mspc.verify.scale.division import MOST_PARTS, Divided, by_key
 from mspc.verify.scale.kernels import run_on_all
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
 from mspc.verify.scale.meetings import Board, NodeError, Request
-from mspc.verify.scale.spread import block_by_block, common_lead, mapped, narrowed, wide_axes, widened
+from mspc.verify.scale.spread import block_by_block, common_lead, flat, mapped, narrowed, wide_axes, widened
 
 Array = Any
 Seen = Callable[[RankKind, Node, Any, tuple[int, ...]], None]
@@ -253,9 +254,14 @@ class KindRun:
     def _same_everywhere(self, node: Node, array: Array) -> Any:
         """What a node's way depends on, where all ranks of the kind agree."""
         found = np.unique(array)
-        if found.size != 1:
-            raise NodeError(self.kind, node, "ranks of one kind go different ways here, as the data say")
-        return found[0]
+        if found.size == 1:
+            return found[0]
+        ways = flat(array, self.kind.mesh).reshape(len(self.kind.ranks), -1)
+        if ways.shape[1] == 1:
+            parts = by_key(self.kind, ways[:, 0].tolist())
+            if len(parts) <= MOST_PARTS:
+                raise Divided(self.kind, parts)
+        raise NodeError(self.kind, node, "ranks of one kind go different ways here, as the data say")
 
 
 def _last_uses(graph: Graph) -> list[tuple[Value, ...]]:
@@ -304,7 +310,8 @@ def run_step(
     """One step of all ranks: the results of every kind, with leading dimensions. step: counted from 1.
 
     Raises:
-        Stuck: ranks wait for each other. NodeError: a node cannot be computed.
+        Stuck: ranks wait for each other. NodeError: a node cannot be computed. Divided: ranks of a kind do not go on
+        together.
     """
     runs = [KindRun(state, step, seen).step(feed) for state, feed in zip(states, feeds, strict=True)]
     results: list[list[Any]] = [[] for _ in runs]
@@ -318,6 +325,7 @@ def run_step(
                 results[number] = ended.value
         ready = board.answers()
     if board.waiting:
+        board.check_together()
         board.check_exchanges()
         raise Stuck([(request.kind, request.node) for request in board.waiting.values()])
     board.check_received()

@@ -20,6 +20,7 @@ from mspc.passes.base import PassManager, find_pass
 from mspc.verify.difference import GROWTH, TOLERANCES, Noise
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.one_device import OneDevice
+from mspc.verify.scale.division import Divided, divided
 from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.meetings import NodeError
@@ -134,6 +135,9 @@ class SmallProgram:
         watch = Watch(self.one, values, self.kinds)
         try:
             run_step(self.states(), self.feeds(0), 1, watch)
+        except Divided as error:
+            self.kinds = divided(self.kinds, error)
+            return self.watched()
         except (Stuck, NodeError):
             watch.whole = False
         return watch
@@ -179,13 +183,22 @@ class SmallProgram:
         Raises:
             Stuck: ranks wait for each other. NodeError: a node cannot be computed.
         """
+        while True:
+            try:
+                self._run_steps(seen)
+            except Divided as error:
+                self.kinds = divided(self.kinds, error)
+                self.rows.clear()
+            else:
+                return self.rows
+
+    def _run_steps(self, seen: Seen | None) -> None:
         states = self.states()
         for step in range(STEPS):
             results = run_step(states, self.feeds(step), step + 1, seen)
             for state, found in zip(states, results, strict=True):
                 self._results(state.kind, found, step)
                 self._parameters(state, step)
-        return self.rows
 
     def _results(self, kind: RankKind, found: Sequence[Array], step: int) -> None:
         slices = Slices(kind)
@@ -343,6 +356,7 @@ def prove(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: in
         made.stuck = tuple(error.waiting)
     except NodeError as error:
         made.failed, made.others = (error.kind, error.node, error.reason), error.others
+    made.kinds = len(program.kinds)
     if not made.same:
         made.first = program.first_wrong()
     return made
