@@ -305,22 +305,25 @@ def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequenc
 
 
 def run_step(
-    states: Sequence[KindState], feeds: Sequence[dict[str, Array]], step: int, seen: Seen | None = None
-) -> list[list[Any]]:
-    """One step of all ranks: the results of every kind, with leading dimensions. step: counted from 1.
+    states: Sequence[KindState], feeds: Sequence[dict[str, Array]], step: int, seen: Seen | None = None,
+    runs: Sequence[KindRun] | None = None,
+) -> list[list[Any]]:  # fmt: skip
+    """One step of all ranks: the results of every kind, with leading dimensions. step: counted from 1. runs: how kinds
+    are run, if it is not as they are.
 
     Raises:
         Stuck: ranks wait for each other. NodeError: a node cannot be computed. Divided: ranks of a kind do not go on
         together.
     """
-    runs = [KindRun(state, step, seen).step(feed) for state, feed in zip(states, feeds, strict=True)]
-    results: list[list[Any]] = [[] for _ in runs]
+    runs = runs or [KindRun(state, step, seen) for state in states]
+    steps = [run.step(feed) for run, feed in zip(runs, feeds, strict=True)]
+    results: list[list[Any]] = [[] for _ in steps]
     board = Board([state.kind for state in states])
-    ready: list[tuple[int, Any]] = [(number, None) for number in range(len(runs))]
+    ready: list[tuple[int, Any]] = [(number, None) for number in range(len(steps))]
     while ready:
         for number, answer in ready:
             try:
-                board.enter(number, runs[number].send(answer))
+                board.enter(number, steps[number].send(answer))
             except StopIteration as ended:
                 results[number] = ended.value
         ready = board.answers()

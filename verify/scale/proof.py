@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from functools import cached_property
-from multiprocessing import get_all_start_methods, get_context
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -19,13 +16,14 @@ from mspc.ir.types import TensorType
 from mspc.passes.base import PassManager, find_pass
 from mspc.verify.difference import GROWTH, TOLERANCES, Noise
 from mspc.verify.made_inputs import made_inputs
-from mspc.verify.one_device import OneDevice
 from mspc.verify.scale.division import Divided, divided
 from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.meetings import NodeError
+from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
 from mspc.verify.scale.readers import writers
-from mspc.verify.scale.relations import FirstWrong, Watch, one_device_values
+from mspc.verify.scale.reference import OneDeviceReference, Reference
+from mspc.verify.scale.relations import FirstWrong, Watch
 from mspc.verify.scale.slices import Slices
 from mspc.verify.scale.small_programs import small_programs, thinned
 
@@ -58,59 +56,24 @@ class Compared:
 
 @dataclass
 class SmallProgram:
-    """A program of small sizes. one: on one device. kinds: of all ranks. weights: first values of what is stored,
-    global and small. seed: of the inputs."""
+    """A program of small sizes. reference: what ranks are held to. kinds: of all ranks. weights: first values of what
+    is stored, global and small. inputs: of every step the global inputs, by name."""
 
-    one: Graph
+    reference: Reference
     kinds: list[RankKind]
     weights: dict[str, Array]
-    seed: int
+    inputs: list[dict[str, Array]]
     rows: list[Compared] = field(default_factory=list[Compared])
-    _told: Connection | None = None
-    """What one device in another process tells."""
-
-    @cached_property
-    def inputs(self) -> list[dict[str, Array]]:
-        """Global inputs of every step, by name."""
-        types = [p.type for p in self.one.parameters if p.kind == "input"]
-        made = made_inputs(self.one, [t for t in types if isinstance(t, TensorType)], [], self.seed, STEPS)
-        return [{name: m.arrays[step] for name, m in made.items()} for step in range(STEPS)]
-
-    def device(self) -> OneDevice:
-        """One device, which computes in Float64."""
-        return OneDevice(self.one, self.weights, [[list(step.values()) for step in self.inputs]], "")
 
     @contextmanager
     def beside(self) -> Generator[None]:
         """Run one device in a process of its own while ranks run, where there are so many that it pays."""
-        if sum(len(kind.ranks) for kind in self.kinds) < MANY_RANKS or "fork" not in get_all_start_methods():
+        reference = self.reference
+        if isinstance(reference, OneDeviceReference) and sum(len(kind.ranks) for kind in self.kinds) >= MANY_RANKS:
+            with reference.beside():
+                yield
+        else:
             yield
-            return
-        device, context = self.device(), get_context("fork")
-        self._told, told = context.Pipe(duplex=False)
-        process = context.Process(target=_run, args=(device, told), daemon=True)
-        process.start()
-        told.close()
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.join()
-
-    @cached_property
-    def expected(self) -> list[list[dict[Any, Array]]]:
-        """What one device computes, by step."""
-        if self._told is None:
-            return self.device().run()
-        try:
-            return self._told.recv()
-        except EOFError:  # it has ended without a result, so that its failure shows here
-            return self.device().run()
-
-    @cached_property
-    def noise(self) -> Callable[[int, int, Any], Noise]:
-        """How far rounding moves it."""
-        return self.device().noise(self.expected)
 
     def first_wrong(self) -> FirstWrong | None:
         """The first value of the first step that is none of one device's; else the node that makes what is wrong at the
@@ -124,15 +87,11 @@ class SmallProgram:
 
     def watched(self) -> Watch | None:
         """What is found of all values of the first step; None where one device cannot be computed."""
-        alone = RankKind((0,), self.one, mesh=(1,))
-        values: dict[Node, dict[tuple[int, ...], Any]] = {}
-        held = {p.name: self.weights[p.name][None] for p in self.one.parameters if p.kind != "input"}
-        fed = {name: array[None] for name, array in self.inputs[0].items()}
         try:
-            run_step([KindState(alone, {n: np.array(a) for n, a in held.items()})], [fed], 1, one_device_values(values))
+            known = self.reference.known()
         except NodeError:
             return None
-        watch = Watch(self.one, values, self.kinds)
+        watch = Watch(self.reference.graph, known, self.kinds)
         try:
             run_step(self.states(), self.feeds(0), 1, watch)
         except Divided as error:
@@ -170,7 +129,7 @@ class SmallProgram:
         """The inputs of a step, for every kind."""
         return [
             {
-                p.name: Slices(kind).of(self.inputs[step][p.name], layout_of(p))
+                p.name: Slices(kind).of(self.inputs[step][p.name], self.reference.fed.get(p.name, layout_of(p)))
                 for p in kind.graph.parameters
                 if p.kind == "input"
             }
@@ -203,19 +162,21 @@ class SmallProgram:
     def _results(self, kind: RankKind, found: Sequence[Array], step: int) -> None:
         slices = Slices(kind)
         for number, (value, array) in enumerate(zip(kind.graph.results, found, strict=True)):
-            wanted = self.expected[step][0].get(("result", number))
+            wanted = self.reference.result(step, number)
             if wanted is None:
                 continue
             layout = layout_of(value)
             if wanted.shape == array.shape[kind.depth :]:
                 layout = None
-            self._row("result", str(number), ("result", number), step, kind, slices.of(wanted, layout), array)
+            held = self.reference.of_ranks(slices, wanted, layout)
+            self._row("result", str(number), ("result", number), step, kind, held, array)
 
     def _parameters(self, state: KindState, step: int) -> None:
         slices = Slices(state.kind)
         for parameter in state.kind.graph.parameters:
             if parameter.kind == "parameter":
-                wanted = slices.of(self.expected[step][0][parameter.name], layout_of(parameter))
+                stored = self.reference.stored(step, parameter.name)
+                wanted = self.reference.of_ranks(slices, stored, layout_of(parameter))
                 held = state.held[parameter.name]
                 self._row("parameter", parameter.name, parameter.name, step, state.kind, wanted, held)
 
@@ -224,7 +185,7 @@ class SmallProgram:
     ) -> None:
         row = compared(what, name, step, kind, wanted, found, Noise())
         if not row.same:
-            row = compared(what, name, step, kind, wanted, found, self.noise(step, 0, key))
+            row = compared(what, name, step, kind, wanted, found, self.reference.noise(step, key))
         self.rows.append(row)
 
 
@@ -297,10 +258,6 @@ def _first(real: Parameter, parameter: Parameter, value: Any, generator: np.rand
     return thinned(array, type.shape).astype(type.dtype.numpy)
 
 
-def _run(device: OneDevice, told: Connection) -> None:
-    told.send(device.run())
-
-
 # The proof
 
 
@@ -328,26 +285,38 @@ class ScaleProof:
         return not self.stuck and self.failed is None and all(row.same for row in self.rows)
 
 
-def small_program(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int) -> SmallProgram:
+def small_program(
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None
+) -> SmallProgram:
     """The program of small sizes; arguments and errors are those of `prove`."""
     small, few, _ = small_programs(one, kinds)
+    weights = first_weights(one, small, values, seed)
+    inputs = [p.tensor_type for p in small.parameters if p.kind == "input"]
+    made = made_inputs(small, inputs if own is None else own.global_types(small), [], seed, STEPS)
+    fed = [{name: each.arrays[step] for name, each in made.items()} for step in range(STEPS)]
+    if own is not None:
+        return SmallProgram(OwnRowsReference(small, own, own.draws(one, small), weights, fed), few, weights, fed)
     if sum(len(kind.ranks) for kind in kinds) >= MANY_RANKS:
         small = _in_turns(small, int(kinds[0].graph.attrs.get(STAGES, 1)))
-    return SmallProgram(small, few, first_weights(one, small, values, seed), seed)
+    return SmallProgram(OneDeviceReference(small, weights, fed), few, weights, fed)
 
 
-def prove(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int) -> ScaleProof:
+def prove(
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None
+) -> ScaleProof:
     """Run the programs of all ranks at small sizes beside one device.
 
     Args:
         one: the network on one device. kinds: the programs of all ranks. values: first values of what is stored, each
-        with `name` and `make`. seed: of inputs and of what is trained.
+        with `name` and `make`. seed: of inputs and of what is trained. own: how ranks feed that have rows of their own;
+        `one` is on the rows of one rank then.
 
     Raises:
         Unfit: a program does not take Float64.
     """
-    program = small_program(one, kinds, values, seed)
-    sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, program.one.parameters, strict=True)}
+    program = small_program(one, kinds, values, seed, own)
+    small = program.reference.graph
+    sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, small.parameters, strict=True)}
     made = ScaleProof(sum(len(kind.ranks) for kind in kinds), len(kinds), program.rows, sizes)
     try:
         with program.beside():

@@ -99,8 +99,10 @@ def _added(value: Array, kind: RankKind, axes: Sequence[int]) -> Array:
     return widened(value, lead).sum(tuple(axes), keepdims=True) if axes else value
 
 
-def _pieces(whole: Array, local: tuple[int, ...]) -> Array | None:
-    """The pieces of this shape of which a value is made, a row each; None where it is not made of such."""
+def _pieces(whole: Array, own: tuple[int, ...]) -> Array | None:
+    """The pieces of this shape of which a value with a dimension of places is made, a row each; None where it is not
+    made of such."""
+    local = (1, *own)
     if len(local) != whole.ndim or any(not n or total % n for n, total in zip(local, whole.shape, strict=True)):
         return None
     counts = [total // n for n, total in zip(local, whole.shape, strict=True)]
@@ -168,6 +170,8 @@ def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
         yield (0, 0), node.op.name
 
 
+Known = Mapping[Node, Mapping[tuple[int, ...], Any]]
+"""Values of the reference by node, and by the turns of the loops around; with a leading dimension of its places."""
 Whole = tuple[Node, int]
 """A value of one device: the node, and the number of the tensor in its result."""
 
@@ -178,9 +182,7 @@ class Watch:
     right: nodes whose values are. whole: whether the step has been run to its end.
     """
 
-    def __init__(
-        self, one: Graph, values: Mapping[Node, Mapping[tuple[int, ...], Any]], kinds: Sequence[RankKind]
-    ) -> None:
+    def __init__(self, one: Graph, values: Known, kinds: Sequence[RankKind]) -> None:
         self._wrong: dict[Node, FirstWrong] = {}
         self.right: set[Node] = set()
         self.whole = True
@@ -274,10 +276,10 @@ class Watch:
         return wrong or kind.ranks  # each has a piece, and not that of its place
 
 
-def one_device_values(seen: dict[Node, dict[tuple[int, ...], Any]]) -> Any:
-    """What is told of every value of one device, to keep it. seen: by node, and by the turns of the loops around."""
+def known_values(seen: dict[Node, dict[tuple[int, ...], Any]]) -> Any:
+    """What is told of every value of the reference, to keep it. seen: by node, and by the turns of the loops around."""
 
     def note(kind: RankKind, node: Node, result: Any, around: tuple[int, ...]) -> None:
-        seen.setdefault(node, {})[around] = mapped(result, lambda a: a.reshape(a.shape[kind.depth :]))
+        seen.setdefault(node, {})[around] = mapped(result, np.asarray)
 
     return note

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.verify.scale.resizing import Dim, Number
+from mspc.verify.scale.row import Dim, Number
 
 
 def resized(op: Any, numbers: Sequence[Number], divisor: Callable[[Dim], int]) -> Any:

@@ -8,10 +8,9 @@ those of `NO_SIZES`, else its dimensions keep their sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, fields
-from typing import Any, NamedTuple
+from dataclasses import fields
+from typing import Any
 
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.exchange import PasteSlices
@@ -19,6 +18,7 @@ from mspc.ops.collective.point_to_point import Receive
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
+from mspc.ops.nn.batch_norm_parts import BatchNormStep
 from mspc.ops.nn.rotary import RotaryPositionEmbedding
 from mspc.ops.op import Op
 from mspc.ops.random.dropout import Dropout
@@ -34,43 +34,7 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.ops.tensor.slicing import StridedSlice, StridedSliceGrad
 from mspc.ops.tensor.tiling import Tile
-
-
-class Dim(NamedTuple):
-    """A dimension of an operand, or of a result."""
-
-    of_result: bool
-    tensor: int
-    dimension: int
-
-
-class Number(NamedTuple):
-    """A number in a field, the whole of it or an entry of tuples in each other. along: the dimension of which it is a
-    size, a place or a distance; last: it is the last place there."""
-
-    field: str
-    entry: tuple[int, ...]
-    along: Dim
-    value: int
-    last: bool = False
-
-
-WHOLE: tuple[int, ...] = ()
-"""The entry of a field that is one number."""
-
-
-@dataclass
-class Row:
-    """What is said of an operator. same: dimensions that are one though their sizes differ. frozen: those that keep
-    their sizes. by_rule: the rest is as its rule says."""
-
-    numbers: list[Number] = field(default_factory=list[Number])
-    same: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
-    frozen: list[Dim] = field(default_factory=list[Dim])
-    by_rule: bool = True
-    halves: list[Dim] = field(default_factory=list[Dim])
-    """Dimensions of which an even number of places must be left."""
-
+from mspc.verify.scale.row import WHOLE, Dim, Number, Row
 
 Types = Sequence[TensorType]
 NO_SIZES = frozenset(
@@ -280,6 +244,19 @@ def _dropped(op: Any, operands: Types, results: Types) -> Row:
     return Row([n for name in ("shape", "begin", "local") if getattr(op, name) for n in _shape(op, name, dims)])
 
 
+def _channels(op: Any, operands: Types, results: Types) -> Row:
+    """Parts of a batch norm: tensors of one dimension are of the channels, others as the first operand. How many
+    elements a channel has is said; of these the rows of the batch may be fewer."""
+    row = Row(_whole(op, _in(0, 0), "count") if op.count > 1 else [], by_rule=False)
+    first = operands[0].shape
+    row.frozen += [_in(0, d) for d in range(2, len(first))]
+    for is_result, types in ((False, operands), (True, results)):
+        for tensor, type in enumerate(types):
+            dims = [1] if len(type.shape) == 1 else range(len(type.shape))
+            row.same += [(_in(0, to), Dim(is_result, tensor, d)) for d, to in enumerate(dims)]
+    return row
+
+
 def _rotary(op: Any, operands: Types, results: Types) -> Row:
     return Row(halves=[_in(0, len(operands[0].shape) - 1)])
 
@@ -362,6 +339,7 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Tril: _triangle,
     Triu: _triangle,
     Dropout: _dropped,
+    BatchNormStep: _channels,
     RotaryPositionEmbedding: _rotary,
     FlashAttentionScore: _attention,
     FlashAttentionScoreGrad: _attention,

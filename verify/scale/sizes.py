@@ -25,7 +25,8 @@ from mspc.verify.float64_graph import wide_type
 from mspc.verify.marks import MARK
 from mspc.verify.scale.dimensions import Divisors, Product
 from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.resizing import Dim, Row, row_of
+from mspc.verify.scale.resizing import row_of
+from mspc.verify.scale.row import Dim, Row
 from mspc.verify.scale.traded import Traded
 
 Dims = list[list[Product]]

@@ -29,7 +29,8 @@ from mspc.verify.float64_graph import wide_op, wide_type
 from mspc.verify.scale.apart import made_apart
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
 from mspc.verify.scale.replaced_numbers import resized
-from mspc.verify.scale.resizing import Dim, row_of
+from mspc.verify.scale.resizing import row_of
+from mspc.verify.scale.row import Dim
 from mspc.verify.scale.sizes import Dims, Sizing
 
 
@@ -212,8 +213,9 @@ def small_programs(one: Graph, kinds: Sequence[RankKind]) -> tuple[Graph, list[R
     Raises:
         Unfit: a program does not take Float64 even at its own sizes.
     """
-    for graph in (one, *(kind.graph for kind in kinds)):
-        made_apart(graph)
+    made_apart(one, {})
+    for kind in kinds:
+        made_apart(kind.graph, kind.constants)
     sizing = Sizing()
     sizing.add(one)
     for kind in kinds:

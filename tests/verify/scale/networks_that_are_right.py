@@ -28,7 +28,7 @@ from typing import Any
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
-from mspc.commands.verify_scale import give_layouts, proof_of_script
+from mspc.commands.verify_scale import give_layouts, of_script
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import DumpPoint, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
@@ -123,7 +123,7 @@ def of_text(text: str, ranks: int) -> Proved:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "net.py"
             path.write_text(text, encoding="utf-8")
-            return proof_of_script(str(path), CompileOptions(ranks=ranks, loudness=QUIET), 0)
+            return of_script(str(path), CompileOptions(ranks=ranks, loudness=QUIET)).proved(0)
 
     return proved
 
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counts = Counter[str]()
         for name, target, ranks in found:
             own = replace(options, ranks=ranks)
-            outcome = outcome_of(lambda target=target, own=own: proof_of_script(target, own, 0))
+            outcome = outcome_of(lambda target=target, own=own: of_script(target, own).proved(0))
             counts[outcome.kind] += 1
             alarms += _told(name, outcome, given.kept, outcome.kind == DIFFERS and is_right(target, own))
         print(f"{sum(counts.values())} scripts: {_counted(counts)}, {time.perf_counter() - start:.1f} s")
