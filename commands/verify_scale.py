@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
+from mspc.ir.late_dataclass import dataclass
 from mspc.output.first_values import first_values
 from mspc.runtime.program import PROGRAM, Program, load_slices
 from mspc.verify.scale.kinds import RankKind, kinds_of, merged
