@@ -263,13 +263,16 @@ def _rotary(op: Any, operands: Types, results: Types) -> Row:
 
 def _attention(op: Any, operands: Types, results: Types) -> Row:
     places = {"BNSD": (0, 1, 2), "BSND": (0, 2, 1)}.get(op.input_layout)
-    longest = max(n for t in operands[:2] for n in t.shape)
+    longest = max(op.all_queries, *op.key_slice, *(n for t in operands[:2] for n in t.shape))
     limited = any(0 < n < longest for n in (op.pre_tokens, op.next_tokens))
     if places is None or op.packed or op.rows or limited or op.sparse_mode not in (0, 1, 2, 3):
         return Row(frozen=[_in(i, d) for i, t in enumerate(operands) for d in range(len(t.shape))])
     batch, heads, queries = (_in(0, d) for d in places)
     keys = _in(1, places[2])
     row = Row([*_whole(op, heads, "head_num"), *_whole(op, queries, "first_query", "all_queries")])
+    row.numbers += [Number("key_slice", (i,), keys, n) for i, n in enumerate(op.key_slice)]
+    if op.sparse_mode in (2, 3):  # places of queries and keys are compared
+        row.same.append((queries, keys))
     for name in ("shape", "begin", "local"):
         if getattr(op, name):
             row.numbers += _shape(op, name, (batch, heads, queries, keys))
