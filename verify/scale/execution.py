@@ -27,8 +27,9 @@ from mspc.verify.scale.meetings import Board, NodeError, Request
 from mspc.verify.scale.spread import block_by_block, common_lead, flat, mapped, narrowed, wide_axes, widened
 
 Array = Any
-Seen = Callable[[RankKind, Node, Any, tuple[int, ...]], None]
-"""Told of every node's result on all ranks of a kind, with the numbers of the loops' turns and calls around it."""
+Seen = Callable[[RankKind, Node, Any, tuple[int, ...], Sequence[Any]], None]
+"""Told of every node's result on all ranks of a kind, with the numbers of the loops' turns and calls around it, and its
+operands."""
 
 
 class Stuck(Exception):
@@ -90,7 +91,7 @@ class KindRun:
                 result = self._computed(node, operands, values)
             values[node] = result
             if self._seen is not None:
-                self._seen(self.kind, node, result, self._around)
+                self._seen(self.kind, node, result, self._around, operands)
             del operands, result
             for value in ended:
                 del values[value]

@@ -179,14 +179,16 @@ def _one(kinds: Sequence[RankKind]) -> RankKind:
 
 
 def _merge_constants(
-    made: RankKind, kinds: Sequence[RankKind], values: Sequence[Sequence[Value]], ordered: Callable[..., Any]
+    made: RankKind, kinds: Sequence[RankKind], values: Sequence[list[Value]], ordered: Callable[..., Any]
 ) -> None:
-    for same in zip(*values, strict=True):
+    for place, same in enumerate(zip(*values, strict=True)):
         own = [
             kind.constants.get(id(v), (v,)) for kind, v in zip(kinds, same, strict=True) if isinstance(v, Constant)
         ]
         if own and any(len(c) > 1 or not np.array_equal(c[0].value, own[0][0].value) for c in own):
-            made.constants[id(same[0])] = ordered(own)
+            first = own[0][0]  # others may read the same constant, of which all ranks have the same
+            values[0][place] = mine = Constant(first.value, first.tensor_type.dtype)
+            made.constants[id(mine)] = ordered(own)
 
 
 # The mesh

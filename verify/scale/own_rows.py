@@ -31,9 +31,9 @@ from mspc.verify.one_device import Movement
 from mspc.verify.scale.execution import KindRun, KindState, Seen, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.reference import Inputs
-from mspc.verify.scale.relations import Known, known_values
 from mspc.verify.scale.slices import Slices
 from mspc.verify.scale.spread import flat, narrowed, parts_of
+from mspc.verify.scale.watch import Known, known_values
 
 Array = Any
 TOTAL = "total_gradient_of"

@@ -16,16 +16,18 @@ from mspc.ir.types import TensorType
 from mspc.passes.base import PassManager, find_pass
 from mspc.verify.difference import GROWTH, TOLERANCES, Noise
 from mspc.verify.made_inputs import made_inputs
+from mspc.verify.scale.blame import FirstWrong
 from mspc.verify.scale.division import Divided, divided
 from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.meetings import NodeError
+from mspc.verify.scale.odd_ranks import Odd, odd_one
 from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
 from mspc.verify.scale.readers import writers
 from mspc.verify.scale.reference import OneDeviceReference, Reference
-from mspc.verify.scale.relations import FirstWrong, Watch
 from mspc.verify.scale.slices import Slices
 from mspc.verify.scale.small_programs import small_programs, thinned
+from mspc.verify.scale.watch import Watch
 
 Array = Any
 MANY_RANKS = 256
@@ -83,7 +85,8 @@ class SmallProgram:
             return None
         if watch.first is not None or not watch.whole:
             return watch.first
-        return self._first_written()
+        written = self._first_written()
+        return None if written is None else watch.written_by(written)
 
     def watched(self) -> Watch | None:
         """What is found of all values of the first step; None where one device cannot be computed."""
@@ -108,10 +111,20 @@ class SmallProgram:
             graph = row.kind.graph
             named = [p for p in graph.parameters if p.name == row.name] if row.what == "parameter" else []
             made = [graph.results[int(row.name)]] if row.what == "result" else writers(graph, named)
+            ranks = (row.rank,) if row.rank >= 0 else row.kind.ranks
             node = next((value for value in reversed(made) if isinstance(value, Node)), None)
             if node is not None:
-                return FirstWrong(row.kind, node, (row.rank,) if row.rank >= 0 else row.kind.ranks, (), "")
+                return FirstWrong(row.kind, node, ranks, (), "")
+            node = self._writer(row.name) if row.what == "parameter" else None
+            if node is not None:
+                said = f"one device writes {row.name} there, and these ranks do not"
+                return FirstWrong(row.kind, node, ranks, (), said)
         return None
+
+    def _writer(self, name: str) -> Node | None:
+        """The node that writes a parameter on one device."""
+        graph = self.reference.graph
+        return next(iter(writers(graph, [p for p in graph.parameters if p.name == name])), None)
 
     def states(self) -> list[KindState]:
         """What the ranks of every kind store at first."""
@@ -268,7 +281,7 @@ class ScaleProof:
     ranks, kinds: how many there are. rows: every value of every kind and step that was compared. sizes: how the sizes
     of parameters became smaller: (as it was, as it is). first: the first value that is wrong. stuck: the nodes at which
     ranks wait for each other; failed: a node that cannot be computed on some ranks, and why. others: nodes at which
-    ranks are that should meet them there.
+    ranks are that should meet them there. odd: what a few ranks run otherwise than others, where that is one change.
     """
 
     ranks: int
@@ -279,6 +292,7 @@ class ScaleProof:
     stuck: tuple[tuple[RankKind, Node], ...] = ()
     failed: tuple[RankKind, Node, str] | None = None
     others: tuple[Node, ...] = ()
+    odd: Odd | None = None
 
     @property
     def same(self) -> bool:
@@ -327,5 +341,6 @@ def prove(
         made.failed, made.others = (error.kind, error.node, error.reason), error.others
     made.kinds = len(program.kinds)
     if not made.same:
+        made.odd = odd_one(kinds, bool(made.stuck or made.failed))
         made.first = program.first_wrong()
     return made

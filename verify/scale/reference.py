@@ -17,8 +17,8 @@ from mspc.verify.difference import Noise
 from mspc.verify.one_device import OneDevice
 from mspc.verify.scale.execution import KindState, run_step
 from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.relations import Known, known_values
 from mspc.verify.scale.slices import Slices
+from mspc.verify.scale.watch import Known, known_values
 
 Array = Any
 Inputs = Sequence[Mapping[str, Array]]
