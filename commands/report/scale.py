@@ -12,7 +12,8 @@ from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
 from mspc.ops.control.structural import TupleGetItem
-from mspc.verify.scale.proof import STEPS, Compared, ScaleProof
+from mspc.verify.scale.compared import Compared
+from mspc.verify.scale.proof import STEPS, ScaleProof
 
 MOST = 12
 """Rows of values that differ which are printed."""

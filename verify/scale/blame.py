@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,9 +11,12 @@ import numpy as np
 from mspc.ir.graph import Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ops.bases import Elementwise
 from mspc.ops.collective.collectives import AllGather
+from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.math.arithmetic import AddN
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
-from mspc.verify.scale.readers import Readers, adds_up
+from mspc.verify.scale.readers import Readers, adds_up, moves_or_adds
 from mspc.verify.scale.relations import Relation, times
 
 ADDED_UP = "it would be right were these added up before"
@@ -45,13 +47,14 @@ def blamed(wrong: FirstWrong, readers: Readers, told: Told) -> FirstWrong:
     """
     path = _parts(wrong.node, readers, told) if wrong.is_of_parts else []
     if not path:
-        return wrong
+        return _in_another_order(wrong, readers, told) or wrong
     repaired = replace(wrong, reads=(*wrong.reads, ADDED_UP))
     usual = _usual_readers(readers, told, {*path})
     for part, reader in zip(path, [*path[1:], wrong.node], strict=True):
-        if told[part].equal or _is_met(part):
+        if _is_met(part, readers, told):
             return _at(wrong, part, told)
-        if (part.op.name, reader.op.name) not in usual:
+        sources = [s for s in readers.sources(reader, told) if s in told and told[s].summed]
+        if not any((source.op.name, reader.op.name) in usual for source in sources):
             return repaired if reader is wrong.node else _at(wrong, reader, told)
     return repaired
 
@@ -65,6 +68,9 @@ def misplaced(wrong: FirstWrong, readers: Readers, told: Told) -> FirstWrong | N
             if changes or held is None or value.shape[-len(held.shape) :] != held.shape:
                 continue
             gathered = _gathered(value, readers, told)
+            if gathered is not None and _is_out_of_order(gathered, wrong.kind):
+                said = "it puts slices together in another order than that of its ranks"
+                return replace(wrong, node=gathered, reads=(), equals=said)
             if gathered is None:
                 expected, read = _held_order(held, wrong.kind), value
             else:
@@ -90,6 +96,11 @@ def _gathered(value: Value, readers: Readers, told: Told) -> Node | None:
         return None
     near = (value, *readers.sources(value, told, True))
     return next((node for node in near if isinstance(node.op, AllGather) and node not in told), None)
+
+
+def _is_out_of_order(node: Node, kind: RankKind) -> bool:
+    groups = [op.members for op in kind.ops_of(node.op) if isinstance(op, AllGather)]
+    return any(list(group) != sorted(group) for group in groups)
 
 
 def _gathered_order(node: Node, kind: RankKind, readers: Readers, told: Told) -> dict[int, int]:
@@ -140,6 +151,25 @@ def _order(places: Mapping[int, int], expected: Mapping[int, int], name: str) ->
     )
 
 
+def _in_another_order(wrong: FirstWrong, readers: Readers, told: Told) -> FirstWrong | None:
+    """Where an operator reads slices that lie on the ranks in another order than others that it reads."""
+    near = [node for node in readers.sources(wrong.node, told) if node in told and told[node].places]
+    straight = [node for node in near if _is_straight(told[node].places)]
+    for value in near:
+        if value in wrong.node.inputs and value not in straight:
+            other = next((o for o in straight if o.type == value.type), None)
+            if other is not None and _differ(told[value].places, told[other].places):
+                node = _first_in_order(value, told[other].places, readers, told) or value
+                said = _order(told[node].places, told[other].places, f"what {other.label} gives")
+                return replace(wrong, node=node, reads=(), equals=said)
+    return None
+
+
+def _is_straight(places: Mapping[int, int]) -> bool:
+    numbers = [places[rank] for rank in sorted(places)]
+    return numbers == sorted(numbers)
+
+
 def _at(wrong: FirstWrong, node: Node, told: Told) -> FirstWrong:
     found = told[node]
     words = f"the right value times {times(1 / found.ranks, wrong.kind)}" if found.equal else found.words
@@ -173,27 +203,33 @@ def _source(node: Node, readers: Readers, told: Told, path: Collection[Node]) ->
     """The last node that a value is made of whose value is a part of a sum; None where there is none."""
     for source in readers.sources(node, told):
         if source in told and told[source].summed and source not in path:
-            return source
+            # What is linear in parts of a sum is a part of one over these ranks, too.
+            if node not in told or set(told[source].summed) <= set(told[node].summed):
+                return source
     return None
 
 
-def _is_met(node: Node) -> bool:
-    """Whether a node reads what ranks have added up."""
+def _is_met(node: Node, readers: Readers, told: Told) -> bool:
+    """Whether a node reads what ranks have added up, element by element, and it is a part of that sum still."""
+    if not isinstance(node.op, Elementwise | AddN | FusedElementwise) and not moves_or_adds(node.op):
+        return False
     for value in node.inputs:
         while isinstance(value, Node) and isinstance(value.op, STRUCTURE):
             value = value.inputs[0]
         if adds_up(value):
-            return True
+            sources = (source for source in readers.sources(value, told, True) if source in told)
+            if any(set(told[node].summed) <= set(told[source].summed) for source in sources):
+                return True
     return False
 
 
-def _usual_readers(readers: Readers, told: Told, aside: Collection[Node]) -> Counter[tuple[Any, Any]]:
+def _usual_readers(readers: Readers, told: Told, aside: Collection[Node]) -> set[tuple[str, str]]:
     """By which operators parts of sums are read that are no matter of a wrong value: (of the part, of the reader)."""
-    found: Counter[tuple[Any, Any]] = Counter()
+    found = readers.added_later()
     for node, own in told.items():
         if own.summed and node not in aside:
             for source in readers.sources(node, told):
                 if source in told and told[source].summed:
-                    found[source.op.name, node.op.name] += 1
+                    found.add((source.op.name, node.op.name))
     return found
 

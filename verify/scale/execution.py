@@ -123,7 +123,7 @@ class KindRun:
                 return _on_each(ops, self.kind, self._backend, operands)
         except (MspcError, ValueError, IndexError, TypeError, AttributeError, ArithmeticError) as error:
             reason = error.message if isinstance(error, MspcError) else str(error)
-            raise NodeError(self.kind, node, reason) from error
+            raise NodeError(self.kind, node, reason, computed=True) from error
 
     def _widen(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> None:
         """Give what the node overwrites all the leading dimensions that its operands have."""

@@ -24,10 +24,14 @@ Array = Any
 
 
 class NodeError(Exception):
-    """A node cannot be computed on some ranks. others: nodes at which ranks are that should meet them there."""
+    """A node cannot be computed on some ranks. others: nodes at which ranks are that should meet them there. computed:
+    its kernel failed."""
 
-    def __init__(self, kind: RankKind, node: Node, reason: str, others: Sequence[Node] = ()) -> None:
+    def __init__(
+        self, kind: RankKind, node: Node, reason: str, others: Sequence[Node] = (), computed: bool = False
+    ) -> None:
         super().__init__(f"{node.label}: {reason}")
+        self.computed = computed
         self.kind, self.node, self.reason, self.others = kind, node, reason, tuple(others)
 
 

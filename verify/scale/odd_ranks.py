@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
@@ -17,24 +18,24 @@ FEW_RANKS = 6
 @dataclass(frozen=True)
 class Odd:
     """kind, node: where it is seen: what these ranks do, and not the others, or, if they do less, what the others do.
-    ranks: those that differ. words: what that is."""
+    ranks: those that differ. words: what that is. even: as many run the one as
+    the other."""
 
     kind: RankKind
     node: Node
     ranks: tuple[int, ...]
     words: str
+    even: bool = False
 
 
-def odd_one(kinds: Sequence[RankKind], even: bool) -> Odd | None:
-    """The first change; None where all ranks that store the same run the same, or more of it differs. even: also where
-    as many ranks run the one as the other."""
+def odd_one(kinds: Sequence[RankKind]) -> Odd | None:
+    """The first change; None where all ranks that store the same run the same, or more of it differs."""
     for family in alike(kinds):
         *few, others = sorted(family, key=lambda each: len(each.ranks))
         for kind in few:
-            if even or len(kind.ranks) < len(others.ranks):
-                found = _change(kind, others)
-                if found is not None:
-                    return found
+            found = _change(kind, others)
+            if found is not None:
+                return replace(found, even=len(kind.ranks) == len(others.ranks))
     return None
 
 

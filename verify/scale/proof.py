@@ -7,27 +7,28 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
-import numpy as np
-
-from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGES, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType
 from mspc.passes.base import PassManager, find_pass
-from mspc.verify.difference import GROWTH, TOLERANCES, Noise
+from mspc.runtime.faults.failure import NodeFailure
+from mspc.verify.difference import Noise
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.scale.blame import FirstWrong
+from mspc.verify.scale.compared import Compared, compared
 from mspc.verify.scale.division import Divided, divided
 from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.meetings import NodeError
 from mspc.verify.scale.odd_ranks import Odd, odd_one
+from mspc.verify.scale.origins import NUMBER, FailedHere, alike_nodes, failed_node, numbered
 from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
 from mspc.verify.scale.readers import writers
 from mspc.verify.scale.reference import OneDeviceReference, Reference
 from mspc.verify.scale.slices import Slices
-from mspc.verify.scale.small_programs import small_programs, thinned
+from mspc.verify.scale.small_programs import small_programs
 from mspc.verify.scale.watch import Watch
+from mspc.verify.scale.weights import first_weights
 
 Array = Any
 MANY_RANKS = 256
@@ -35,36 +36,17 @@ STEPS = 2
 """An optimizer's states are read in the second step for the first time."""
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A value of all ranks of a kind beside one device's. apart: the largest distance of an element, relative to the
-    largest of one device. allowed: how far rounding may bring it. rank, place: where it is, in the rank's tensor."""
-
-    what: str
-    name: str
-    step: int
-    kind: RankKind
-    apart: float
-    allowed: float
-    rank: int = -1
-    place: tuple[int, ...] = ()
-    expected: float = 0.0
-    found: float = 0.0
-
-    @property
-    def same(self) -> bool:
-        return self.apart <= self.allowed
-
-
 @dataclass
 class SmallProgram:
     """A program of small sizes. reference: what ranks are held to. kinds: of all ranks. weights: first values of what
-    is stored, global and small. inputs: of every step the global inputs, by name."""
+    is stored, global and small. inputs: of every step the global inputs, by name. kept: how many dimensions keep their
+    sizes."""
 
     reference: Reference
     kinds: list[RankKind]
     weights: dict[str, Array]
     inputs: list[dict[str, Array]]
+    kept: int
     rows: list[Compared] = field(default_factory=list[Compared])
 
     @contextmanager
@@ -217,60 +199,6 @@ def layout_of(value: Value) -> Layout | None:
     return value.layout if isinstance(value.layout, Layout) else None
 
 
-def compared(
-    what: str, name: str, step: int, kind: RankKind, wanted: Array, found: Array, noise: Noise
-) -> Compared:
-    """The row of one value. wanted, found: with leading dimensions."""
-    if wanted.shape[kind.depth :] != found.shape[kind.depth :]:
-        return Compared(what, name, step, kind, float("inf"), 0.0)
-    with np.errstate(all="ignore"):
-        apart = np.abs(np.asarray(wanted, np.float64) - np.asarray(found, np.float64))
-        same = (wanted == found) | (np.isnan(wanted) & np.isnan(found)) if wanted.dtype.kind == "f" else wanted == found
-        apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
-    finite = np.abs(wanted[np.isfinite(wanted)]) if wanted.dtype.kind == "f" else np.abs(wanted.astype(np.float64))
-    size = float(np.max(finite, initial=0.0)) or 1.0
-    at = np.unravel_index(int(np.argmax(apart)), apart.shape) if apart.size else (0,) * apart.ndim
-    largest = float(apart[at]) / size if apart.size else 0.0
-    allowed = (TOLERANCES["Float64"] + GROWTH * noise.largest / size) if wanted.dtype.kind == "f" else 0.0
-    if largest <= allowed:
-        return Compared(what, name, step, kind, largest, allowed)
-    place = [int(i) for i in at]
-    rank = kind.ranks[int(np.ravel_multi_index(place[: kind.depth], kind.mesh))]
-    return Compared(
-        what, name, step, kind, largest, allowed, rank, tuple(place[kind.depth :]),
-        float(np.broadcast_to(wanted, apart.shape)[at]), float(np.broadcast_to(found, apart.shape)[at]),
-    )  # fmt: skip
-
-
-def first_weights(
-    one: Graph, small: Graph, values: Sequence[Any], seed: int
-) -> dict[str, Array]:
-    """First values for the small program: what is trained and what optimizers store are random numbers, so that none
-    stands for another; counters and numbers are the script's own.
-
-    values: the program's first values (`output.first_values`).
-    """
-    found: dict[str, Array] = {}
-    by_name = {value.name: value for value in values}
-    for number, (real, parameter) in enumerate(zip(one.parameters, small.parameters, strict=True)):
-        if parameter.kind == "input":
-            continue
-        assert isinstance(parameter.type, TensorType)
-        found[parameter.name] = _first(real, parameter, by_name[parameter.name], np.random.default_rng([seed, number]))
-    return found
-
-
-def _first(real: Parameter, parameter: Parameter, value: Any, generator: np.random.Generator) -> Array:
-    assert isinstance(parameter.type, TensorType)
-    type = parameter.type
-    if parameter.kind == "parameter" and type.dtype.is_float and type.shape:
-        if parameter.trainable:
-            return generator.uniform(-0.5, 0.5, type.shape) + (1.0 if len(type.shape) == 1 else 0.0)
-        return generator.uniform(0.1, 0.2, type.shape)
-    array = np.asarray(value.make())
-    return thinned(array, type.shape).astype(type.dtype.numpy)
-
-
 # The proof
 
 
@@ -300,25 +228,30 @@ class ScaleProof:
 
 
 def small_program(
-    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None
-) -> SmallProgram:
-    """The program of small sizes; arguments and errors are those of `prove`."""
-    small, few, _ = small_programs(one, kinds)
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
+    kept: Sequence[Value] = (),
+) -> SmallProgram:  # fmt: skip
+    """The program of small sizes; arguments and errors are those of `prove`. kept: values that keep their sizes."""
+    small, few, sizing = small_programs(one, kinds, kept)
     weights = first_weights(one, small, values, seed)
     inputs = [p.tensor_type for p in small.parameters if p.kind == "input"]
     made = made_inputs(small, inputs if own is None else own.global_types(small), [], seed, STEPS)
     fed = [{name: each.arrays[step] for name, each in made.items()} for step in range(STEPS)]
+    reference: Reference
     if own is not None:
-        return SmallProgram(OwnRowsReference(small, own, own.draws(one, small), weights, fed), few, weights, fed)
-    if sum(len(kind.ranks) for kind in kinds) >= MANY_RANKS:
-        small = _in_turns(small, int(kinds[0].graph.attrs.get(STAGES, 1)))
-    return SmallProgram(OneDeviceReference(small, weights, fed), few, weights, fed)
+        reference = OwnRowsReference(small, own, own.draws(one, small), weights, fed)
+    else:
+        if sum(len(kind.ranks) for kind in kinds) >= MANY_RANKS:
+            small = _in_turns(small, int(kinds[0].graph.attrs.get(STAGES, 1)))
+        reference = OneDeviceReference(small, weights, fed)
+    return SmallProgram(reference, few, weights, fed, len(sizing.divisors.frozen))
 
 
 def prove(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None
 ) -> ScaleProof:
-    """Run the programs of all ranks at small sizes beside one device.
+    """Run the programs of all ranks at small sizes beside one device. What cannot be computed at small sizes, as a
+    row beyond the end of a table that has become shorter, is tried again with sizes kept.
 
     Args:
         one: the network on one device. kinds: the programs of all ranks. values: first values of what is stored, each
@@ -326,21 +259,48 @@ def prove(
         `one` is on the rows of one rank then.
 
     Raises:
-        Unfit: a program does not take Float64.
+        Unfit: a program does not take Float64. MspcError: one device cannot be computed.
     """
+    odd = odd_one(kinds)
+    real = numbered([one, *(kind.graph for kind in kinds)])
+    kept: list[Value] = []
     program = small_program(one, kinds, values, seed, own)
+    while True:
+        try:
+            return _proved(program, one, odd)
+        except FailedHere as error:
+            if error.node is not None:
+                node = real[error.node.attrs[NUMBER]]
+                kept += [value for each in alike_nodes(real, node) for value in (*each.inputs, each)]
+            before, program = program.kept, small_program(one, kinds, values, seed, own, kept)
+            if program.kept == before:
+                return _proved(program, one, odd, True)
+
+
+def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False) -> ScaleProof:
+    """What is found. odd: what a few ranks run otherwise. at_last: nodes that cannot be computed are told.
+
+    Raises:
+        FailedHere: a node cannot be computed.
+    """
     small = program.reference.graph
     sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, small.parameters, strict=True)}
-    made = ScaleProof(sum(len(kind.ranks) for kind in kinds), len(kinds), program.rows, sizes)
+    made = ScaleProof(sum(len(kind.ranks) for kind in program.kinds), len(program.kinds), program.rows, sizes)
     try:
         with program.beside():
             program.compare()
     except Stuck as error:
         made.stuck = tuple(error.waiting)
     except NodeError as error:
+        if error.computed and not at_last:
+            raise FailedHere(error.node) from error
         made.failed, made.others = (error.kind, error.node, error.reason), error.others
+    except NodeFailure as error:  # of one device
+        if at_last:
+            raise
+        raise FailedHere(failed_node(small, error)) from error
     made.kinds = len(program.kinds)
     if not made.same:
-        made.odd = odd_one(kinds, bool(made.stuck or made.failed))
+        made.odd = odd if odd is not None and (made.stuck or made.failed or not odd.even) else None
         made.first = program.first_wrong()
     return made

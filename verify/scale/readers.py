@@ -6,9 +6,14 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.math.arithmetic import Add, AddN
+from mspc.ops.op import Op
+from mspc.ops.tensor.moving import Transpose
+from mspc.verify.scale.kinds import STRUCTURE
 
 
 class Readers:
@@ -87,9 +92,18 @@ class Readers:
         assert isinstance(value, Parameter)
         return value
 
-    def sources(self, node: Value, known: Collection[Node], past_sums: bool = False) -> list[Node]:
-        """The nodes whose values a node reads, and past those that are not known what these read; past what ranks add
-        up, too, where that is asked for."""
+    def added_later(self) -> set[tuple[str, str]]:
+        """By which operators other values are read whose results ranks add up: (operator, that of the reader), of those
+        that only move or add."""
+        found: set[tuple[str, str]] = set()
+        for value, readers in self._of.items():
+            if isinstance(value, Node) and moves_or_adds(value.op) and any(map(adds_up, readers)):
+                found |= {(read.op.name, value.op.name) for read in value.inputs if isinstance(read, Node)}
+        return found
+
+    def sources(self, node: Value, known: Collection[Node], moved: bool = False) -> list[Node]:
+        """The nodes whose values a node reads, and past those that are not known what these read, but for what ranks
+        add up. moved: past sums, too, and else only past nodes that hand tensors on."""
         found: dict[Node, None] = {}
         waiting: list[Value] = [node]
         seen: set[Value] = set()
@@ -101,11 +115,11 @@ class Readers:
                 seen.add(source)
                 if isinstance(source, Node):
                     found[source] = None
-                if source in known:
+                if source in known or (moved and isinstance(source, Node) and not _hands_on(source)):
                     continue
                 if not adds_up(source):
                     waiting.append(source)
-                elif past_sums and isinstance(source, Node) and isinstance(source.op, AllReduce):
+                elif moved and isinstance(source, Node) and isinstance(source.op, AllReduce):
                     index = reader.op.index if isinstance(reader, Node) and isinstance(reader.op, TupleGetItem) else 0
                     operand = source.inputs[index]
                     if isinstance(operand, Node):
@@ -114,6 +128,16 @@ class Readers:
                         seen.add(operand)
                         waiting.append(operand)
         return list(found)
+
+
+def moves_or_adds(op: Any) -> bool:
+    """Whether an operator gives the elements of its operands, or their sums."""
+    return isinstance(op, AddN | Add | Transpose) or (isinstance(op, Op) and op.reshapes)
+
+
+def _hands_on(node: Node) -> bool:
+    op = node.op
+    return isinstance(op, STRUCTURE) or bool(node.regions) or (isinstance(op, Collective) and op.communicates)
 
 
 def adds_up(value: Value) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -238,8 +238,11 @@ class Sizing:
             self._same(operands, made)
         else:
             self._row(row_of(op, (), results), operands, made)
-        source = kind.ranks[0] - (0 if isinstance(op, SendToStage) else op.distance)
-        self._same(self._sent.setdefault((source, op.distance, op.sr_tag), made), made)
+        back = 0 if isinstance(op, SendToStage) else op.distance
+        for rank in kind.ranks:  # kinds of two stages need not be the same ranks
+            other = self._sent.setdefault((rank - back, op.distance, op.sr_tag), made)
+            if other is not made and len(other[0]) == len(made[0]):
+                self._same(other, made)
 
     def _regions(self, node: Node, op: RegionOp, kind: RankKind | None) -> None:
         if isinstance(op, Call):
@@ -287,6 +290,14 @@ class Sizing:
             self._same([own], [outer])
 
     # The small programs
+
+    def keep(self, values: Iterable[Value]) -> bool:
+        """Let all dimensions of some values keep their sizes; whether any of them did not."""
+        before = len(self.divisors.frozen)
+        for value in values:
+            for dim in (dim for dims in self.dims(value) for dim in dims):
+                self.divisors.freeze(dim)
+        return len(self.divisors.frozen) > before
 
     def resolve(self) -> None:
         """Choose the divisors."""

@@ -104,7 +104,7 @@ class Resized:
         return made
 
     def _constant(self, value: Constant, of: Constant) -> Constant:
-        array = thinned(value.value, self.sizing.shape(value.tensor_type, self.sizing.dims(of)[0]))
+        array = exact(thinned(value.value, self.sizing.shape(value.tensor_type, self.sizing.dims(of)[0])))
         dtype = wide_type(value.tensor_type)
         assert isinstance(dtype, TensorType)
         return Constant(array, dtype.dtype)
@@ -207,8 +207,22 @@ def thinned(array: Any, shape: Sequence[int]) -> Any:
     return np.array(np.asarray(array)[tuple(slice(None, None, step) for step in steps)], order="C")
 
 
-def small_programs(one: Graph, kinds: Sequence[RankKind]) -> tuple[Graph, list[RankKind], Sizing]:
-    """The small programs of one device and of all kinds of ranks.
+def exact(array: Any) -> Any:
+    """Floats in Float64; what is the reciprocal of a whole number but for rounding to a narrower type is that, as where
+    ranks take a mean."""
+    if array.dtype.kind not in "fV" or array.dtype == np.float64:
+        return array
+    with np.errstate(all="ignore"):
+        wide = array.astype(np.float64)
+        whole = np.where(np.isfinite(1 / wide), np.round(1 / wide), 0.0)
+        reciprocal = np.where(whole != 0, 1 / whole, 0.0)
+    return np.where((whole != 0) & (reciprocal.astype(array.dtype) == array), reciprocal, wide)
+
+
+def small_programs(
+    one: Graph, kinds: Sequence[RankKind], kept: Sequence[Value] = ()
+) -> tuple[Graph, list[RankKind], Sizing]:
+    """The small programs of one device and of all kinds of ranks. kept: values whose dimensions keep their sizes.
 
     Raises:
         Unfit: a program does not take Float64 even at its own sizes.
@@ -222,16 +236,12 @@ def small_programs(one: Graph, kinds: Sequence[RankKind]) -> tuple[Graph, list[R
         sizing.add(kind.graph, kind)
         sizing.same_results(one, kind.graph)
         sizing.tie(one, kind.graph)
+    sizing.keep(kept)
     while True:
         sizing.resolve()
         made = Resized(sizing)
         try:
             return made.graph(one), [made.kind(kind) for kind in kinds], sizing
         except Unfit as error:
-            before = len(sizing.divisors.frozen)
-            for value in error.values:
-                for dims in sizing.dims(value):
-                    for dim in dims:
-                        sizing.divisors.freeze(dim)
-            if len(sizing.divisors.frozen) == before:
+            if not sizing.keep(error.values):
                 raise

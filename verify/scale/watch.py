@@ -80,7 +80,8 @@ class Watch:
     def __init__(self, one: Graph, values: Known, kinds: Sequence[RankKind]) -> None:
         self._wrong: dict[Node, FirstWrong] = {}
         self._aside: set[Node] = set()
-        """Nodes that are fused of several operators, of which another is right; the wrong one may be of a pass."""
+        """Nodes that are fused of several operators, of which another is right: the wrong one may be of a pass, unless
+        what reads it is wrong for no other reason."""
         self.right: set[Node] = set()
         self.whole = True
         known: dict[Hashable, list[Whole]] = {}
@@ -105,12 +106,22 @@ class Watch:
         sum still, or lies in another order, where that begins."""
         looked = self.right | self._wrong.keys()
         for node, wrong in self._wrong.items():
-            if not set(wrong.ranks) & set(wrong.kind.ranks) or node in self._aside:
+            if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has what is wrong
-            found = [n for n in self._readers_of(wrong.kind).next(node, looked) if n in looked]
+            readers = self._readers_of(wrong.kind)
+            found = [n for n in readers.next(node, looked) if n in looked]
+            if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
+                continue
             if not found or any(n in self._wrong for n in found):
                 return blamed(wrong, self._readers_of(wrong.kind), self._told)
         return None
+
+    def _is_of(self, reader: Node, node: Node, readers: Readers) -> bool:
+        """Whether a wrong value reads one wrong node alone."""
+        if reader not in self._wrong:
+            return False
+        sources = readers.sources(reader, self.right | self._wrong.keys())
+        return not any(source in self._wrong for source in sources if source is not node)
 
     def written_by(self, wrong: FirstWrong) -> FirstWrong:
         """A wrong update, or the place from which on what it reads lies in a wrong order."""

@@ -1,8 +1,9 @@
 """`mspc verify --scale` of networks that are right: `python -m tests.verify.scale.networks_that_are_right SEED COUNT`.
 
 Of every source COUNT networks from SEED: such as other tests draw and hold to one device (in stages under every
-schedule, experts, sharded sequences, `tests/networks.py`), and all scripts of files and folders that are named. Each is
-to be equal. What is not is looked at by `mspc verify` at its own sizes, which says whether it is a false alarm.
+schedule, experts, sharded sequences, control flow, rows of every rank, public networks, `tests/networks.py`), and all
+scripts of files and folders that are named. Each is to be equal. What is not is looked at by `mspc verify` at its own
+sizes, which says whether it is a false alarm.
 
 Prints a line for each network that is not equal, with `--kept` one for each dimension that stayed large, and counts;
 exits with 1 where there is a false alarm. `--source SOURCE` takes one source, `--only SEED` one network, `--show`
@@ -41,10 +42,8 @@ from mspc.verify.marks import MARK
 from mspc.verify.scale.kinds import kinds_of
 from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.small_programs import Unfit
-from tests.context.drawn_network import DrawnNetwork as DrawnContext
-from tests.experts.drawn_experts import DrawnExperts
 from tests.networks import RandomNetwork, usable
-from tests.pipelining.drawn_network import DrawnNetwork as DrawnStages
+from tests.verify.scale.written_networks import WRITTEN
 
 QUIET = Loudness(quiet=True)
 EQUAL, DIFFERS, REFUSED, FAILS = "equal", "differs", "is refused", "fails"
@@ -171,23 +170,6 @@ def _call(network: RandomNetwork, config: Config) -> TracedCall:
     return TracedCall(config, Traced(network.graph, {}, {}, None), fed)
 
 
-def _stages(seed: int) -> tuple[str, int]:
-    network = DrawnStages(seed)
-    return network.pipeline("."), network.ranks
-
-
-def _experts(seed: int) -> tuple[str, int]:
-    network = DrawnExperts(seed)
-    return network.sharded("."), network.ranks
-
-
-def _context(seed: int) -> tuple[str, int]:
-    network = DrawnContext(seed)
-    return network.sharded("."), network.ranks
-
-
-WRITTEN: dict[str, Callable[[int], tuple[str, int]]] = {"stages": _stages, "experts": _experts, "context": _context}
-"""By source: (the script of a seed, its ranks)."""
 SOURCES = (*WRITTEN, "networks")
 SAID = re.compile(r"device_num\s*=\s*(\d+)")
 
