@@ -24,6 +24,7 @@ from mspc.verify.scale.division import MOST_PARTS, Divided, by_key
 from mspc.verify.scale.kernels import run_on_all
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
 from mspc.verify.scale.meetings import Board, NodeError, Request
+from mspc.verify.scale.routed_kernels import places_on_each
 from mspc.verify.scale.spread import block_by_block, common_lead, flat, mapped, narrowed, wide_axes, widened
 
 Array = Any
@@ -293,6 +294,9 @@ def _stacked(rows: list[Any], depth: int) -> Array:
 
 def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequence[Array]) -> Any:
     """The result of an operator that differs between ranks."""
+    placed = places_on_each(ops, kind.mesh, backend, operands)
+    if placed is not None:
+        return placed
     known: dict[Any, int] = {}
     numbers = np.array([known.setdefault(op, len(known)) for op in ops]).reshape(kind.mesh)
     which = narrowed(numbers, kind.depth)

@@ -248,17 +248,21 @@ def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int
     """The dimensions of the mesh along which the groups of all ranks, in their order, lie; None where they do not, or a
     group's order is another than that of its ranks."""
     numbers = np.arange(len(kind.ranks)).reshape(kind.mesh)
-    places = [[kind.place.get(rank, -1) for rank in group] for group in groups]
-    first = np.array(np.unravel_index([max(p, 0) for p in places[0]], kind.mesh))
+    known: dict[int, tuple[int, Sequence[int]]] = {}
+    which = [known.setdefault(id(group), (len(known), group))[0] for group in groups]  # most ranks share theirs
+    distinct = [[kind.place.get(rank, -1) for rank in group] for _, group in known.values()]
+    if len({len(group) for group in distinct}) > 1:
+        return None
+    first = np.array(np.unravel_index([max(p, 0) for p in distinct[0]], kind.mesh))
     axes = tuple(axis for axis in range(kind.depth) if len(set(first[axis].tolist())) > 1)
     size = int(np.prod([kind.mesh[axis] for axis in axes])) if axes else 1
-    if any(len(group) != size for group in places):
+    if len(distinct[0]) != size:
         return None
     rest = [axis for axis in range(kind.depth) if axis not in axes]
     rows = numbers.transpose(*rest, *axes).reshape(-1, size)
     wanted = np.empty((len(kind.ranks), size), np.int64)
     wanted[rows.reshape(-1)] = np.repeat(rows, size, axis=0)
-    given = np.array(places)
+    given = np.array(distinct)[which]
     if len(groups) == 1:
         given = np.broadcast_to(given, wanted.shape)
     return axes if np.array_equal(given, wanted) else None

@@ -20,13 +20,15 @@ from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGe
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.nn.expert_rows import AddRows, TakeRows
 from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_type
 from mspc.verify.marks import MARK
+from mspc.verify.scale.computed_places import has_multiples
 from mspc.verify.scale.dimensions import Divisors, Product
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.resizing import row_of
-from mspc.verify.scale.row import Dim, Row
+from mspc.verify.scale.said_of_sizes import Dim, Row
 from mspc.verify.scale.traded import Traded
 
 Dims = list[list[Product]]
@@ -124,6 +126,8 @@ class Sizing:
             operands = [d for v in node.inputs for d in self.dims(v)]
             types = [t for v in node.inputs for t in element_types(v.type)]
             ops = kind.ops_of(op) if kind is not None else (op,)
+            if isinstance(op, FetchRows | SendRows | TakeRows | AddRows) and has_multiples(node.inputs[1]):
+                self._keep_rows(op, operands, self.dims(node))
             if isinstance(op, NeighborExchange) and kind is not None:
                 for one, other in self._traded.same(ops, operands, self.dims(node), kind):
                     self._same([one], [other])
@@ -133,6 +137,11 @@ class Sizing:
                     self._same([lines[i] for i in own.returns], self.dims(node))
                     continue
                 self._operator(own, types, operands, list(element_types(node.type)), self.dims(node), kind)
+
+    def _keep_rows(self, op: Any, operands: Dims, made: Dims) -> None:
+        """Let a table have as many rows as it has: it is looked up at places that would be behind the last one."""
+        table = operands[0] if isinstance(op, FetchRows | TakeRows) else made[0]
+        self.divisors.freeze(table[0])
 
     def _operator(
         self, op: Any, types: Sequence[TensorType], operands: Dims, results: Sequence[TensorType], made: Dims,
@@ -167,7 +176,14 @@ class Sizing:
         for a, b in row.same:
             self.divisors.equal(product(a), product(b))
         for number in row.numbers:
-            self.divisors.divides(product(number.along), number.value)
+            if not number.over:
+                self.divisors.divides(product(number.along), number.value)
+        for dim, size in row.sizes:
+            self.divisors.divides(product(dim), size)
+        for dim, size, least in row.least:
+            self.divisors.leaves(product(dim), size, least)
+        for dim, size, other, of in row.room:
+            self.divisors.has_room(product(dim), size, product(other), of)
         self._halves += [product(dim) for dim in row.halves]
 
     def _rule(self, op: Op, types: Sequence[TensorType], operands: Dims, made: Dims) -> None:

@@ -19,6 +19,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import NeighborExchange
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.fused.body import BodyLine, line_of
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
@@ -30,8 +31,11 @@ from mspc.verify.scale.apart import made_apart
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
 from mspc.verify.scale.replaced_numbers import resized
 from mspc.verify.scale.resizing import row_of
-from mspc.verify.scale.row import Dim
+from mspc.verify.scale.said_of_sizes import Dim
 from mspc.verify.scale.sizes import Dims, Sizing
+
+WITH_SIZES = (FetchRows, NeighborExchange, ReceiveFromStage, SendRows)
+"""Collectives that have sizes in their fields."""
 
 
 class Unfit(Exception):
@@ -134,7 +138,7 @@ class Resized:
         return made
 
     def _op(self, node: Node, op: Any) -> Any:
-        if node.regions or (isinstance(op, Collective) and not isinstance(op, ReceiveFromStage | NeighborExchange)):
+        if node.regions or (isinstance(op, Collective) and not isinstance(op, WITH_SIZES)):
             return wide_op(op)
         types = [t for v in node.inputs for t in element_types(v.type)]
         operands = [d for v in node.inputs for d in self.sizing.dims(v)]
