@@ -70,6 +70,11 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
     report_scale(found, options.json, options.loudness, seed, time.perf_counter() - begin, given.notes)
 
 
+def proof_of_script(target: str, options: CompileOptions, seed: int) -> ScaleProof:
+    """What is found of a script, or an imported network. Raises MspcError and Unfit."""
+    return of_script(target, options).proved(seed)
+
+
 def of_script(target: str, options: CompileOptions) -> ToProve:
     """A script, or an imported network."""
     found = find_call(target, options)
