@@ -4,7 +4,8 @@
 
 8B on 512 ranks (data 512; and data 64 by tensor 8), 70B on 512 (data 16, tensor 8, 4 stages, 32 micro-batches), 405B on
 8,192 (data 64, tensor 8, 16 stages, 32 micro-batches), a network as DeepSeek-V3 of 671B on 2,048 (data 32, experts 8,
-tensor 8): forward, backward and two steps of Adam. They shall take at most 1, 5, 10 and 10 minutes on two cores, and 8 GB.
+tensor 8): forward, backward and two steps of Adam. They shall take at most 1, 5, 10 and 10 minutes on two cores, and
+8 GB.
 """
 
 from __future__ import annotations

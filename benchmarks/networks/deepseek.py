@@ -3,10 +3,10 @@
     mspc verify --scale benchmarks/networks/deepseek.py --ranks 2048 -- full sorted 32 8 8
     mspc run benchmarks/networks/deepseek.py --ranks 8 --simulate -- small sorted 2 2 2
 
-What stands behind `--` is SIZE FORM DATA EXPERTS TENSOR. SIZE is a row of `SIZES`: the network as it is published (671B:
-keys, values and queries are made of short vectors, with rotary places beside them; shared experts; the best 8 of 256
-experts out of the best 4 of 8 groups), or the same layers small. FORM is as in experts.py: `sorted` or `tables`. DATA by
-EXPERTS ranks share the batch, EXPERTS ranks the experts, and TENSOR ranks the heads and hidden widths.
+What stands behind `--` is SIZE FORM DATA EXPERTS TENSOR. SIZE is a row of `SIZES`: the network as it is published
+(671B: keys, values and queries are made of short vectors, with rotary places beside them; shared experts; the best 8 of
+256 experts out of the best 4 of 8 groups), or the same layers small. FORM is as in experts.py: `sorted` or `tables`.
+DATA by EXPERTS ranks share the batch, EXPERTS ranks the experts, and TENSOR ranks the heads and hidden widths.
 """
 
 import sys
@@ -19,9 +19,9 @@ from mindspore.common.initializer import Normal, initializer
 
 SIZES = {
     "full": {
-        "layers": 61, "dense": 3, "width": 7168, "heads": 128, "size": 128, "turned": 64, "latent": 512, "queries": 1536,
-        "dense_hidden": 18432, "hidden": 2048, "experts": 256, "chosen": 8, "groups": 8, "kept": 4, "vocabulary": 129280,
-        "length": 4096, "half": ms.bfloat16,
+        "layers": 61, "dense": 3, "width": 7168, "heads": 128, "size": 128, "turned": 64, "latent": 512,
+        "queries": 1536, "dense_hidden": 18432, "hidden": 2048, "experts": 256, "chosen": 8, "groups": 8, "kept": 4,
+        "vocabulary": 129280, "length": 4096, "half": ms.bfloat16,
     },
     "small": {
         "layers": 3, "dense": 1, "width": 32, "heads": 4, "size": 8, "turned": 4, "latent": 16, "queries": 24,
@@ -120,7 +120,8 @@ class Attention(nn.Cell):
         queries, keys = self.query_norm(self.query_short(x)), self.norm(self.short(x))
         query, key, value = (self.heads(y, S.heads) for y in (self.query(queries), self.key(keys), self.value(keys)))
         places = self.turned(self.heads(self.query_turned(queries), S.heads), cos, sin)
-        shared = self.turned(self.one_head(ops.reshape(self.key_turned(x), (BATCH, 1, S.length, S.turned)), HALF), cos, sin)
+        shared = self.one_head(ops.reshape(self.key_turned(x), (BATCH, 1, S.length, S.turned)), HALF)
+        shared = self.turned(shared, cos, sin)
         shared = ops.broadcast_to(shared, (BATCH, S.heads, S.length, S.turned))
         scores = self.scores(ops.concat((query, places), -1), ops.concat((key, shared), -1))
         shares = ops.softmax(ops.cast(scores * (S.size + S.turned) ** -0.5, WIDE) + self.mask, -1)

@@ -22,7 +22,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.verify.scale.division import MOST_PARTS, Divided, by_key
 from mspc.verify.scale.kernels import run_on_all
-from mspc.verify.scale.kinds import STRUCTURE, RankKind
+from mspc.verify.scale.kinds import STRUCTURE, RankKind, told_apart
 from mspc.verify.scale.meetings import Board, NodeError, Request
 from mspc.verify.scale.routed_kernels import places_on_each
 from mspc.verify.scale.spread import block_by_block, common_lead, flat, mapped, narrowed, wide_axes, widened
@@ -57,6 +57,7 @@ class KindRun:
         self._backend = NumPyBackend(OneRank(), step=step)
         self._around: tuple[int, ...] = ()
         self._ends: dict[Graph, list[tuple[Value, ...]]] = {}
+        self._known_to_meet: dict[int, bool] = {}
         self._changing: dict[Graph, bool] = {}
         """Whether graphs overwrite parameters."""
 
@@ -84,7 +85,7 @@ class KindRun:
                 result = np.full((1,) * self.kind.depth, len(operands[0]), np.int64)
             elif node.regions:
                 result = yield from self._regions(node, operands, values)
-            elif any(isinstance(own, Collective) and own.communicates for own in self.kind.ops_of(op)):
+            elif self._meets(op):
                 if any(isinstance(operand, list) for operand in operands):
                     raise NodeError(self.kind, node, "it takes no stack of tensors")
                 result = yield Request(self.kind, node, self.kind.ops_of(op), operands)
@@ -101,6 +102,14 @@ class KindRun:
             self._changing[graph] = any(node.op.mutates for each in graph.graphs() for node in each.nodes)
         # What is shown of a parameter stays as it is when that changes later.
         return [mapped(result, np.array) for result in results] if self._changing[graph] else results
+
+    def _meets(self, op: Any) -> bool:
+        """Whether some rank meets others at an operator."""
+        found = self._known_to_meet.get(id(op))
+        if found is None:
+            ops = told_apart(self.kind.ops_of(op))[0] if isinstance(op, Collective) else ()
+            found = self._known_to_meet[id(op)] = any(own.communicates for own in ops)
+        return found
 
     def _value(self, value: Value, values: dict[Value, Any]) -> Any:
         if not isinstance(value, Constant):
@@ -297,11 +306,9 @@ def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequenc
     placed = places_on_each(ops, kind.mesh, backend, operands)
     if placed is not None:
         return placed
-    known: dict[Any, int] = {}
-    numbers = np.array([known.setdefault(op, len(known)) for op in ops]).reshape(kind.mesh)
-    which = narrowed(numbers, kind.depth)
+    distinct, numbers = told_apart(ops)
+    which = narrowed(np.array(numbers).reshape(kind.mesh), kind.depth)
     axes = wide_axes([which], kind.depth)
-    distinct = list(known)
 
     def run(number: Array, *own: Array) -> Any:
         return run_on_all(distinct[int(number.flat[0])], backend, kind.depth, own)

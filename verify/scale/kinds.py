@@ -64,6 +64,15 @@ class RankKind:
         self.mesh = _mesh(self)
 
 
+def told_apart(ops: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """(those of some operators that differ, for each of them all the number of its own). Most ranks share one object
+    with others, whose fields need not be looked at again."""
+    identities = list(map(id, ops))
+    known: dict[Any, int] = {}
+    number_of = {key: known.setdefault(op, len(known)) for key, op in dict(zip(identities, ops, strict=True)).items()}
+    return list(known), list(map(number_of.__getitem__, identities))
+
+
 def kinds_of(graphs: RankGraphs, ranks: Iterable[int]) -> list[RankKind]:
     """The kinds of a compiled program's ranks, by their first ranks.
 

@@ -17,7 +17,7 @@ from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.verify.scale.collectives import along_axes, by_ranks, exchanged
 from mspc.verify.scale.division import MOST_PARTS, Divided, by_key
 from mspc.verify.scale.exchanges import Exchanges
-from mspc.verify.scale.kinds import RankKind, axes_of_groups
+from mspc.verify.scale.kinds import RankKind, axes_of_groups, told_apart
 from mspc.verify.scale.spread import flat, narrowed, parts_of
 
 Array = Any
@@ -92,9 +92,11 @@ class Board:
     def _groups_of(self, request: Request) -> tuple[list[tuple[int, ...]], bool]:
         key = id(request.kind), id(request.node.op)
         if key not in self._groups:
-            groups = [partners_of(own) for own in request.ops]
+            ops, numbers = told_apart(request.ops)
+            distinct = [partners_of(op) for op in ops]
             own = request.kind.place
-            self._groups[key] = groups, all(rank in own for group in set(groups) for rank in group)
+            is_inside = all(rank in own for group in set(distinct) for rank in group)
+            self._groups[key] = [distinct[number] for number in numbers], is_inside
         return self._groups[key]
 
     def _exchange(self, number: int, request: Request) -> list[tuple[int, Any]]:
@@ -326,6 +328,11 @@ def _divide_by_places(kind: RankKind, ops: Sequence[NeighborExchange]) -> None:
         raise Divided(kind, parts)
 
 
+def _one_each(ops: Sequence[Any], groups: Sequence[Sequence[int]]) -> bool:
+    """Whether ranks of one group have one operator."""
+    return len(told_apart(ops)[0]) == len(told_apart(groups)[0])
+
+
 def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
     rows = [parts_of(given[rank]) for rank in kind.ranks]
     found = [np.stack(part).reshape(*kind.mesh, *part[0].shape) for part in zip(*rows, strict=True)]
@@ -344,7 +351,7 @@ def _inside(
         known[key] = None
         return _exchanged(request, first)
     if key not in known:
-        known[key] = axes_of_groups(kind, groups) if len(set(request.ops)) == len(set(groups)) else None
+        known[key] = axes_of_groups(kind, groups) if _one_each(request.ops, groups) else None
     axes = known[key]
     if axes is not None:
         try:

@@ -277,9 +277,7 @@ def _attention(op: Any, operands: Types, results: Types) -> Row:
 
 def _pasted(op: Any, operands: Types, results: Types) -> Row:
     same = [(in_dim(i, d), out_dim(d)) for i, t in enumerate(operands) for d in range(len(t.shape))]
-    places = [
-        Number("begins", (i, d), out_dim(d), n) for i, begin in enumerate(op.begins) for d, n in enumerate(begin)
-    ]
+    places = [Number("begins", (i, d), out_dim(d), n) for i, begin in enumerate(op.begins) for d, n in enumerate(begin)]
     return Row([*shape_numbers(op, "shape", out_dims(results)), *places], same, by_rule=False)
 
 

@@ -61,9 +61,7 @@ def _expert_product(op: ExpertProduct, backend: Any, depth: int, arrays: Sequenc
 def _expert_outer(op: ExpertOuter, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, y, ends = arrays
     left, right = _blocks(x, ends, depth).swapaxes(-1, -2), _blocks(y, ends, depth)
-    found = [
-        np.matmul(left, np.where(own, right, 0.0)).sum(depth) for own in _belonging(ends, depth, right.shape[-2])
-    ]
+    found = [np.matmul(left, np.where(own, right, 0.0)).sum(depth) for own in _belonging(ends, depth, right.shape[-2])]
     made = np.stack(found, depth + 1)
     return made.reshape(*made.shape[:depth], -1, *made.shape[-2:])
 
@@ -81,9 +79,7 @@ def _expert_rows(op: ExpertRows, backend: Any, depth: int, arrays: Sequence[Arra
 def _expert_sums(op: ExpertSums, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, ends = arrays
     rows = _blocks(x, ends, depth)
-    found = [
-        np.where(own, rows, 0.0).sum(-2).sum(depth) for own in _belonging(ends, depth, rows.shape[-2])
-    ]
+    found = [np.where(own, rows, 0.0).sum(-2).sum(depth) for own in _belonging(ends, depth, rows.shape[-2])]
     made = np.stack(found, depth + 1)
     return made.reshape(*made.shape[:depth], -1, made.shape[-1])
 
@@ -133,9 +129,7 @@ def rows_along(op: FetchRows | SendRows, arrays: Sequence[Array], mesh: Sequence
     rest = [axis for axis in range(depth) if axis not in axes]
     lead = common_lead(arrays, depth)
     lead = tuple(mesh[axis] if axis in axes else lead[axis] for axis in range(depth))
-    given = [
-        widened(array, lead).transpose(*rest, *axes, *range(depth, array.ndim)) for array in arrays
-    ]
+    given = [widened(array, lead).transpose(*rest, *axes, *range(depth, array.ndim)) for array in arrays]
     sizes = [lead[axis] for axis in axes]
     members = math.prod(sizes)
     found: list[Array] = []

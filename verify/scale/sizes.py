@@ -26,7 +26,7 @@ from mspc.verify.float64_graph import wide_type
 from mspc.verify.marks import MARK
 from mspc.verify.scale.computed_places import has_multiples
 from mspc.verify.scale.dimensions import Divisors, Product
-from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.kinds import RankKind, told_apart
 from mspc.verify.scale.resizing import row_of
 from mspc.verify.scale.said_of_sizes import Dim, Row
 from mspc.verify.scale.traded import Traded
@@ -131,7 +131,7 @@ class Sizing:
             if isinstance(op, NeighborExchange) and kind is not None:
                 for one, other in self._traded.same(ops, operands, self.dims(node), kind):
                     self._same([one], [other])
-            for own in dict.fromkeys(ops):
+            for own in told_apart(ops)[0]:
                 if isinstance(own, FusedElementwise):
                     lines = self._line_dims[node] = self._lines(own, types, operands, self._line_dims.get(node))
                     self._same([lines[i] for i in own.returns], self.dims(node))

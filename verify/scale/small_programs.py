@@ -28,7 +28,7 @@ from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_op, wide_type
 from mspc.verify.scale.apart import made_apart
-from mspc.verify.scale.kinds import STRUCTURE, RankKind
+from mspc.verify.scale.kinds import STRUCTURE, RankKind, told_apart
 from mspc.verify.scale.replaced_numbers import resized
 from mspc.verify.scale.resizing import row_of
 from mspc.verify.scale.said_of_sizes import Dim
@@ -123,13 +123,11 @@ class Resized:
             self._check(node, made)
             own = kind.ops.get(id(node.op)) if kind is not None else None
             if own is not None:
-                known: dict[Any, Any] = {}
-                for each in own:
-                    if each not in known:
-                        known[each] = self._op(node, each)
+                distinct, numbers = told_apart(own)
+                small = [self._op(node, each) for each in distinct]
                 # An operator that several nodes share has its numbers by each of them.
                 made.op = op = _apart(op)
-                self.ops[id(op)] = tuple(known[each] for each in own)
+                self.ops[id(op)] = tuple(small[number] for number in numbers)
         except (ValueError, MspcError, AssertionError, TypeError, IndexError) as error:
             reason = error.message if isinstance(error, MspcError) else str(error)
             raise Unfit([*node.inputs, node], f"{node.label}: {reason}") from error
