@@ -74,6 +74,9 @@ def _what(found: ScaleProof, wrong: Sequence[Compared]) -> str:
     if found.failed is not None:
         kind, node, reason = found.failed
         return f"{node.label} cannot be computed on rank {kind.ranks[0]}: {reason}"
+    if not wrong and found.memory is not None:
+        kind, misuse = found.memory.misuses[0]
+        return f"memory of rank {kind.ranks[0]}: at {misuse.node.label} {misuse.why}"
     return f"{len(wrong)} of {len(found.rows)} values of {_ranks(found)} are not those of one device"
 
 
@@ -100,7 +103,10 @@ def _frames(found: ScaleProof) -> Any:
         return found.first.node.frames
     if found.stuck:
         return found.stuck[0][1].frames
-    return found.failed[1].frames if found.failed is not None else ()
+    if found.failed is not None:
+        return found.failed[1].frames
+    misuses = found.memory.misuses if found.memory is not None else ()
+    return misuses[0][1].node.frames if misuses and all(row.same for row in found.rows) else ()
 
 
 def _place(node: Node) -> str:
@@ -137,5 +143,12 @@ def _content(found: ScaleProof, seconds: float) -> dict[str, Any]:
         "failed": None if found.failed is None else {
             "rank": found.failed[0].ranks[0], "operator": found.failed[1].label, "reason": found.failed[2],
             "place": _place(found.failed[1]),
+        },
+        "memory": None if found.memory is None else {
+            "arenas": list(found.memory.arenas), "values": found.memory.values,
+            "misuses": [
+                {"rank": kind.ranks[0], "operator": misuse.node.label, "why": misuse.why, "place": _place(misuse.node)}
+                for kind, misuse in found.memory.misuses
+            ],
         },
     }  # fmt: skip

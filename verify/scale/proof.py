@@ -20,6 +20,7 @@ from mspc.verify.scale.division import Divided, divided
 from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.meetings import NodeError
+from mspc.verify.scale.memory_of_kinds import MemoryFound, memory_of_kinds
 from mspc.verify.scale.odd_ranks import Odd, odd_one
 from mspc.verify.scale.origins import NUMBER, FailedHere, alike_nodes, failed_node, numbered
 from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
@@ -221,9 +222,13 @@ class ScaleProof:
     failed: tuple[RankKind, Node, str] | None = None
     others: tuple[Node, ...] = ()
     odd: Odd | None = None
+    memory: MemoryFound | None = None
+    """What is found of the memory that values share, at real sizes."""
 
     @property
     def same(self) -> bool:
+        if self.memory is not None and self.memory.misuses:
+            return False
         return not self.stuck and self.failed is None and all(row.same for row in self.rows)
 
 
@@ -251,7 +256,8 @@ def prove(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None
 ) -> ScaleProof:
     """Run the programs of all ranks at small sizes beside one device. What cannot be computed at small sizes, as a
-    row beyond the end of a table that has become shorter, is tried again with sizes kept.
+    row beyond the end of a table that has become shorter, is tried again with sizes kept. The memory of every program
+    is looked at as it is planned for its real sizes.
 
     Args:
         one: the network on one device. kinds: the programs of all ranks. values: first values of what is stored, each
@@ -261,6 +267,16 @@ def prove(
     Raises:
         Unfit: a program does not take Float64. MspcError: one device cannot be computed.
     """
+    memory = memory_of_kinds(kinds)
+    found = _found(one, kinds, values, seed, own)
+    found.memory = memory
+    return found
+
+
+def _found(
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None
+) -> ScaleProof:
+    """What is found of values; arguments and errors are those of `prove`."""
     odd = odd_one(kinds)
     real = numbered([one, *(kind.graph for kind in kinds)])
     kept: list[Value] = []
