@@ -1,11 +1,11 @@
 """How long `mspc verify --scale` takes for plans of large models, and its memory.
 
-    python -m benchmarks.proofs [8B 8Bx8 70B 405B 671B]
+    python -m benchmarks.proofs [8B 8Bx8 70B 405B 671Bx8 671B]
 
 8B on 512 ranks (data 512; and data 64 by tensor 8), 70B on 512 (data 16, tensor 8, 4 stages, 32 micro-batches), 405B on
 8,192 (data 64, tensor 8, 16 stages, 32 micro-batches), a network as DeepSeek-V3 of 671B on 2,048 (data 32, experts 8,
-tensor 8): forward, backward and two steps of Adam. They shall take at most 1, 5, 10 and 10 minutes on two cores, and
-8 GB.
+tensor 8; 671Bx8 has 8 of its 61 layers): forward, backward and two steps of Adam. They shall take at most 1, 5, 10 and
+10 minutes on two cores, and 8 GB.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ PLANS = {
     "8Bx8": (512, "staged_llama.py", "32 4096 32 8 14336 128256 64 8 1 1 2048 1f1b"),
     "70B": (512, "staged_llama.py", "80 8192 64 8 28672 128256 16 8 4 32 2048 1f1b"),
     "405B": (8192, "staged_llama.py", "126 16384 128 8 53248 128256 64 8 16 32 2048 1f1b"),
+    "671Bx8": (2048, "deepseek.py", "full sorted 32 8 8 8"),
     "671B": (2048, "deepseek.py", "full sorted 32 8 8"),
 }
 

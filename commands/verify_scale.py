@@ -20,6 +20,7 @@ from mspc.commands.verify import (
     global_batch,
     with_global_types,
 )
+from mspc.commands.verify_dumps import has_dumps, verify_dumps
 from mspc.commands.verify_folder import checked_program, fed_layouts, graphs_of_ranks, network_alone, ranks_together
 from mspc.compiler.config import Config
 from mspc.compiler.shared_graphs import read_network
@@ -53,7 +54,7 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
     """Compare, print what was compared and the verdict, fail where anything differs.
 
     Args:
-        target: as of `mspc compile`, or the folder that it wrote.
+        target: as of `mspc compile`, the folder that it wrote, or one of MindSpore's dumps.
 
     Raises:
         MspcError: the program cannot be compiled or read, or not be run at sizes that fit on this machine.
@@ -62,6 +63,9 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
     check_json(options.json)
     begin = time.perf_counter()
     is_folder = os.path.isdir(target) and not is_imported(Path(target))
+    if is_folder and has_dumps(Path(target)):
+        verify_dumps(Path(target), options.json)
+        return
     given = of_folder(Path(target), options) if is_folder else of_script(target, options)
     try:
         found = given.proved(seed)

@@ -3,10 +3,11 @@
     mspc verify --scale benchmarks/networks/deepseek.py --ranks 2048 -- full sorted 32 8 8
     mspc run benchmarks/networks/deepseek.py --ranks 8 --simulate -- small sorted 2 2 2
 
-What stands behind `--` is SIZE FORM DATA EXPERTS TENSOR. SIZE is a row of `SIZES`: the network as it is published
+What stands behind `--` is SIZE FORM DATA EXPERTS TENSOR LAYERS. SIZE is a row of `SIZES`: the network as it is published
 (671B: keys, values and queries are made of short vectors, with rotary places beside them; shared experts; the best 8 of
 256 experts out of the best 4 of 8 groups), or the same layers small. FORM is as in experts.py: `sorted` or `tables`.
-DATA by EXPERTS ranks share the batch, EXPERTS ranks the experts, and TENSOR ranks the heads and hidden widths.
+DATA by EXPERTS ranks share the batch, EXPERTS ranks the experts, and TENSOR ranks the heads and hidden widths. With
+LAYERS there are only so many, of which one has no experts.
 """
 
 import sys
@@ -32,6 +33,8 @@ SIZES = {
 FORM = sys.argv[2]
 DATA, PARTS, TENSOR = map(int, sys.argv[3:6])
 S = SimpleNamespace(**SIZES[sys.argv[1]])
+if len(sys.argv) > 6:
+    S.layers, S.dense = int(sys.argv[6]), 1
 HALF, WIDE = S.half, ms.float32
 RANKS = DATA * PARTS * TENSOR
 OUTER = DATA * PARTS

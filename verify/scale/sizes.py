@@ -24,9 +24,11 @@ from mspc.ops.nn.expert_rows import AddRows, TakeRows
 from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_type
 from mspc.verify.marks import MARK
+from mspc.verify.scale.choices import choices, named_by
 from mspc.verify.scale.computed_places import has_multiples
 from mspc.verify.scale.dimensions import Divisors, Product
 from mspc.verify.scale.kinds import RankKind, told_apart
+from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.resizing import row_of
 from mspc.verify.scale.said_of_sizes import Dim, Row
 from mspc.verify.scale.traded import Traded
@@ -105,6 +107,23 @@ class Sizing:
         self._done.add(graph)
         for node in graph.nodes:
             self._node(node, kind)
+        chosen = choices(graph.nodes)
+        readers = Readers(graph) if chosen else None
+        for node in chosen:
+            assert readers is not None
+            self._chosen(node, named_by(node, readers))
+
+    def _chosen(self, node: Node, named: Sequence[tuple[Node, Dim]] | None) -> None:
+        """Let what numbers of chosen ones name be of one dimension with that of which these are."""
+        whole = self.dims(node.inputs[0])[0][-1]
+        size = node.inputs[0].shape[-1]
+        for reader, dim in named or ():
+            value: Value = reader if dim.of_result else reader.inputs[dim.tensor]
+            if value.shape[dim.dimension] != size:  # a slice, or another table
+                self.divisors.freeze(whole)
+            self.divisors.equal(whole, self.dims(value)[0][dim.dimension])
+        if named is None:
+            self.divisors.freeze(whole)
 
     def _node(self, node: Node, kind: RankKind | None) -> None:
         op: Any = node.op

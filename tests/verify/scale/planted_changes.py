@@ -26,8 +26,8 @@ from typing import Any
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify_folder import checked_program, network_alone, verify_folder
-from mspc.commands.verify_scale import Stored
+from mspc.commands.verify_folder import checked_program, network_alone, ranks_together, verify_folder
+from mspc.commands.verify_scale import Stored, give_layouts
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node
@@ -58,15 +58,21 @@ LONGEST = 120
 class Plan:
     """A compiled plan."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        script, ranks, words = PLANS[name]
+    def __init__(self, name: str, folder: Path, script: Path | None = None, ranks: int = 0) -> None:
+        """script, ranks: of a plan that is none of `PLANS`."""
+        words: tuple[str, ...] = ()
+        if script is None:
+            named, ranks, words = PLANS[name]
+            script = NETWORKS / named
         options = CompileOptions(ranks=ranks, out=folder, loudness=QUIET, weights=True, script_arguments=words)
         with contextlib.redirect_stdout(io.StringIO()):
-            compile_target(str(NETWORKS / script), options)
+            compile_target(str(script), options)
         self.name, self.folder = name, folder
         self.program = checked_program(folder, CompileOptions(loudness=QUIET))
         self.texts = [self.program.text(rank) for rank in range(ranks)]
-        self.one, _ = network_alone(read_network(self.program.network, PROGRAM))
+        network = read_network(self.program.network, PROGRAM)
+        self.held = ranks_together(self.program, network)
+        self.one, _ = network_alone(network)
         arrays = load_slices(self.program, self.one, 0)
         self.values = [Stored(name, array) for name, array in arrays.items()]
 
@@ -92,6 +98,8 @@ class Plan:
 
     def proof(self, graphs: Sequence[Graph]) -> ScaleProof:
         """What `mspc verify --scale` finds."""
+        for graph in graphs:
+            give_layouts(graph, self.held)
         kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
         return prove(self.one, kinds, self.values, 0)
 
