@@ -66,15 +66,10 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         return
     found = find_call(target, options)
     config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
-    if config.mode == "hybrid_parallel":
-        raise MspcError(
-            "in hybrid_parallel mode the script's own collectives decide what the ranks compute, so there is no step "
-            "of one device to compare with",
-            notes=["mspc run --simulate runs it on ranks of this process"],
-        )
+    check_has_one_device(config)
     many = compiled_with_numbers(found.captured, config, options.loudness.on_pass())[0]
     if found.asked():
-        _check_ranks_alike(found)
+        check_ranks_alike(found)
     program = _program(found.captured, many, seed)
     if with_torch:
         alone = program if program.parts is None else replace(program, one=program.parts)
@@ -91,7 +86,17 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     report(verified(program, seed, mpi), config, options.json, options.loudness, seed, all_rows=options.all_rows)
 
 
-def _check_ranks_alike(found: FoundCall) -> None:
+def check_has_one_device(config: Config) -> None:
+    """Raises MspcError where a step of one device says nothing of the ranks."""
+    if config.mode == "hybrid_parallel":
+        raise MspcError(
+            "in hybrid_parallel mode the script's own collectives decide what the ranks compute, so there is no step "
+            "of one device to compare with",
+            notes=["mspc run --simulate runs it on ranks of this process"],
+        )
+
+
+def check_ranks_alike(found: FoundCall) -> None:
     """Raises MspcError where ranks that ask for their number launch different graphs."""
     first = compile_for(found.captured, found.ranks, NO_FILES, found.asked)
     if Programs(first, range(found.ranks), True, NO_FILES, found.rerun).differ:
@@ -127,13 +132,13 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
         many.rank_graph,
         partial(_plain, many),
         layouts,
-        _global_batch(captured, one, [f.global_type for f in fed], alone) if own else GlobalBatchNetwork(None),
+        global_batch(captured, one, [f.global_type for f in fed], alone) if own else GlobalBatchNetwork(None),
         config.pipeline_stages,
         parts,
     )
 
 
-def _global_batch(
+def global_batch(
     captured: CapturedCall, one: Compiled, types: Sequence[TensorType], alone: Config
 ) -> GlobalBatchNetwork:
     """The launch on the global batch."""

@@ -75,6 +75,11 @@ def verify_folder(
     report(verified(compared, seed, mpi), config, options.json, options.loudness, seed, notes, options.all_rows)
 
 
+def fed_layouts(program: Program) -> tuple[Layout, ...]:
+    """Which slices of its inputs a rank has, of a program without stages."""
+    return tuple(_layout(program, entry, _type(program, entry), 1) for entry in program.inputs)
+
+
 def _stages(program: Program, network: Graph) -> int:
     """How many stages the program has. Raises MspcError where its ranks cannot have so many."""
     stages = network.attrs.get(STAGES, 1)

@@ -13,24 +13,48 @@ from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.options import is_imported
 from mspc.commands.report.scale import report_scale
 from mspc.commands.report.table import check_json
-from mspc.commands.verify import compiled_with_numbers, with_global_types
-from mspc.commands.verify_folder import checked_program, graphs_of_ranks, network_alone, ranks_together
+from mspc.commands.verify import (
+    check_has_one_device,
+    check_ranks_alike,
+    compiled_with_numbers,
+    global_batch,
+    with_global_types,
+)
+from mspc.commands.verify_dumps import has_dumps, verify_dumps
+from mspc.commands.verify_folder import checked_program, fed_layouts, graphs_of_ranks, network_alone, ranks_together
 from mspc.compiler.config import Config
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
+from mspc.ir.late_dataclass import dataclass
 from mspc.output.first_values import first_values
 from mspc.runtime.program import PROGRAM, Program, load_slices
 from mspc.verify.scale.kinds import RankKind, kinds_of, merged
+from mspc.verify.scale.own_rows import OwnRows
 from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.small_programs import Unfit
+
+
+@dataclass(frozen=True)
+class ToProve:
+    """What is held to one device; see `prove`. notes: for the user."""
+
+    one: Graph
+    kinds: list[RankKind]
+    values: Sequence[Any]
+    own: OwnRows | None = None
+    notes: tuple[str, ...] = ()
+
+    def proved(self, seed: int) -> ScaleProof:
+        """What is found. Raises Unfit."""
+        return prove(self.one, self.kinds, self.values, seed, self.own)
 
 
 def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
     """Compare, print what was compared and the verdict, fail where anything differs.
 
     Args:
-        target: as of `mspc compile`, or the folder that it wrote.
+        target: as of `mspc compile`, the folder that it wrote, or one of MindSpore's dumps.
 
     Raises:
         MspcError: the program cannot be compiled or read, or not be run at sizes that fit on this machine.
@@ -38,40 +62,44 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
     """
     check_json(options.json)
     begin = time.perf_counter()
-    if os.path.isdir(target) and not is_imported(Path(target)):
-        one, kinds, values, notes = _of_folder(Path(target), options)
-    else:
-        one, kinds, values = _of_script(target, options)
-        notes = []
+    is_folder = os.path.isdir(target) and not is_imported(Path(target))
+    if is_folder and has_dumps(Path(target)):
+        verify_dumps(Path(target), options.json)
+        return
+    given = of_folder(Path(target), options) if is_folder else of_script(target, options)
     try:
-        found = prove(one, kinds, values, seed)
+        found = given.proved(seed)
     except Unfit as error:
         raise MspcError(f"the program cannot be made smaller: {error.reason}") from None
-    report_scale(found, options.json, options.loudness, seed, time.perf_counter() - begin, notes)
+    report_scale(found, options.json, options.loudness, seed, time.perf_counter() - begin, given.notes)
 
 
 def proof_of_script(target: str, options: CompileOptions, seed: int) -> ScaleProof:
     """What is found of a script, or an imported network. Raises MspcError and Unfit."""
-    return prove(*_of_script(target, options), seed)
+    return of_script(target, options).proved(seed)
 
 
-def _of_script(target: str, options: CompileOptions) -> tuple[Graph, list[RankKind], Sequence[Any]]:
+def of_script(target: str, options: CompileOptions) -> ToProve:
+    """A script, or an imported network."""
     found = find_call(target, options)
     config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
-    if config.mode == "hybrid_parallel" or config.feeds_own_rows:
-        raise MspcError(
-            f"in {config.mode} mode, or where ranks feed rows of their own, there is no step of one device on the "
-            "whole batch to compare with",
-            notes=["mspc verify without --scale compares such a network at its own sizes"],
-        )
+    check_has_one_device(config)
     many = compiled_with_numbers(found.captured, config, options.loudness.on_pass())[0]
-    given = with_global_types(found.captured, [f.global_type for f in many.fed])
+    if found.asked():
+        check_ranks_alike(found)
+    rows = config.feeds_own_rows
+    given = with_global_types(found.captured, [f.graph_type if rows else f.global_type for f in many.fed])
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
     one = compiled_with_numbers(given, alone)[0]
     kinds = kinds_of(many.rank_graphs, range(config.all_ranks))
-    for kind in kinds:
-        give_layouts(kind.graph, many.graph)
-    return one.graph, kinds, first_values(one)
+    own = None
+    if rows:
+        batch = global_batch(found.captured, one, [f.global_type for f in many.fed], alone)
+        own = OwnRows(config.ranks, tuple(f.layout for f in many.fed), config.gradients_mean, batch.graph)
+    else:
+        for kind in kinds:
+            give_layouts(kind.graph, many.graph)
+    return ToProve(one.graph, kinds, first_values(one), own)
 
 
 def give_layouts(graph: Graph, many: Graph) -> None:
@@ -81,18 +109,24 @@ def give_layouts(graph: Graph, many: Graph) -> None:
             value.layout = whole.layout
 
 
-def _of_folder(folder: Path, options: CompileOptions) -> tuple[Graph, list[RankKind], Sequence[Any], list[str]]:
+def of_folder(folder: Path, options: CompileOptions) -> ToProve:
+    """A folder that `mspc compile` wrote, edited by hand or not."""
     program: Program = checked_program(folder, options)
     network = read_network(program.network, str(program.folder / PROGRAM))
+    mean = bool(network.attrs.get("gradients_mean"))
     held = ranks_together(program, network)
     one, _ = network_alone(network)
     graphs, edited = graphs_of_ranks(program)
-    for graph in graphs:
-        give_layouts(graph, held)
+    own = None
+    if Config(ranks=program.ranks, mode=program.mode).feeds_own_rows:
+        own = OwnRows(program.ranks, fed_layouts(program), mean)
+    else:
+        for graph in graphs:
+            give_layouts(graph, held)
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
-    arrays = load_slices(program, one, 0)
-    values = [Stored(name, array) for name, array in arrays.items()]
-    return one, kinds, values, [f"edited since the compile: {', '.join(edited)}"] if edited else []
+    values = [Stored(name, array) for name, array in load_slices(program, one, 0).items()]
+    notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
+    return ToProve(one, kinds, values, own, tuple(notes))
 
 
 class Stored:

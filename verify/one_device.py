@@ -62,7 +62,7 @@ class OneDevice:
         """Tells of a step, a place and a key how far that value of such a run moves where the run's inputs do by
         rounding errors, parameters without what they began with."""
         first = self.weights
-        moves = [_Movement(self.graph, first, sign) for sign in (1.0, -1.0)]
+        moves = [Movement(self.graph, first, sign) for sign in (1.0, -1.0)]
         runs = [(self._run(move), move) for move in moves]
 
         @cache
@@ -80,7 +80,7 @@ class OneDevice:
 
         return of
 
-    def _run(self, move: _Movement | None, poke: Poke | None = None) -> list[list[Values]]:
+    def _run(self, move: Movement | None, poke: Poke | None = None) -> list[list[Values]]:
         places = range(len(self.feeds))
         summed = summed_gradients(self.graph)
 
@@ -123,7 +123,7 @@ class OneDevice:
 _FLOATS = frozenset(name.lower() for name in TOLERANCES)
 
 
-class _Movement:
+class Movement:
     """Moves what a run is computed from by rounding errors of random signs, or of the opposite ones.
 
     Of the weights those alone that are trained, all where none is: to states of an optimizer an error may be more than

@@ -10,7 +10,10 @@ from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import ExecutionError
-from mspc.verify.scale.proof import STEPS, Compared, ScaleProof
+from mspc.ir.graph import Node
+from mspc.ops.control.structural import TupleGetItem
+from mspc.verify.scale.compared import Compared
+from mspc.verify.scale.proof import STEPS, ScaleProof
 
 MOST = 12
 """Rows of values that differ which are printed."""
@@ -71,25 +74,44 @@ def _what(found: ScaleProof, wrong: Sequence[Compared]) -> str:
     if found.failed is not None:
         kind, node, reason = found.failed
         return f"{node.label} cannot be computed on rank {kind.ranks[0]}: {reason}"
+    if not wrong and found.memory is not None:
+        kind, misuse = found.memory.misuses[0]
+        return f"memory of rank {kind.ranks[0]}: at {misuse.node.label} {misuse.why}"
     return f"{len(wrong)} of {len(found.rows)} values of {_ranks(found)} are not those of one device"
 
 
 def _told(found: ScaleProof) -> list[str]:
-    first = found.first
+    first, odd = found.first, found.odd
+    said = [] if odd is None else [odd.words]
     if first is None:
-        return []
+        return said
     ranks = ", ".join(map(str, first.ranks[:FEW_RANKS])) + ", ..." * (len(first.ranks) > FEW_RANKS)
-    said = [f"the first value that is none of one device's is that of {first.node.label} on rank {ranks}"]
-    said += first.reads
-    return said + [first.equals] * bool(first.equals)
+    said.append(f"the first value that is none of one device's is that of {_label(first.node)} on rank {ranks}")
+    return [*said, *[first.equals] * bool(first.equals), *first.reads]
+
+
+def _label(node: Node) -> str:
+    """The operator, and of which one it takes a result."""
+    source = node.inputs[0] if isinstance(node.op, TupleGetItem) else None
+    return node.label if not isinstance(source, Node) else f"result {node.op.index} of {source.label}"  # type: ignore[attr-defined]
 
 
 def _frames(found: ScaleProof) -> Any:
+    if found.odd is not None:
+        return found.odd.node.frames
     if found.first is not None:
         return found.first.node.frames
     if found.stuck:
         return found.stuck[0][1].frames
-    return found.failed[1].frames if found.failed is not None else ()
+    if found.failed is not None:
+        return found.failed[1].frames
+    misuses = found.memory.misuses if found.memory is not None else ()
+    return misuses[0][1].node.frames if misuses and all(row.same for row in found.rows) else ()
+
+
+def _place(node: Node) -> str:
+    """Where a node is in the script."""
+    return str(node.frames[0]) if node.frames else ""
 
 
 def _content(found: ScaleProof, seconds: float) -> dict[str, Any]:
@@ -108,7 +130,25 @@ def _content(found: ScaleProof, seconds: float) -> dict[str, Any]:
             for row in found.rows
         ],
         "first": None if first is None else {
-            "operator": first.node.label, "ranks": list(first.ranks), "operands": list(first.reads),
-            "equals": first.equals,
+            "operator": _label(first.node), "ranks": list(first.ranks), "operands": list(first.reads),
+            "equals": first.equals, "place": _place(first.node),
+        },
+        "odd": None if found.odd is None else {
+            "operator": found.odd.node.label, "ranks": list(found.odd.ranks), "said": found.odd.words,
+            "place": _place(found.odd.node),
+        },
+        "waiting": [
+            {"rank": kind.ranks[0], "operator": node.label, "place": _place(node)} for kind, node in found.stuck
+        ],
+        "failed": None if found.failed is None else {
+            "rank": found.failed[0].ranks[0], "operator": found.failed[1].label, "reason": found.failed[2],
+            "place": _place(found.failed[1]),
+        },
+        "memory": None if found.memory is None else {
+            "arenas": list(found.memory.arenas), "values": found.memory.values,
+            "misuses": [
+                {"rank": kind.ranks[0], "operator": misuse.node.label, "why": misuse.why, "place": _place(misuse.node)}
+                for kind, misuse in found.memory.misuses
+            ],
         },
     }  # fmt: skip

@@ -21,7 +21,7 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 _PART = NotDifferentiable("it is a part of BatchNorm on one rank")
 
 
-class _BatchNormStep(Op, abstract=True):
+class BatchNormStep(Op, abstract=True):
     """A step of BatchNorm on one rank, whose results others' are added to. count: elements of a channel on all ranks
     together."""
 
@@ -32,7 +32,7 @@ class _BatchNormStep(Op, abstract=True):
         raise MspcError(f"{self.name} works on the slices of one rank and cannot be sharded")
 
 
-class ChannelMean(_BatchNormStep):
+class ChannelMean(BatchNormStep):
     """The sum of every channel divided by `count`."""
 
     def infer(self, *types: Any) -> Any:
@@ -43,7 +43,7 @@ class ChannelMean(_BatchNormStep):
         return channel_mean(be.xp, inputs[0], self.count)
 
 
-class ChannelVariance(_BatchNormStep):
+class ChannelVariance(BatchNormStep):
     """The sum of the squared distances from the mean of every channel divided by `count`."""
 
     def infer(self, *types: Any) -> Any:
@@ -54,7 +54,7 @@ class ChannelVariance(_BatchNormStep):
         return channel_variance(be.xp, x, mean, self.count)
 
 
-class BatchNormApply(_BatchNormStep):
+class BatchNormApply(BatchNormStep):
     """BatchNorm's results and new moving statistics from those of the batch, inputs 5 and 6."""
 
     epsilon: float = 1e-5
@@ -74,7 +74,7 @@ class BatchNormApply(_BatchNormStep):
         return y, mean, variance, mean + 0, variance + 0
 
 
-class BatchNormGradSums(_BatchNormStep):
+class BatchNormGradSums(BatchNormStep):
     """Sums over a rank's elements of every channel: of the gradient times the normalised x, and of the gradient."""
 
     epsilon: float = 1e-5
@@ -88,7 +88,7 @@ class BatchNormGradSums(_BatchNormStep):
         return gradient_sums(be.xp, dout, x, mean, variance, self.epsilon)
 
 
-class BatchNormGradInput(_BatchNormStep):
+class BatchNormGradInput(BatchNormStep):
     """The gradient of x, from BatchNormGrad's operands and, in training, the sums of all ranks."""
 
     epsilon: float = 1e-5

@@ -55,7 +55,7 @@ def drawing_at_places(rows: Mapping[Node, Rows]) -> Callable[[Node, NumPyBackend
         operand_rows, result_rows = rows_beside(node, rows[node])
 
         def gathered(array: Array, place: Rows | None) -> Array:
-            if place is None or array.shape[place[0]] == 1:
+            if place is None or array.shape[place[0]] != size:  # it is the same for all rows
                 return array
             axis = place[0]
             parts = comm.all_gather(_parted(array, *place), tuple(range(comm.size)), axis + 1)

@@ -8,14 +8,14 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 
 
-def made_apart(graph: Graph) -> None:
+def made_apart(graph: Graph, constants: dict[int, tuple[Constant, ...]]) -> None:
     """Copy nodes without operands, and constants of several elements, for each place where they are read, in a graph
-    and its regions."""
+    and its regions. constants: by identity those that ranks have of their own, which gets those of the copies."""
     for each in graph.graphs():
-        _apart(each)
+        _apart(each, constants)
 
 
-def _apart(graph: Graph) -> None:
+def _apart(graph: Graph, constants: dict[int, tuple[Constant, ...]]) -> None:
     nodes: list[Node] = []
     taken: set[Value] = set()
 
@@ -24,7 +24,10 @@ def _apart(graph: Graph) -> None:
             if value not in taken:
                 taken.add(value)
                 return value
-            return Constant(value.value, value.tensor_type.dtype)
+            made = Constant(value.value, value.tensor_type.dtype)
+            if id(value) in constants:
+                constants[id(made)] = constants[id(value)]
+            return made
         if not isinstance(value, Node) or not _is_uniform(value):
             return value
         if value not in taken:

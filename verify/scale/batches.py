@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from mspc.ir.diagnostics import MspcError
@@ -9,7 +10,7 @@ from mspc.ir.types import TensorType, Type
 from mspc.ops.convolution.convolve import Conv2D, Conv3D
 from mspc.ops.convolution.pooling import AvgPool, AvgPool3D, MaxPool, MaxPool3D, MaxPool3DGrad, MaxPoolGrad
 from mspc.ops.loss.cross_entropy import SoftmaxCrossEntropyWithLogits
-from mspc.ops.nn.attention import FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
+from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import EmbeddingLookup, Gather
 from mspc.ops.tensor.one_hot import OneHot
@@ -18,11 +19,14 @@ from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.sharding.factors import Rule
 
 ROW_BY_ROW = (
-    AvgPool, AvgPool3D, Conv2D, Conv3D, EmbeddingLookup, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad, Gather,
+    AvgPool, AvgPool3D, Conv2D, Conv3D, EmbeddingLookup, FlashAttentionScore,
+    FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad, Gather,
     GatherD, GatherDGrad, GatherNd, MaxPool, MaxPool3D, MaxPool3DGrad, MaxPoolGrad, OneHot,
     SoftmaxCrossEntropyWithLogits,
 )  # fmt: skip
 """Operators whose rows have nothing to do with each other, though on slices ranks run others."""
+SAYS_NOTHING: dict[type[Op], tuple[int, ...]] = {FlashAttentionScore: (2,)}
+"""Results that stand for what is not made."""
 
 
 @lru_cache(maxsize=4096)
@@ -39,14 +43,15 @@ def batch_of(op: Op, types: tuple[TensorType, ...]) -> tuple[bool, ...] | None:
         rule = op.parsed_rule(*types)
     except (MspcError, NotImplementedError):
         return None
-    factor = _first_of_all(rule)
+    shown = [dims for i, dims in enumerate(rule.outputs) if i not in SAYS_NOTHING.get(kind, ())]
+    factor = _first_of_all(rule, shown)
     if factor is None:
         return None
     has = tuple(bool(dims) and dims[0] == (factor,) for dims in rule.inputs)
     elsewhere = any(
         factor in dim for dims, own in zip(rule.inputs, has, strict=True) for dim in (dims[1:] if own else dims)
     )
-    if elsewhere or any(factor in dim for dims in rule.outputs for dim in dims[1:]):
+    if elsewhere or any(factor in dim for dims in shown for dim in dims[1:]):
         return None
     # A batch of another size must give what that says, or the operator knows its batch by an attribute.
     more = [t.with_shape((2 * t.shape[0], *t.shape[1:])) if own else t for t, own in zip(types, has, strict=True)]
@@ -54,11 +59,13 @@ def batch_of(op: Op, types: tuple[TensorType, ...]) -> tuple[bool, ...] | None:
         before, behind = _shapes(op.infer(*types)), _shapes(op.infer(*more))
     except MspcError:
         return None
-    return has if behind == [(2 * shape[0], *shape[1:]) for shape in before] else None
+    same = SAYS_NOTHING.get(kind, ())
+    doubled = [shape if i in same else (2 * shape[0], *shape[1:]) for i, shape in enumerate(before)]
+    return has if behind == doubled else None
 
 
-def _first_of_all(rule: Rule) -> int | None:
-    firsts = {dims[0] if dims else () for dims in rule.outputs}
+def _first_of_all(rule: Rule, outputs: Sequence[Sequence[tuple[int, ...]]]) -> int | None:
+    firsts = {dims[0] if dims else () for dims in outputs}
     if len(firsts) != 1:
         return None
     (first,) = firsts

@@ -13,6 +13,7 @@ from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broa
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank, combine, pieces
+from mspc.verify.scale.routed_kernels import rows_along
 from mspc.verify.scale.spread import common_lead, widened
 
 Array = Any
@@ -23,6 +24,8 @@ _REDUCE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, 
 def along_axes(op: Collective, arrays: Sequence[Array], mesh: Sequence[int], axes: Axes) -> Any:
     """The result where every group lies along dimensions of the mesh, in the order of its ranks; None for a kind of
     collective that has no such form."""
+    if isinstance(op, FetchRows | SendRows):
+        return rows_along(op, arrays, mesh, axes)
     form = _ALONG.get(type(op))
     if form is None:
         return None

@@ -18,6 +18,8 @@ Product = tuple[int, ...]
 WANTED = (3, 4, 2, 5)
 """How many parts shall be left of a dimension, by turns, so that dimensions differ where they may."""
 
+SOME = 8
+"""From so many slices of a dimension on a slice has no more elements than it must."""
 MANY = 16
 """From so many slices of a dimension on a slice may be one element."""
 
@@ -32,6 +34,10 @@ class Divisors:
     _open: list[tuple[Product, Product]] = field(default_factory=list["tuple[Product, Product]"])
     """Products of several unknowns that are to be the same number."""
     _numbers: list[tuple[Product, int]] = field(default_factory=list["tuple[Product, int]"])
+    _least: list[tuple[Product, int, int]] = field(default_factory=list["tuple[Product, int, int]"])
+    """Of a size how much has to be left at least."""
+    _roomy: list[tuple[Product, int, Product, int]] = field(default_factory=list["tuple[Product, int, Product, int]"])
+    """Of two sizes, of which the first has to be no less than the second once both are divided."""
     _count: int = 0
 
     def new(self) -> Product:
@@ -98,6 +104,14 @@ class Divisors:
         if number:
             self._numbers.append((product, number))
 
+    def leaves(self, product: Product, number: int, least: int) -> None:
+        """Let at least so much of a size be left."""
+        self._least.append((product, number, least))
+
+    def has_room(self, product: Product, number: int, other: Product, of: int) -> None:
+        """Let what is left of a size be no less than what is left of another, if not by its own size."""
+        self._roomy.append((product, number, other, of))
+
     def values(self) -> dict[int, int]:
         """A number for every unknown: as large as may be with some parts left of each dimension."""
         self.settle()
@@ -113,12 +127,24 @@ class Divisors:
                 several.append((own, number))
         found: dict[int, int] = {}
         for place, (unknown, number) in enumerate(sorted(numbers.items())):
-            found[unknown] = number if largest[unknown] >= MANY * number else number // _parts(number, place)
+            slices = largest[unknown] // number
+            found[unknown] = number if slices >= MANY else number // _parts(number, place, slices >= SOME)
         for own, number in several:  # whatever numbers the unknowns have alone, together they divide this, too
             while number % math.prod(found.get(v, 1) for v in own):
                 worst = max(own, key=lambda v: found.get(v, 1))
                 found[worst] = _lesser(found.get(worst, 1))
+        for product, number, least in self._least:
+            self._lessen(product, found, number // least)
+        for product, number, other, of in self._roomy:
+            self._lessen(product, found, number * self.value(other, found) // of)
         return found
+
+    def _lessen(self, product: Product, found: dict[int, int], most: int) -> None:
+        """Let a product be no more than a number, by lesser ones of its unknowns."""
+        own = self.resolved(product)
+        while own and math.prod(found.get(v, 1) for v in own) > max(most, 1):
+            worst = max(own, key=lambda v: found.get(v, 1))
+            found[worst] = _lesser(found[worst])
 
     def value(self, product: Product, values: dict[int, int]) -> int:
         """The number of a product."""
@@ -133,9 +159,10 @@ def _without_common_ends(one: Product, other: Product) -> tuple[Product, Product
     return one, other
 
 
-def _parts(number: int, place: int) -> int:
-    """How many parts of a number are left: a divisor of it that is small, and not 1 where another one is."""
-    wanted = WANTED[place % len(WANTED) :] + WANTED[: place % len(WANTED)]
+def _parts(number: int, place: int, few: bool) -> int:
+    """How many parts of a number are left: a divisor of it that is small, and not 1 where another one is. few: 2 are
+    as good as more."""
+    wanted = (2, 3) if few else WANTED[place % len(WANTED) :] + WANTED[: place % len(WANTED)]
     for parts in wanted:
         if number % parts == 0:
             return parts

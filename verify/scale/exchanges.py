@@ -29,11 +29,16 @@ class _Pair:
 
 @dataclass
 class _Posted:
-    """An exchange of all ranks of a kind. sends: (pair, number of the message there). receives: for every rank the same
+    """An exchange of all ranks of a kind. sends: for every rank (pair, number of the message there). receives: the same
     with the shape that is waited for, and who sends."""
 
-    sends: list[tuple[_Pair, int]]
+    sends: dict[int, list[tuple[_Pair, int]]]
     receives: dict[int, list[tuple[_Pair, int, tuple[int, ...], int]]]
+
+    def is_over(self, rank: int) -> bool:
+        """Whether all that a rank sends is waited for, and all that it waits for is there."""
+        sent = all(pair.awaited > place for pair, place in self.sends[rank])
+        return sent and all(len(pair.sent) > place for pair, place, _, _ in self.receives[rank])
 
 
 class Exchanges:
@@ -49,11 +54,12 @@ class Exchanges:
             return
         own = ops if len(ops) > 1 else list(ops) * len(kind.ranks)
         flats = [flat(array, kind.mesh) for array in arrays]
-        posted = self._posted[number] = _Posted([], {})
+        posted = self._posted[number] = _Posted({}, {})
         for place, (rank, op) in enumerate(zip(kind.ranks, own, strict=True)):
+            posted.sends[rank] = []
             for array, target in zip(flats, op.send_rank_ids, strict=True):
                 pair = self._pair(rank, target)
-                posted.sends.append((pair, len(pair.sent)))
+                posted.sends[rank].append((pair, len(pair.sent)))
                 pair.sent.append(array[place])
             posted.receives[rank] = []
             for source, shape in zip(op.recv_rank_ids, op.recv_shapes, strict=True):
@@ -64,6 +70,11 @@ class Exchanges:
     def _pair(self, source: int, target: int) -> _Pair:
         return self._pairs.setdefault((source, target), _Pair())
 
+    def over(self, number: int) -> list[bool]:
+        """For every rank of the kind of this number whether its exchange would be over."""
+        posted = self._posted[number]
+        return [posted.is_over(rank) for rank in posted.receives]
+
     def answer(self, number: int) -> dict[int, tuple[Array, ...]] | None:
         """What every rank gets; None where something is not there yet, or not waited for.
 
@@ -71,9 +82,7 @@ class Exchanges:
             ValueError: a tensor of another shape arrives.
         """
         posted = self._posted[number]
-        if any(pair.awaited <= place for pair, place in posted.sends):
-            return None
-        if any(len(pair.sent) <= place for each in posted.receives.values() for pair, place, _, _ in each):
+        if not all(map(posted.is_over, posted.receives)):
             return None
         found: dict[int, tuple[Array, ...]] = {}
         for rank, receives in posted.receives.items():

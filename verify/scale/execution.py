@@ -20,14 +20,17 @@ from mspc.ops.control.structural import CALL
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
+from mspc.verify.scale.division import MOST_PARTS, Divided, by_key
 from mspc.verify.scale.kernels import run_on_all
-from mspc.verify.scale.kinds import STRUCTURE, RankKind
+from mspc.verify.scale.kinds import STRUCTURE, RankKind, told_apart
 from mspc.verify.scale.meetings import Board, NodeError, Request
-from mspc.verify.scale.spread import block_by_block, common_lead, mapped, narrowed, wide_axes, widened
+from mspc.verify.scale.routed_kernels import places_on_each
+from mspc.verify.scale.spread import block_by_block, common_lead, flat, mapped, narrowed, wide_axes, widened
 
 Array = Any
-Seen = Callable[[RankKind, Node, Any, tuple[int, ...]], None]
-"""Told of every node's result on all ranks of a kind, with the numbers of the loops' turns and calls around it."""
+Seen = Callable[[RankKind, Node, Any, tuple[int, ...], Sequence[Any]], None]
+"""Told of every node's result on all ranks of a kind, with the numbers of the loops' turns and calls around it, and its
+operands."""
 
 
 class Stuck(Exception):
@@ -54,6 +57,7 @@ class KindRun:
         self._backend = NumPyBackend(OneRank(), step=step)
         self._around: tuple[int, ...] = ()
         self._ends: dict[Graph, list[tuple[Value, ...]]] = {}
+        self._known_to_meet: dict[int, bool] = {}
         self._changing: dict[Graph, bool] = {}
         """Whether graphs overwrite parameters."""
 
@@ -81,7 +85,7 @@ class KindRun:
                 result = np.full((1,) * self.kind.depth, len(operands[0]), np.int64)
             elif node.regions:
                 result = yield from self._regions(node, operands, values)
-            elif any(isinstance(own, Collective) and own.communicates for own in self.kind.ops_of(op)):
+            elif self._meets(op):
                 if any(isinstance(operand, list) for operand in operands):
                     raise NodeError(self.kind, node, "it takes no stack of tensors")
                 result = yield Request(self.kind, node, self.kind.ops_of(op), operands)
@@ -89,7 +93,7 @@ class KindRun:
                 result = self._computed(node, operands, values)
             values[node] = result
             if self._seen is not None:
-                self._seen(self.kind, node, result, self._around)
+                self._seen(self.kind, node, result, self._around, operands)
             del operands, result
             for value in ended:
                 del values[value]
@@ -98,6 +102,14 @@ class KindRun:
             self._changing[graph] = any(node.op.mutates for each in graph.graphs() for node in each.nodes)
         # What is shown of a parameter stays as it is when that changes later.
         return [mapped(result, np.array) for result in results] if self._changing[graph] else results
+
+    def _meets(self, op: Any) -> bool:
+        """Whether some rank meets others at an operator."""
+        found = self._known_to_meet.get(id(op))
+        if found is None:
+            ops = told_apart(self.kind.ops_of(op))[0] if isinstance(op, Collective) else ()
+            found = self._known_to_meet[id(op)] = any(own.communicates for own in ops)
+        return found
 
     def _value(self, value: Value, values: dict[Value, Any]) -> Any:
         if not isinstance(value, Constant):
@@ -121,7 +133,7 @@ class KindRun:
                 return _on_each(ops, self.kind, self._backend, operands)
         except (MspcError, ValueError, IndexError, TypeError, AttributeError, ArithmeticError) as error:
             reason = error.message if isinstance(error, MspcError) else str(error)
-            raise NodeError(self.kind, node, reason) from error
+            raise NodeError(self.kind, node, reason, computed=True) from error
 
     def _widen(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> None:
         """Give what the node overwrites all the leading dimensions that its operands have."""
@@ -253,9 +265,14 @@ class KindRun:
     def _same_everywhere(self, node: Node, array: Array) -> Any:
         """What a node's way depends on, where all ranks of the kind agree."""
         found = np.unique(array)
-        if found.size != 1:
-            raise NodeError(self.kind, node, "ranks of one kind go different ways here, as the data say")
-        return found[0]
+        if found.size == 1:
+            return found[0]
+        ways = flat(array, self.kind.mesh).reshape(len(self.kind.ranks), -1)
+        if ways.shape[1] == 1:
+            parts = by_key(self.kind, ways[:, 0].tolist())
+            if len(parts) <= MOST_PARTS:
+                raise Divided(self.kind, parts)
+        raise NodeError(self.kind, node, "ranks of one kind go different ways here, as the data say")
 
 
 def _last_uses(graph: Graph) -> list[tuple[Value, ...]]:
@@ -286,11 +303,12 @@ def _stacked(rows: list[Any], depth: int) -> Array:
 
 def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequence[Array]) -> Any:
     """The result of an operator that differs between ranks."""
-    known: dict[Any, int] = {}
-    numbers = np.array([known.setdefault(op, len(known)) for op in ops]).reshape(kind.mesh)
-    which = narrowed(numbers, kind.depth)
+    placed = places_on_each(ops, kind.mesh, backend, operands)
+    if placed is not None:
+        return placed
+    distinct, numbers = told_apart(ops)
+    which = narrowed(np.array(numbers).reshape(kind.mesh), kind.depth)
     axes = wide_axes([which], kind.depth)
-    distinct = list(known)
 
     def run(number: Array, *own: Array) -> Any:
         return run_on_all(distinct[int(number.flat[0])], backend, kind.depth, own)
@@ -299,25 +317,30 @@ def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequenc
 
 
 def run_step(
-    states: Sequence[KindState], feeds: Sequence[dict[str, Array]], step: int, seen: Seen | None = None
-) -> list[list[Any]]:
-    """One step of all ranks: the results of every kind, with leading dimensions. step: counted from 1.
+    states: Sequence[KindState], feeds: Sequence[dict[str, Array]], step: int, seen: Seen | None = None,
+    runs: Sequence[KindRun] | None = None,
+) -> list[list[Any]]:  # fmt: skip
+    """One step of all ranks: the results of every kind, with leading dimensions. step: counted from 1. runs: how kinds
+    are run, if it is not as they are.
 
     Raises:
-        Stuck: ranks wait for each other. NodeError: a node cannot be computed.
+        Stuck: ranks wait for each other. NodeError: a node cannot be computed. Divided: ranks of a kind do not go on
+        together.
     """
-    runs = [KindRun(state, step, seen).step(feed) for state, feed in zip(states, feeds, strict=True)]
-    results: list[list[Any]] = [[] for _ in runs]
+    runs = runs or [KindRun(state, step, seen) for state in states]
+    steps = [run.step(feed) for run, feed in zip(runs, feeds, strict=True)]
+    results: list[list[Any]] = [[] for _ in steps]
     board = Board([state.kind for state in states])
-    ready: list[tuple[int, Any]] = [(number, None) for number in range(len(runs))]
+    ready: list[tuple[int, Any]] = [(number, None) for number in range(len(steps))]
     while ready:
         for number, answer in ready:
             try:
-                board.enter(number, runs[number].send(answer))
+                board.enter(number, steps[number].send(answer))
             except StopIteration as ended:
                 results[number] = ended.value
         ready = board.answers()
     if board.waiting:
+        board.check_together()
         board.check_exchanges()
         raise Stuck([(request.kind, request.node) for request in board.waiting.values()])
     board.check_received()

@@ -26,17 +26,22 @@ class Together:
     nodes: tuple[tuple[RankKind, Node], ...]
 
 
+def alike(kinds: Sequence[RankKind]) -> list[list[RankKind]]:
+    """The kinds in families that store the same tensors."""
+    found: dict[Hashable, list[RankKind]] = {}
+    for kind in kinds:
+        found.setdefault(tuple((p.name, p.type) for p in kind.graph.parameters), []).append(kind)
+    return list(found.values())
+
+
 class Families:
     """Puts values of several kinds together, once all of them have come."""
 
     def __init__(self, kinds: Sequence[RankKind]) -> None:
-        alike: dict[Hashable, list[RankKind]] = {}
-        for kind in kinds:
-            stored = tuple((p.name, p.type) for p in kind.graph.parameters)
-            alike.setdefault(stored, []).append(kind)
-        self._members = {id(kind): group for group in alike.values() for kind in group}
+        groups = alike(kinds)
+        self._members = {id(kind): group for group in groups for kind in group}
         self._joint: dict[int, RankKind] = {}
-        for group in alike.values():
+        for group in groups:
             joint = RankKind(tuple(sorted(r for kind in group for r in kind.ranks)), group[0].graph)
             joint.find_mesh()
             self._joint.update((id(kind), joint if len(group) > 1 else kind) for kind in group)

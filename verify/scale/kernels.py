@@ -39,7 +39,8 @@ from mspc.ops.tensor.masking import Tril, Triu
 from mspc.ops.tensor.moving import Concat, Split, Stack, Transpose
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.ops.tensor.tiling import Tile
-from mspc.verify.scale.batches import batch_of
+from mspc.verify.scale.batches import SAYS_NOTHING, batch_of
+from mspc.verify.scale.routed_kernels import BLOCKS
 from mspc.verify.scale.spread import (
     aligned,
     block_by_block,
@@ -258,6 +259,7 @@ FORMS: dict[type[Op], Form] = {
     Tile: _tiled,
     Tril: _as_it_is,
     Triu: _as_it_is,
+    **BLOCKS,
 }
 
 
@@ -314,6 +316,7 @@ def _run_lines(lines: _Lines, backend: Any, depth: int, arrays: Sequence[Array])
 
 def _in_batch(op: Op, backend: Any, depth: int, arrays: Sequence[Array], batch: tuple[bool, ...]) -> Any:
     rest = [array for array, own in zip(arrays, batch, strict=True) if not own]
+    same = SAYS_NOTHING.get(type(op), ())
 
     def run(*own: Array) -> Any:
         lead = common_lead((a for a, more in zip(own, batch, strict=True) if more), depth)
@@ -325,9 +328,12 @@ def _in_batch(op: Op, backend: Any, depth: int, arrays: Sequence[Array], batch: 
             for a, more in zip(own, batch, strict=True)
         ]
 
-        def apart(made: Array) -> Array:
+        def apart(number: int, made: Array) -> Array:
+            if number in same:
+                return made.reshape((1,) * depth + made.shape)
             return made.reshape(*lead, made.shape[0] // ranks, *made.shape[1:])
 
-        return mapped(op.kernel(backend)(*given), apart)
+        found = op.kernel(backend)(*given)
+        return tuple(map(apart, range(len(found)), found)) if isinstance(found, tuple) else apart(0, found)
 
     return block_by_block(run, arrays, depth, wide_axes(rest, depth), common_lead(arrays, depth))

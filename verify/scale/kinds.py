@@ -64,6 +64,15 @@ class RankKind:
         self.mesh = _mesh(self)
 
 
+def told_apart(ops: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """(those of some operators that differ, for each of them all the number of its own). Most ranks share one object
+    with others, whose fields need not be looked at again."""
+    identities = list(map(id, ops))
+    known: dict[Any, int] = {}
+    number_of = {key: known.setdefault(op, len(known)) for key, op in dict(zip(identities, ops, strict=True)).items()}
+    return list(known), list(map(number_of.__getitem__, identities))
+
+
 def kinds_of(graphs: RankGraphs, ranks: Iterable[int]) -> list[RankKind]:
     """The kinds of a compiled program's ranks, by their first ranks.
 
@@ -179,14 +188,16 @@ def _one(kinds: Sequence[RankKind]) -> RankKind:
 
 
 def _merge_constants(
-    made: RankKind, kinds: Sequence[RankKind], values: Sequence[Sequence[Value]], ordered: Callable[..., Any]
+    made: RankKind, kinds: Sequence[RankKind], values: Sequence[list[Value]], ordered: Callable[..., Any]
 ) -> None:
-    for same in zip(*values, strict=True):
+    for place, same in enumerate(zip(*values, strict=True)):
         own = [
             kind.constants.get(id(v), (v,)) for kind, v in zip(kinds, same, strict=True) if isinstance(v, Constant)
         ]
         if own and any(len(c) > 1 or not np.array_equal(c[0].value, own[0][0].value) for c in own):
-            made.constants[id(same[0])] = ordered(own)
+            first = own[0][0]  # others may read the same constant, of which all ranks have the same
+            values[0][place] = mine = Constant(first.value, first.tensor_type.dtype)
+            made.constants[id(mine)] = ordered(own)
 
 
 # The mesh
@@ -246,17 +257,21 @@ def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int
     """The dimensions of the mesh along which the groups of all ranks, in their order, lie; None where they do not, or a
     group's order is another than that of its ranks."""
     numbers = np.arange(len(kind.ranks)).reshape(kind.mesh)
-    places = [[kind.place.get(rank, -1) for rank in group] for group in groups]
-    first = np.array(np.unravel_index([max(p, 0) for p in places[0]], kind.mesh))
+    known: dict[int, tuple[int, Sequence[int]]] = {}
+    which = [known.setdefault(id(group), (len(known), group))[0] for group in groups]  # most ranks share theirs
+    distinct = [[kind.place.get(rank, -1) for rank in group] for _, group in known.values()]
+    if len({len(group) for group in distinct}) > 1:
+        return None
+    first = np.array(np.unravel_index([max(p, 0) for p in distinct[0]], kind.mesh))
     axes = tuple(axis for axis in range(kind.depth) if len(set(first[axis].tolist())) > 1)
     size = int(np.prod([kind.mesh[axis] for axis in axes])) if axes else 1
-    if any(len(group) != size for group in places):
+    if len(distinct[0]) != size:
         return None
     rest = [axis for axis in range(kind.depth) if axis not in axes]
     rows = numbers.transpose(*rest, *axes).reshape(-1, size)
     wanted = np.empty((len(kind.ranks), size), np.int64)
     wanted[rows.reshape(-1)] = np.repeat(rows, size, axis=0)
-    given = np.array(places)
+    given = np.array(distinct)[which]
     if len(groups) == 1:
         given = np.broadcast_to(given, wanted.shape)
     return axes if np.array_equal(given, wanted) else None

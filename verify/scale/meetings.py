@@ -15,18 +15,23 @@ from mspc.ops.collective.base import Meeting
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.verify.scale.collectives import along_axes, by_ranks, exchanged
+from mspc.verify.scale.division import MOST_PARTS, Divided, by_key
 from mspc.verify.scale.exchanges import Exchanges
-from mspc.verify.scale.kinds import RankKind, axes_of_groups
+from mspc.verify.scale.kinds import RankKind, axes_of_groups, told_apart
 from mspc.verify.scale.spread import flat, narrowed, parts_of
 
 Array = Any
 
 
 class NodeError(Exception):
-    """A node cannot be computed on some ranks. others: nodes at which ranks are that should meet them there."""
+    """A node cannot be computed on some ranks. others: nodes at which ranks are that should meet them there. computed:
+    its kernel failed."""
 
-    def __init__(self, kind: RankKind, node: Node, reason: str, others: Sequence[Node] = ()) -> None:
+    def __init__(
+        self, kind: RankKind, node: Node, reason: str, others: Sequence[Node] = (), computed: bool = False
+    ) -> None:
         super().__init__(f"{node.label}: {reason}")
+        self.computed = computed
         self.kind, self.node, self.reason, self.others = kind, node, reason, tuple(others)
 
 
@@ -87,9 +92,11 @@ class Board:
     def _groups_of(self, request: Request) -> tuple[list[tuple[int, ...]], bool]:
         key = id(request.kind), id(request.node.op)
         if key not in self._groups:
-            groups = [partners_of(own) for own in request.ops]
+            ops, numbers = told_apart(request.ops)
+            distinct = [partners_of(op) for op in ops]
             own = request.kind.place
-            self._groups[key] = groups, all(rank in own for group in set(groups) for rank in group)
+            is_inside = all(rank in own for group in set(distinct) for rank in group)
+            self._groups[key] = [distinct[number] for number in numbers], is_inside
         return self._groups[key]
 
     def _exchange(self, number: int, request: Request) -> list[tuple[int, Any]]:
@@ -101,6 +108,39 @@ class Board:
             return []
         del self.waiting[number]
         return [(number, _gathered(request.kind, found))]
+
+    def check_together(self) -> None:
+        """Raises Divided where some ranks of a kind wait, and others of it could go on."""
+        for number, request in self.waiting.items():
+            parts = by_key(request.kind, self._able(number, request))
+            if len(parts) > 1:
+                raise Divided(request.kind, parts)
+
+    def _able(self, number: int, request: Request) -> list[bool]:
+        """For every rank whether it could go on by itself."""
+        op = request.ops[0]
+        if isinstance(op, ReceiveFromStage):
+            return [self._message_of(rank - op.distance, op) is not None for rank in request.kind.ranks]
+        if isinstance(op, NeighborExchange):
+            return self._exchanges.over(number)
+        return [all(self._is_at(rank, own) for rank in own.members) for _, own in request.op_of_ranks()]
+
+    def _is_at(self, rank: int, op: Any) -> bool:
+        """Whether a rank waits in a collective of this kind, among the same ranks."""
+        request = self.waiting.get(self._kind_of.get(rank, -1))
+        if request is None or not isinstance(request.ops[0], type(op)):
+            return False
+        return op.members == request.ops[request.kind.place[rank] if len(request.ops) > 1 else 0].members
+
+    def _message_of(self, source: int, op: ReceiveFromStage) -> tuple[dict[int, list[Any]], RankKind, Array] | None:
+        """What a rank has sent that this operator waits for: where it lies, the kind that has sent it, and the message
+        of all of that."""
+        for (first, target), box in self._messages.items():
+            if first - target == -op.distance and _tag(op) in box:
+                sender, array, _, left = box[_tag(op)]
+                if source in left:
+                    return box, sender, array
+        return None
 
     def check_exchanges(self) -> None:
         """Raises NodeError where ranks wait for each other because their exchanges do not fit together."""
@@ -161,16 +201,12 @@ class Board:
         taken: list[tuple[dict[int, list[Any]], int]] = []
         for rank in kind.ranks:
             source = rank - op.distance
-            for (first, target), box in self._messages.items():
-                if first - target != -op.distance or _tag(op) not in box:
-                    continue
-                sender, array, _, left = box[_tag(op)]
-                if source in left:
-                    parts.append(flat(array, sender.mesh)[sender.place[source]])
-                    taken.append((box, source))
-                    break
-            else:
+            found = self._message_of(source, op)
+            if found is None:
                 return []
+            box, sender, array = found
+            parts.append(flat(array, sender.mesh)[sender.place[source]])
+            taken.append((box, source))
         for box, source in taken:
             box[_tag(op)][3].discard(source)
             if not box[_tag(op)][3]:
@@ -267,14 +303,34 @@ def _exchanged(request: Request, first: bool) -> tuple[Array, ...]:
     kind = request.kind
     by_rank = dict(request.op_of_ranks())
     flats = [flat(array, kind.mesh) for array in request.arrays]
-    if first:
-        types = [TensorType(dtype_of(array.dtype), array.shape[1:]) for array in flats]
-        _check_agreed(request, by_rank, dict.fromkeys(kind.ranks, types))
     try:
+        if first:
+            types = [TensorType(dtype_of(array.dtype), array.shape[1:]) for array in flats]
+            _check_agreed(request, by_rank, dict.fromkeys(kind.ranks, types))
         found = exchanged(list(by_rank.values()), kind.place, kind.ranks, flats)
-    except (ValueError, IndexError, StopIteration) as error:
-        raise NodeError(kind, request.node, str(error)) from error
+    except (ValueError, IndexError, StopIteration, NodeError) as error:
+        _divide_by_places(kind, list(by_rank.values()))
+        raise error if isinstance(error, NodeError) else NodeError(kind, request.node, str(error)) from error
     return tuple(narrowed(array.reshape(*kind.mesh, *array.shape[1:]), kind.depth) for array in found)
+
+
+def _divide_by_places(kind: RankKind, ops: Sequence[NeighborExchange]) -> None:
+    """Raises Divided where ranks of a kind exchange with others than their neighbours of the same distances, and so may
+    not come to it together."""
+    count = len(kind.ranks)
+
+    def distances(place: int, ranks: Sequence[int]) -> tuple[int, ...]:
+        return tuple((kind.place[rank] - place) % count for rank in ranks)
+
+    keys = [(distances(p, op.send_rank_ids), distances(p, op.recv_rank_ids)) for p, op in enumerate(ops)]
+    parts = by_key(kind, keys)
+    if 1 < len(parts) <= MOST_PARTS:
+        raise Divided(kind, parts)
+
+
+def _one_each(ops: Sequence[Any], groups: Sequence[Sequence[int]]) -> bool:
+    """Whether ranks of one group have one operator."""
+    return len(told_apart(ops)[0]) == len(told_apart(groups)[0])
 
 
 def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
@@ -295,7 +351,7 @@ def _inside(
         known[key] = None
         return _exchanged(request, first)
     if key not in known:
-        known[key] = axes_of_groups(kind, groups) if len(set(request.ops)) == len(set(groups)) else None
+        known[key] = axes_of_groups(kind, groups) if _one_each(request.ops, groups) else None
     axes = known[key]
     if axes is not None:
         try:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from functools import cached_property
-from multiprocessing import get_all_start_methods, get_context
-from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-
-from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGES, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType
 from mspc.passes.base import PassManager, find_pass
-from mspc.verify.difference import GROWTH, TOLERANCES, Noise
+from mspc.runtime.faults.failure import NodeFailure
+from mspc.verify.difference import Noise
 from mspc.verify.made_inputs import made_inputs
-from mspc.verify.one_device import OneDevice
+from mspc.verify.scale.blame import FirstWrong
+from mspc.verify.scale.compared import Compared, compared
+from mspc.verify.scale.division import Divided, divided
 from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.meetings import NodeError
+from mspc.verify.scale.memory_of_kinds import MemoryFound, memory_of_kinds
+from mspc.verify.scale.odd_ranks import Odd, odd_one
+from mspc.verify.scale.origins import NUMBER, FailedHere, alike_nodes, failed_node, numbered
+from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
 from mspc.verify.scale.readers import writers
-from mspc.verify.scale.relations import FirstWrong, Watch, one_device_values
+from mspc.verify.scale.reference import OneDeviceReference, Reference
 from mspc.verify.scale.slices import Slices
-from mspc.verify.scale.small_programs import small_programs, thinned
+from mspc.verify.scale.small_programs import small_programs
+from mspc.verify.scale.watch import Watch
+from mspc.verify.scale.weights import first_weights
 
 Array = Any
 MANY_RANKS = 256
@@ -34,82 +37,28 @@ STEPS = 2
 """An optimizer's states are read in the second step for the first time."""
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A value of all ranks of a kind beside one device's. apart: the largest distance of an element, relative to the
-    largest of one device. allowed: how far rounding may bring it. rank, place: where it is, in the rank's tensor."""
-
-    what: str
-    name: str
-    step: int
-    kind: RankKind
-    apart: float
-    allowed: float
-    rank: int = -1
-    place: tuple[int, ...] = ()
-    expected: float = 0.0
-    found: float = 0.0
-
-    @property
-    def same(self) -> bool:
-        return self.apart <= self.allowed
-
-
 @dataclass
 class SmallProgram:
-    """A program of small sizes. one: on one device. kinds: of all ranks. weights: first values of what is stored,
-    global and small. seed: of the inputs."""
+    """A program of small sizes. reference: what ranks are held to. kinds: of all ranks. weights: first values of what
+    is stored, global and small. inputs: of every step the global inputs, by name. kept: how many dimensions keep their
+    sizes."""
 
-    one: Graph
+    reference: Reference
     kinds: list[RankKind]
     weights: dict[str, Array]
-    seed: int
+    inputs: list[dict[str, Array]]
+    kept: int
     rows: list[Compared] = field(default_factory=list[Compared])
-    _told: Connection | None = None
-    """What one device in another process tells."""
-
-    @cached_property
-    def inputs(self) -> list[dict[str, Array]]:
-        """Global inputs of every step, by name."""
-        types = [p.type for p in self.one.parameters if p.kind == "input"]
-        made = made_inputs(self.one, [t for t in types if isinstance(t, TensorType)], [], self.seed, STEPS)
-        return [{name: m.arrays[step] for name, m in made.items()} for step in range(STEPS)]
-
-    def device(self) -> OneDevice:
-        """One device, which computes in Float64."""
-        return OneDevice(self.one, self.weights, [[list(step.values()) for step in self.inputs]], "")
 
     @contextmanager
     def beside(self) -> Generator[None]:
         """Run one device in a process of its own while ranks run, where there are so many that it pays."""
-        if sum(len(kind.ranks) for kind in self.kinds) < MANY_RANKS or "fork" not in get_all_start_methods():
+        reference = self.reference
+        if isinstance(reference, OneDeviceReference) and sum(len(kind.ranks) for kind in self.kinds) >= MANY_RANKS:
+            with reference.beside():
+                yield
+        else:
             yield
-            return
-        device, context = self.device(), get_context("fork")
-        self._told, told = context.Pipe(duplex=False)
-        process = context.Process(target=_run, args=(device, told), daemon=True)
-        process.start()
-        told.close()
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.join()
-
-    @cached_property
-    def expected(self) -> list[list[dict[Any, Array]]]:
-        """What one device computes, by step."""
-        if self._told is None:
-            return self.device().run()
-        try:
-            return self._told.recv()
-        except EOFError:  # it has ended without a result, so that its failure shows here
-            return self.device().run()
-
-    @cached_property
-    def noise(self) -> Callable[[int, int, Any], Noise]:
-        """How far rounding moves it."""
-        return self.device().noise(self.expected)
 
     def first_wrong(self) -> FirstWrong | None:
         """The first value of the first step that is none of one device's; else the node that makes what is wrong at the
@@ -119,21 +68,21 @@ class SmallProgram:
             return None
         if watch.first is not None or not watch.whole:
             return watch.first
-        return self._first_written()
+        written = self._first_written()
+        return None if written is None else watch.written_by(written)
 
     def watched(self) -> Watch | None:
         """What is found of all values of the first step; None where one device cannot be computed."""
-        alone = RankKind((0,), self.one, mesh=(1,))
-        values: dict[Node, dict[tuple[int, ...], Any]] = {}
-        held = {p.name: self.weights[p.name][None] for p in self.one.parameters if p.kind != "input"}
-        fed = {name: array[None] for name, array in self.inputs[0].items()}
         try:
-            run_step([KindState(alone, {n: np.array(a) for n, a in held.items()})], [fed], 1, one_device_values(values))
+            known = self.reference.known()
         except NodeError:
             return None
-        watch = Watch(self.one, values, self.kinds)
+        watch = Watch(self.reference.graph, known, self.kinds)
         try:
             run_step(self.states(), self.feeds(0), 1, watch)
+        except Divided as error:
+            self.kinds = divided(self.kinds, error)
+            return self.watched()
         except (Stuck, NodeError):
             watch.whole = False
         return watch
@@ -145,10 +94,20 @@ class SmallProgram:
             graph = row.kind.graph
             named = [p for p in graph.parameters if p.name == row.name] if row.what == "parameter" else []
             made = [graph.results[int(row.name)]] if row.what == "result" else writers(graph, named)
+            ranks = (row.rank,) if row.rank >= 0 else row.kind.ranks
             node = next((value for value in reversed(made) if isinstance(value, Node)), None)
             if node is not None:
-                return FirstWrong(row.kind, node, (row.rank,) if row.rank >= 0 else row.kind.ranks, (), "")
+                return FirstWrong(row.kind, node, ranks, (), "")
+            node = self._writer(row.name) if row.what == "parameter" else None
+            if node is not None:
+                said = f"one device writes {row.name} there, and these ranks do not"
+                return FirstWrong(row.kind, node, ranks, (), said)
         return None
+
+    def _writer(self, name: str) -> Node | None:
+        """The node that writes a parameter on one device."""
+        graph = self.reference.graph
+        return next(iter(writers(graph, [p for p in graph.parameters if p.name == name])), None)
 
     def states(self) -> list[KindState]:
         """What the ranks of every kind store at first."""
@@ -166,7 +125,7 @@ class SmallProgram:
         """The inputs of a step, for every kind."""
         return [
             {
-                p.name: Slices(kind).of(self.inputs[step][p.name], layout_of(p))
+                p.name: Slices(kind).of(self.inputs[step][p.name], self.reference.fed.get(p.name, layout_of(p)))
                 for p in kind.graph.parameters
                 if p.kind == "input"
             }
@@ -179,30 +138,41 @@ class SmallProgram:
         Raises:
             Stuck: ranks wait for each other. NodeError: a node cannot be computed.
         """
+        while True:
+            try:
+                self._run_steps(seen)
+            except Divided as error:
+                self.kinds = divided(self.kinds, error)
+                self.rows.clear()
+            else:
+                return self.rows
+
+    def _run_steps(self, seen: Seen | None) -> None:
         states = self.states()
         for step in range(STEPS):
             results = run_step(states, self.feeds(step), step + 1, seen)
             for state, found in zip(states, results, strict=True):
                 self._results(state.kind, found, step)
                 self._parameters(state, step)
-        return self.rows
 
     def _results(self, kind: RankKind, found: Sequence[Array], step: int) -> None:
         slices = Slices(kind)
         for number, (value, array) in enumerate(zip(kind.graph.results, found, strict=True)):
-            wanted = self.expected[step][0].get(("result", number))
+            wanted = self.reference.result(step, number)
             if wanted is None:
                 continue
             layout = layout_of(value)
             if wanted.shape == array.shape[kind.depth :]:
                 layout = None
-            self._row("result", str(number), ("result", number), step, kind, slices.of(wanted, layout), array)
+            held = self.reference.of_ranks(slices, wanted, layout)
+            self._row("result", str(number), ("result", number), step, kind, held, array)
 
     def _parameters(self, state: KindState, step: int) -> None:
         slices = Slices(state.kind)
         for parameter in state.kind.graph.parameters:
             if parameter.kind == "parameter":
-                wanted = slices.of(self.expected[step][0][parameter.name], layout_of(parameter))
+                stored = self.reference.stored(step, parameter.name)
+                wanted = self.reference.of_ranks(slices, stored, layout_of(parameter))
                 held = state.held[parameter.name]
                 self._row("parameter", parameter.name, parameter.name, step, state.kind, wanted, held)
 
@@ -211,7 +181,7 @@ class SmallProgram:
     ) -> None:
         row = compared(what, name, step, kind, wanted, found, Noise())
         if not row.same:
-            row = compared(what, name, step, kind, wanted, found, self.noise(step, 0, key))
+            row = compared(what, name, step, kind, wanted, found, self.reference.noise(step, key))
         self.rows.append(row)
 
 
@@ -230,64 +200,6 @@ def layout_of(value: Value) -> Layout | None:
     return value.layout if isinstance(value.layout, Layout) else None
 
 
-def compared(
-    what: str, name: str, step: int, kind: RankKind, wanted: Array, found: Array, noise: Noise
-) -> Compared:
-    """The row of one value. wanted, found: with leading dimensions."""
-    if wanted.shape[kind.depth :] != found.shape[kind.depth :]:
-        return Compared(what, name, step, kind, float("inf"), 0.0)
-    with np.errstate(all="ignore"):
-        apart = np.abs(np.asarray(wanted, np.float64) - np.asarray(found, np.float64))
-        same = (wanted == found) | (np.isnan(wanted) & np.isnan(found)) if wanted.dtype.kind == "f" else wanted == found
-        apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
-    finite = np.abs(wanted[np.isfinite(wanted)]) if wanted.dtype.kind == "f" else np.abs(wanted.astype(np.float64))
-    size = float(np.max(finite, initial=0.0)) or 1.0
-    at = np.unravel_index(int(np.argmax(apart)), apart.shape) if apart.size else (0,) * apart.ndim
-    largest = float(apart[at]) / size if apart.size else 0.0
-    allowed = (TOLERANCES["Float64"] + GROWTH * noise.largest / size) if wanted.dtype.kind == "f" else 0.0
-    if largest <= allowed:
-        return Compared(what, name, step, kind, largest, allowed)
-    place = [int(i) for i in at]
-    rank = kind.ranks[int(np.ravel_multi_index(place[: kind.depth], kind.mesh))]
-    return Compared(
-        what, name, step, kind, largest, allowed, rank, tuple(place[kind.depth :]),
-        float(np.broadcast_to(wanted, apart.shape)[at]), float(np.broadcast_to(found, apart.shape)[at]),
-    )  # fmt: skip
-
-
-def first_weights(
-    one: Graph, small: Graph, values: Sequence[Any], seed: int
-) -> dict[str, Array]:
-    """First values for the small program: what is trained and what optimizers store are random numbers, so that none
-    stands for another; counters and numbers are the script's own.
-
-    values: the program's first values (`output.first_values`).
-    """
-    found: dict[str, Array] = {}
-    by_name = {value.name: value for value in values}
-    for number, (real, parameter) in enumerate(zip(one.parameters, small.parameters, strict=True)):
-        if parameter.kind == "input":
-            continue
-        assert isinstance(parameter.type, TensorType)
-        found[parameter.name] = _first(real, parameter, by_name[parameter.name], np.random.default_rng([seed, number]))
-    return found
-
-
-def _first(real: Parameter, parameter: Parameter, value: Any, generator: np.random.Generator) -> Array:
-    assert isinstance(parameter.type, TensorType)
-    type = parameter.type
-    if parameter.kind == "parameter" and type.dtype.is_float and type.shape:
-        if parameter.trainable:
-            return generator.uniform(-0.5, 0.5, type.shape) + (1.0 if len(type.shape) == 1 else 0.0)
-        return generator.uniform(0.1, 0.2, type.shape)
-    array = np.asarray(value.make())
-    return thinned(array, type.shape).astype(type.dtype.numpy)
-
-
-def _run(device: OneDevice, told: Connection) -> None:
-    told.send(device.run())
-
-
 # The proof
 
 
@@ -298,7 +210,7 @@ class ScaleProof:
     ranks, kinds: how many there are. rows: every value of every kind and step that was compared. sizes: how the sizes
     of parameters became smaller: (as it was, as it is). first: the first value that is wrong. stuck: the nodes at which
     ranks wait for each other; failed: a node that cannot be computed on some ranks, and why. others: nodes at which
-    ranks are that should meet them there.
+    ranks are that should meet them there. odd: what a few ranks run otherwise than others, where that is one change.
     """
 
     ranks: int
@@ -309,40 +221,102 @@ class ScaleProof:
     stuck: tuple[tuple[RankKind, Node], ...] = ()
     failed: tuple[RankKind, Node, str] | None = None
     others: tuple[Node, ...] = ()
+    odd: Odd | None = None
+    memory: MemoryFound | None = None
+    """What is found of the memory that values share, at real sizes."""
 
     @property
     def same(self) -> bool:
+        if self.memory is not None and self.memory.misuses:
+            return False
         return not self.stuck and self.failed is None and all(row.same for row in self.rows)
 
 
-def small_program(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int) -> SmallProgram:
-    """The program of small sizes; arguments and errors are those of `prove`."""
-    small, few, _ = small_programs(one, kinds)
-    if sum(len(kind.ranks) for kind in kinds) >= MANY_RANKS:
-        small = _in_turns(small, int(kinds[0].graph.attrs.get(STAGES, 1)))
-    return SmallProgram(small, few, first_weights(one, small, values, seed), seed)
+def small_program(
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
+    kept: Sequence[Value] = (),
+) -> SmallProgram:  # fmt: skip
+    """The program of small sizes; arguments and errors are those of `prove`. kept: values that keep their sizes."""
+    small, few, sizing = small_programs(one, kinds, kept)
+    weights = first_weights(one, small, values, seed)
+    inputs = [p.tensor_type for p in small.parameters if p.kind == "input"]
+    made = made_inputs(small, inputs if own is None else own.global_types(small), [], seed, STEPS)
+    fed = [{name: each.arrays[step] for name, each in made.items()} for step in range(STEPS)]
+    reference: Reference
+    if own is not None:
+        reference = OwnRowsReference(small, own, own.draws(one, small), weights, fed)
+    else:
+        if sum(len(kind.ranks) for kind in kinds) >= MANY_RANKS:
+            small = _in_turns(small, int(kinds[0].graph.attrs.get(STAGES, 1)))
+        reference = OneDeviceReference(small, weights, fed)
+    return SmallProgram(reference, few, weights, fed, len(sizing.divisors.frozen))
 
 
-def prove(one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int) -> ScaleProof:
-    """Run the programs of all ranks at small sizes beside one device.
+def prove(
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None
+) -> ScaleProof:
+    """Run the programs of all ranks at small sizes beside one device. What cannot be computed at small sizes, as a
+    row beyond the end of a table that has become shorter, is tried again with sizes kept. The memory of every program
+    is looked at as it is planned for its real sizes.
 
     Args:
         one: the network on one device. kinds: the programs of all ranks. values: first values of what is stored, each
-        with `name` and `make`. seed: of inputs and of what is trained.
+        with `name` and `make`. seed: of inputs and of what is trained. own: how ranks feed that have rows of their own;
+        `one` is on the rows of one rank then.
 
     Raises:
-        Unfit: a program does not take Float64.
+        Unfit: a program does not take Float64. MspcError: one device cannot be computed.
     """
-    program = small_program(one, kinds, values, seed)
-    sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, program.one.parameters, strict=True)}
-    made = ScaleProof(sum(len(kind.ranks) for kind in kinds), len(kinds), program.rows, sizes)
+    memory = memory_of_kinds(kinds)
+    found = _found(one, kinds, values, seed, own)
+    found.memory = memory
+    return found
+
+
+def _found(
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None
+) -> ScaleProof:
+    """What is found of values; arguments and errors are those of `prove`."""
+    odd = odd_one(kinds)
+    real = numbered([one, *(kind.graph for kind in kinds)])
+    kept: list[Value] = []
+    program = small_program(one, kinds, values, seed, own)
+    while True:
+        try:
+            return _proved(program, one, odd)
+        except FailedHere as error:
+            if error.node is not None:
+                node = real[error.node.attrs[NUMBER]]
+                kept += [value for each in alike_nodes(real, node) for value in (*each.inputs, each)]
+            before, program = program.kept, small_program(one, kinds, values, seed, own, kept)
+            if program.kept == before:
+                return _proved(program, one, odd, True)
+
+
+def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False) -> ScaleProof:
+    """What is found. odd: what a few ranks run otherwise. at_last: nodes that cannot be computed are told.
+
+    Raises:
+        FailedHere: a node cannot be computed.
+    """
+    small = program.reference.graph
+    sizes = {a.name: (a.shape, b.shape) for a, b in zip(one.parameters, small.parameters, strict=True)}
+    made = ScaleProof(sum(len(kind.ranks) for kind in program.kinds), len(program.kinds), program.rows, sizes)
     try:
         with program.beside():
             program.compare()
     except Stuck as error:
         made.stuck = tuple(error.waiting)
     except NodeError as error:
+        if error.computed and not at_last:
+            raise FailedHere(error.node) from error
         made.failed, made.others = (error.kind, error.node, error.reason), error.others
+    except NodeFailure as error:  # of one device
+        if at_last:
+            raise
+        raise FailedHere(failed_node(small, error)) from error
+    made.kinds = len(program.kinds)
     if not made.same:
+        made.odd = odd if odd is not None and (made.stuck or made.failed or not odd.even) else None
         made.first = program.first_wrong()
     return made

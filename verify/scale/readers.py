@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from mspc.ir.graph import Graph, Node, Value
-from mspc.ops.control.loops import MakeStack
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllReduce, ReduceScatter
+from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.math.arithmetic import Add, AddN
+from mspc.ops.op import Op
+from mspc.ops.tensor.moving import Transpose
+from mspc.verify.scale.kinds import STRUCTURE
 
 
 class Readers:
     """The readers of all values of a program."""
 
     def __init__(self, graph: Graph) -> None:
+        self._stored: set[Value] = {*graph.parameters}
         self._of: dict[Value, list[Value]] = {}
         for each in graph.graphs():
             for node in each.nodes:
@@ -26,6 +33,12 @@ class Readers:
             for node in each.nodes:
                 for region in node.regions:
                     self._results(node, region)
+                if isinstance(node.op, Loop):
+                    self._carried(node, node.op)
+        self._sources: dict[Value, list[Value]] = {}
+        for value, found in self._of.items():
+            for reader in found:
+                self._sources.setdefault(reader, []).append(value)
 
     def _regions(self, node: Node) -> None:
         op: Any = node.op
@@ -41,6 +54,14 @@ class Readers:
         for place, value in enumerate(region.results):
             found = [n for n in readers if n not in items or (isinstance(n, Node) and n.op.index == place)]  # type: ignore[attr-defined]
             self._of.setdefault(value, []).extend(found)
+
+    def _carried(self, node: Node, op: Loop) -> None:
+        """What a turn hands to the next one."""
+        body = node.regions[-1]
+        for place, index in enumerate(op.carried_operands):
+            inside = op.inside(len(node.regions) - 1, index)
+            if inside is not None:
+                self._of.setdefault(body.results[place], []).append(body.parameters[inside])
 
     def of(self, value: Value) -> list[Value]:
         """Nodes that read a value, and parameters of graphs that stand for it."""
@@ -59,6 +80,69 @@ class Readers:
                     yield reader
                 if reader not in known:
                     waiting.append(reader)
+
+
+    def stored(self, value: Value) -> Parameter | None:
+        """The parameter of the program that a value is, or the first of a stack of such."""
+        while value not in self._stored:
+            found = self._sources.get(value, [])
+            if not found or (isinstance(value, Node) and not isinstance(value.op, MakeStack)):
+                return None
+            value = found[0]
+        assert isinstance(value, Parameter)
+        return value
+
+    def added_later(self) -> set[tuple[str, str]]:
+        """By which operators other values are read whose results ranks add up: (operator, that of the reader), of those
+        that only move or add."""
+        found: set[tuple[str, str]] = set()
+        for value, readers in self._of.items():
+            if isinstance(value, Node) and moves_or_adds(value.op) and any(map(adds_up, readers)):
+                found |= {(read.op.name, value.op.name) for read in value.inputs if isinstance(read, Node)}
+        return found
+
+    def sources(self, node: Value, known: Collection[Node], moved: bool = False) -> list[Node]:
+        """The nodes whose values a node reads, and past those that are not known what these read, but for what ranks
+        add up. moved: past sums, too, and else only past nodes that hand tensors on."""
+        found: dict[Node, None] = {}
+        waiting: list[Value] = [node]
+        seen: set[Value] = set()
+        while waiting:
+            reader = waiting.pop()
+            for source in self._sources.get(reader, []):
+                if source in seen and not adds_up(source):
+                    continue
+                seen.add(source)
+                if isinstance(source, Node):
+                    found[source] = None
+                if source in known or (moved and isinstance(source, Node) and not _hands_on(source)):
+                    continue
+                if not adds_up(source):
+                    waiting.append(source)
+                elif moved and isinstance(source, Node) and isinstance(source.op, AllReduce):
+                    index = reader.op.index if isinstance(reader, Node) and isinstance(reader.op, TupleGetItem) else 0
+                    operand = source.inputs[index]
+                    if isinstance(operand, Node):
+                        found[operand] = None
+                    if operand not in known and operand not in seen:
+                        seen.add(operand)
+                        waiting.append(operand)
+        return list(found)
+
+
+def moves_or_adds(op: Any) -> bool:
+    """Whether an operator gives the elements of its operands, or their sums."""
+    return isinstance(op, AddN | Add | Transpose) or (isinstance(op, Op) and op.reshapes)
+
+
+def _hands_on(node: Node) -> bool:
+    op = node.op
+    return isinstance(op, STRUCTURE) or bool(node.regions) or (isinstance(op, Collective) and op.communicates)
+
+
+def adds_up(value: Value) -> bool:
+    """Whether a value is what ranks have added up."""
+    return isinstance(value, Node) and isinstance(value.op, AllReduce | ReduceScatter)
 
 
 def writers(graph: Graph, values: Sequence[Value]) -> list[Node]:

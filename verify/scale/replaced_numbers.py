@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.verify.scale.resizing import Dim, Number
+from mspc.verify.scale.said_of_sizes import Dim, Number
 
 
 def resized(op: Any, numbers: Sequence[Number], divisor: Callable[[Dim], int]) -> Any:
     """The operator with its numbers for dimensions that are divided. Raises ValueError where one does not divide."""
     changed: dict[str, Any] = {}
     for number in numbers:
-        by = divisor(number.along)
+        by = divisor(number.along) // math.prod(map(divisor, number.over))
         if by == 1 and not number.last:
             continue
         if number.value % by:

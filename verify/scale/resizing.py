@@ -7,18 +7,18 @@ those of `NO_SIZES`, else its dimensions keep their sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, fields
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
 
-from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import Receive
-from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.collective.stage_messages import ReceiveFromStage
+from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
+from mspc.ops.nn.batch_norm_parts import BatchNormStep
 from mspc.ops.nn.rotary import RotaryPositionEmbedding
 from mspc.ops.op import Op
 from mspc.ops.random.dropout import Dropout
@@ -34,45 +34,20 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.ops.tensor.slicing import StridedSlice, StridedSliceGrad
 from mspc.ops.tensor.tiling import Tile
+from mspc.verify.scale.routed_rows import ROUTED
+from mspc.verify.scale.said_of_sizes import (
+    WHOLE,
+    Dim,
+    Number,
+    Row,
+    Types,
+    in_dim,
+    out_dim,
+    out_dims,
+    shape_numbers,
+    whole_numbers,
+)
 
-
-class Dim(NamedTuple):
-    """A dimension of an operand, or of a result."""
-
-    of_result: bool
-    tensor: int
-    dimension: int
-
-
-class Number(NamedTuple):
-    """A number in a field, the whole of it or an entry of tuples in each other. along: the dimension of which it is a
-    size, a place or a distance; last: it is the last place there."""
-
-    field: str
-    entry: tuple[int, ...]
-    along: Dim
-    value: int
-    last: bool = False
-
-
-WHOLE: tuple[int, ...] = ()
-"""The entry of a field that is one number."""
-
-
-@dataclass
-class Row:
-    """What is said of an operator. same: dimensions that are one though their sizes differ. frozen: those that keep
-    their sizes. by_rule: the rest is as its rule says."""
-
-    numbers: list[Number] = field(default_factory=list[Number])
-    same: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
-    frozen: list[Dim] = field(default_factory=list[Dim])
-    by_rule: bool = True
-    halves: list[Dim] = field(default_factory=list[Dim])
-    """Dimensions of which an even number of places must be left."""
-
-
-Types = Sequence[TensorType]
 NO_SIZES = frozenset(
     "axis axes dim dims perm index indices batch_dims begin_norm_axis begin_params_axis output_num count returns "
     "writes numbers split_count split_dim concat_dim root_rank sr_tag stage distance micro_batch dest_rank src_rank "
@@ -82,29 +57,8 @@ NO_SIZES = frozenset(
 """Fields whose numbers are no sizes: axes, counts of tensors, ranks, seeds, and numbers to compute with."""
 
 
-def _in(tensor: int, dimension: int) -> Dim:
-    return Dim(False, tensor, dimension)
-
-
-def _out(dimension: int, tensor: int = 0) -> Dim:
-    return Dim(True, tensor, dimension)
-
-
-def _whole(op: Any, along: Dim, *names: str) -> list[Number]:
-    return [Number(name, WHOLE, along, getattr(op, name)) for name in names]
-
-
-def _shape(op: Any, name: str, dims: Sequence[Dim]) -> list[Number]:
-    """The entries of a field that are the sizes of these dimensions."""
-    return [Number(name, (i,), dim, n) for i, (dim, n) in enumerate(zip(dims, getattr(op, name), strict=True)) if n > 0]
-
-
-def _outs(results: Types) -> list[Dim]:
-    return [_out(d) for d in range(len(results[0].shape))]
-
-
 def _made(op: Any, operands: Types, results: Types) -> Row:
-    return Row(_shape(op, "shape", _outs(results)))
+    return Row(shape_numbers(op, "shape", out_dims(results)))
 
 
 def _strided(op: Any, source: TensorType, whole: Callable[[int], Dim], part: Callable[[int], Dim]) -> Row:
@@ -166,12 +120,12 @@ def _entries(op: Any, rank: int) -> dict[int, int]:
 
 
 def _slice_of(op: Any, operands: Types, results: Types) -> Row:
-    return _strided(op, operands[0], lambda d: _in(0, d), _out)
+    return _strided(op, operands[0], lambda d: in_dim(0, d), out_dim)
 
 
 def _slice_grad(op: Any, operands: Types, results: Types) -> Row:
-    row = _strided(op, results[0], _out, lambda d: _in(0, d))
-    row.numbers += _shape(op, "shape", _outs(results))
+    row = _strided(op, results[0], out_dim, lambda d: in_dim(0, d))
+    row.numbers += shape_numbers(op, "shape", out_dims(results))
     return row
 
 
@@ -179,25 +133,25 @@ def _part(op: Any, operands: Types, results: Types) -> Row:
     row = Row(by_rule=False)
     for d, (n, begin, size) in enumerate(zip(operands[0].shape, op.begin, op.size, strict=True)):
         if size == 1 and n > 1:
-            row.frozen.append(_in(0, d))
+            row.frozen.append(in_dim(0, d))
             continue
-        row.same.append((_in(0, d), _out(d)))
-        row.numbers.append(Number("begin", (d,), _in(0, d), begin))
-        row.numbers += [Number("size", (d,), _in(0, d), size)] if size >= 0 else []
+        row.same.append((in_dim(0, d), out_dim(d)))
+        row.numbers.append(Number("begin", (d,), in_dim(0, d), begin))
+        row.numbers += [Number("size", (d,), in_dim(0, d), size)] if size >= 0 else []
     return row
 
 
 def _joined(op: Any, operands: Types, results: Types) -> Row:
-    same = [(_in(i, d), _out(d)) for i, t in enumerate(operands) for d in range(len(t.shape))]
+    same = [(in_dim(i, d), out_dim(d)) for i, t in enumerate(operands) for d in range(len(t.shape))]
     return Row(same=same, by_rule=False)
 
 
 def _stacked(op: Any, operands: Types, results: Types) -> Row:
-    return Row(frozen=[_out(op.axis % len(results[0].shape))])
+    return Row(frozen=[out_dim(op.axis % len(results[0].shape))])
 
 
 def _split(op: Any, operands: Types, results: Types) -> Row:
-    same = [(_in(0, d), _out(d, i)) for i, t in enumerate(results) for d in range(len(t.shape))]
+    same = [(in_dim(0, d), out_dim(d, i)) for i, t in enumerate(results) for d in range(len(t.shape))]
     row = Row(same=same, by_rule=False)
     name = next((n for n in ("size_splits", "split_sizes", "split_size") if hasattr(op, n)), "")
     if name:
@@ -205,7 +159,7 @@ def _split(op: Any, operands: Types, results: Types) -> Row:
         given = getattr(op, name)
         sizes = given if isinstance(given, tuple) else (given,)
         row.numbers = [
-            Number(name, (i,) if isinstance(given, tuple) else WHOLE, _in(0, axis), n)
+            Number(name, (i,) if isinstance(given, tuple) else WHOLE, in_dim(0, axis), n)
             for i, n in enumerate(sizes)
             if n > 0
         ]
@@ -218,51 +172,58 @@ def _tiled(op: Any, operands: Types, results: Types) -> Row:
     for entry, times in enumerate(op.multiples):
         own = operands[0].shape[entry - ahead] if entry >= ahead else 1
         if own == 1:
-            row.numbers.append(Number("multiples", (entry,), _out(entry), times))
+            row.numbers.append(Number("multiples", (entry,), out_dim(entry), times))
         else:
-            row.same.append((_in(0, entry - ahead), _out(entry)))
+            row.same.append((in_dim(0, entry - ahead), out_dim(entry)))
     return row
 
 
+def _repeated(op: Any, operands: Types, results: Types) -> Row:
+    rank = len(operands[0].shape)
+    dims = range(rank) if op.dim is None else (op.dim % rank,)
+    made = out_dim(0 if op.dim is None else op.dim % rank)
+    return Row([Number("repeats", WHOLE, made, op.repeats, over=tuple(in_dim(0, d) for d in dims))])
+
+
 def _rows_of(op: Any, operands: Types, results: Types) -> Row:
-    return Row(_whole(op, _in(0, op.axis % len(operands[0].shape)), "offset", "total"))
+    return Row(whole_numbers(op, in_dim(0, op.axis % len(operands[0].shape)), "offset", "total"))
 
 
 def _row_sums(op: Any, operands: Types, results: Types) -> Row:
-    return Row(_whole(op, _out(op.axis % len(results[0].shape)), "size", "offset", "total"))
+    return Row(whole_numbers(op, out_dim(op.axis % len(results[0].shape)), "size", "offset", "total"))
 
 
 def _segments(op: Any, operands: Types, results: Types) -> Row:
-    return Row(_whole(op, _out(0), "num_segments", "offset"))
+    return Row(whole_numbers(op, out_dim(0), "num_segments", "offset"))
 
 
 def _lookup(op: Any, operands: Types, results: Types) -> Row:
-    return Row(_whole(op, _in(0, 0), "offset"))
+    return Row(whole_numbers(op, in_dim(0, 0), "offset"))
 
 
 def _elements(op: Any, operands: Types, results: Types) -> Row:
-    return Row(_whole(op, _in(0, op.dim % len(operands[0].shape)), "offset", "total"))
+    return Row(whole_numbers(op, in_dim(0, op.dim % len(operands[0].shape)), "offset", "total"))
 
 
 def _elements_grad(op: Any, operands: Types, results: Types) -> Row:
-    return Row(_whole(op, _out(op.dim % len(results[0].shape)), "size", "offset", "total"))
+    return Row(whole_numbers(op, out_dim(op.dim % len(results[0].shape)), "size", "offset", "total"))
 
 
 def _one_hot(op: Any, operands: Types, results: Types) -> Row:
-    return Row(_whole(op, _out(op.axis % len(results[0].shape)), "depth", "offset", "classes"))
+    return Row(whole_numbers(op, out_dim(op.axis % len(results[0].shape)), "depth", "offset", "classes"))
 
 
 def _places(op: Any, operands: Types, results: Types) -> Row:
     if op.delta != 1 or not all(isinstance(n, int) for n in (op.start, op.limit)):
-        return Row(frozen=_outs(results))
-    return Row([n for n in _whole(op, _out(0), "start", "limit", "first", "count") if n.value > 0])
+        return Row(frozen=out_dims(results))
+    return Row([n for n in whole_numbers(op, out_dim(0), "start", "limit", "first", "count") if n.value > 0])
 
 
 def _eye(op: Any, operands: Types, results: Types) -> Row:
-    row = Row([*_whole(op, _out(0), "n"), *_whole(op, _out(1), "m")])
+    row = Row([*whole_numbers(op, out_dim(0), "n"), *whole_numbers(op, out_dim(1), "m")])
     if op.k:
-        row.same.append((_out(0), _out(1)))
-        row.numbers += _whole(op, _out(0), "k")
+        row.same.append((out_dim(0), out_dim(1)))
+        row.numbers += whole_numbers(op, out_dim(0), "k")
     return row
 
 
@@ -270,61 +231,67 @@ def _triangle(op: Any, operands: Types, results: Types) -> Row:
     if op.diagonal in (-1, 0, 1):
         return Row()
     last = len(operands[0].shape) - 1
-    return Row(_whole(op, _in(0, last), "diagonal"), same=[(_in(0, last - 1), _in(0, last))])
+    return Row(whole_numbers(op, in_dim(0, last), "diagonal"), same=[(in_dim(0, last - 1), in_dim(0, last))])
 
 
 def _dropped(op: Any, operands: Types, results: Types) -> Row:
-    dims = _outs(results)
+    dims = out_dims(results)
     if op.rows or (op.shape and len(op.shape) != len(dims)):
         return Row(frozen=dims)
-    return Row([n for name in ("shape", "begin", "local") if getattr(op, name) for n in _shape(op, name, dims)])
+    return Row([n for name in ("shape", "begin", "local") if getattr(op, name) for n in shape_numbers(op, name, dims)])
+
+
+def _channels(op: Any, operands: Types, results: Types) -> Row:
+    """Parts of a batch norm: tensors of one dimension are of the channels, others as the first operand. How many
+    elements a channel has is said; of these the rows of the batch may be fewer."""
+    row = Row(whole_numbers(op, in_dim(0, 0), "count") if op.count > 1 else [], by_rule=False)
+    row.frozen += [in_dim(0, d) for d in range(2, len(operands[0].shape))]
+    for is_result, types in ((False, operands), (True, results)):
+        for tensor, type in enumerate(types):
+            dims = [1] if len(type.shape) == 1 else range(len(type.shape))
+            row.same += [(in_dim(0, to), Dim(is_result, tensor, d)) for d, to in enumerate(dims)]
+    return row
 
 
 def _rotary(op: Any, operands: Types, results: Types) -> Row:
-    return Row(halves=[_in(0, len(operands[0].shape) - 1)])
+    return Row(halves=[in_dim(0, len(operands[0].shape) - 1)])
 
 
 def _attention(op: Any, operands: Types, results: Types) -> Row:
     places = {"BNSD": (0, 1, 2), "BSND": (0, 2, 1)}.get(op.input_layout)
-    longest = max(n for t in operands[:2] for n in t.shape)
+    longest = max(op.all_queries, *op.key_slice, *(n for t in operands[:2] for n in t.shape))
     limited = any(0 < n < longest for n in (op.pre_tokens, op.next_tokens))
     if places is None or op.packed or op.rows or limited or op.sparse_mode not in (0, 1, 2, 3):
-        return Row(frozen=[_in(i, d) for i, t in enumerate(operands) for d in range(len(t.shape))])
-    batch, heads, queries = (_in(0, d) for d in places)
-    keys = _in(1, places[2])
-    row = Row([*_whole(op, heads, "head_num"), *_whole(op, queries, "first_query", "all_queries")])
+        return Row(frozen=[in_dim(i, d) for i, t in enumerate(operands) for d in range(len(t.shape))])
+    batch, heads, queries = (in_dim(0, d) for d in places)
+    keys = in_dim(1, places[2])
+    row = Row([*whole_numbers(op, heads, "head_num"), *whole_numbers(op, queries, "first_query", "all_queries")])
+    row.numbers += [Number("key_slice", (i,), keys, n) for i, n in enumerate(op.key_slice)]
+    if op.sparse_mode in (2, 3):  # places of queries and keys are compared
+        row.same.append((queries, keys))
     for name in ("shape", "begin", "local"):
         if getattr(op, name):
-            row.numbers += _shape(op, name, (batch, heads, queries, keys))
+            row.numbers += shape_numbers(op, name, (batch, heads, queries, keys))
     return row
 
 
 def _pasted(op: Any, operands: Types, results: Types) -> Row:
-    same = [(_in(i, d), _out(d)) for i, t in enumerate(operands) for d in range(len(t.shape))]
-    places = [
-        Number("begins", (i, d), _out(d), n) for i, begin in enumerate(op.begins) for d, n in enumerate(begin)
-    ]
-    return Row([*_shape(op, "shape", _outs(results)), *places], same, by_rule=False)
+    same = [(in_dim(i, d), out_dim(d)) for i, t in enumerate(operands) for d in range(len(t.shape))]
+    places = [Number("begins", (i, d), out_dim(d), n) for i, begin in enumerate(op.begins) for d, n in enumerate(begin)]
+    return Row([*shape_numbers(op, "shape", out_dims(results)), *places], same, by_rule=False)
 
 
 def _exchanged(op: Any, operands: Types, results: Types) -> Row:
     numbers = [
-        Number("recv_shapes", (i, d), _out(d, i), n) for i, s in enumerate(op.recv_shapes) for d, n in enumerate(s)
+        Number("recv_shapes", (i, d), out_dim(d, i), n) for i, s in enumerate(op.recv_shapes) for d, n in enumerate(s)
     ]
     if op.send_shapes:
         numbers += [
-            Number("send_shapes", (i, d), _in(i, d), n) for i, s in enumerate(op.send_shapes) for d, n in enumerate(s)
+            Number("send_shapes", (i, d), in_dim(i, d), n)
+            for i, s in enumerate(op.send_shapes)
+            for d, n in enumerate(s)
         ]
     return Row(numbers, by_rule=False)
-
-
-def _named_rows(op: Any, operands: Types, results: Types) -> Row:
-    """Rows travel by places that are computed, so that there stay as many of them."""
-    first, places = operands
-    of, to = (1, len(places.shape)) if isinstance(op, FetchRows) else (len(places.shape), 1)
-    rows = [_in(0, d) for d in range(of)] + [_in(1, d) for d in range(len(places.shape))] + [_out(d) for d in range(to)]
-    same = [(_in(0, of + d), _out(to + d)) for d in range(len(first.shape) - of)]
-    return Row(frozen=rows, same=same, by_rule=False)
 
 
 ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
@@ -337,8 +304,7 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     ReceiveFromStage: _made,
     Receive: _made,
     PasteSlices: _pasted,
-    FetchRows: _named_rows,
-    SendRows: _named_rows,
+    **ROUTED,
     NeighborExchange: _exchanged,
     StridedSlice: _slice_of,
     StridedSliceGrad: _slice_grad,
@@ -350,6 +316,7 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     SplitWithSize: _split,
     SplitTensor: _split,
     Tile: _tiled,
+    RepeatInterleaveInt: _repeated,
     Gather: _rows_of,
     GatherGrad: _row_sums,
     UnsortedSegmentSum: _segments,
@@ -362,6 +329,7 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Tril: _triangle,
     Triu: _triangle,
     Dropout: _dropped,
+    BatchNormStep: _channels,
     RotaryPositionEmbedding: _rotary,
     FlashAttentionScore: _attention,
     FlashAttentionScoreGrad: _attention,
@@ -379,8 +347,8 @@ def row_of(op: Op, operands: Types, results: Types) -> Row:
 
 
 def _all(operands: Types, results: Types) -> Iterator[Dim]:
-    yield from (_in(i, d) for i, t in enumerate(operands) for d in range(len(t.shape)))
-    yield from (_out(d, i) for i, t in enumerate(results) for d in range(len(t.shape)))
+    yield from (in_dim(i, d) for i, t in enumerate(operands) for d in range(len(t.shape)))
+    yield from (out_dim(d, i) for i, t in enumerate(results) for d in range(len(t.shape)))
 
 
 def _is_number(value: Any) -> bool:

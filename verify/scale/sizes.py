@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -20,12 +20,17 @@ from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGe
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.nn.expert_rows import AddRows, TakeRows
 from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_type
 from mspc.verify.marks import MARK
+from mspc.verify.scale.choices import choices, named_by
+from mspc.verify.scale.computed_places import has_multiples
 from mspc.verify.scale.dimensions import Divisors, Product
-from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.resizing import Dim, Row, row_of
+from mspc.verify.scale.kinds import RankKind, told_apart
+from mspc.verify.scale.readers import Readers
+from mspc.verify.scale.resizing import row_of
+from mspc.verify.scale.said_of_sizes import Dim, Row
 from mspc.verify.scale.traded import Traded
 
 Dims = list[list[Product]]
@@ -102,6 +107,23 @@ class Sizing:
         self._done.add(graph)
         for node in graph.nodes:
             self._node(node, kind)
+        chosen = choices(graph.nodes)
+        readers = Readers(graph) if chosen else None
+        for node in chosen:
+            assert readers is not None
+            self._chosen(node, named_by(node, readers))
+
+    def _chosen(self, node: Node, named: Sequence[tuple[Node, Dim]] | None) -> None:
+        """Let what numbers of chosen ones name be of one dimension with that of which these are."""
+        whole = self.dims(node.inputs[0])[0][-1]
+        size = node.inputs[0].shape[-1]
+        for reader, dim in named or ():
+            value: Value = reader if dim.of_result else reader.inputs[dim.tensor]
+            if value.shape[dim.dimension] != size:  # a slice, or another table
+                self.divisors.freeze(whole)
+            self.divisors.equal(whole, self.dims(value)[0][dim.dimension])
+        if named is None:
+            self.divisors.freeze(whole)
 
     def _node(self, node: Node, kind: RankKind | None) -> None:
         op: Any = node.op
@@ -123,15 +145,22 @@ class Sizing:
             operands = [d for v in node.inputs for d in self.dims(v)]
             types = [t for v in node.inputs for t in element_types(v.type)]
             ops = kind.ops_of(op) if kind is not None else (op,)
+            if isinstance(op, FetchRows | SendRows | TakeRows | AddRows) and has_multiples(node.inputs[1]):
+                self._keep_rows(op, operands, self.dims(node))
             if isinstance(op, NeighborExchange) and kind is not None:
                 for one, other in self._traded.same(ops, operands, self.dims(node), kind):
                     self._same([one], [other])
-            for own in dict.fromkeys(ops):
+            for own in told_apart(ops)[0]:
                 if isinstance(own, FusedElementwise):
                     lines = self._line_dims[node] = self._lines(own, types, operands, self._line_dims.get(node))
                     self._same([lines[i] for i in own.returns], self.dims(node))
                     continue
                 self._operator(own, types, operands, list(element_types(node.type)), self.dims(node), kind)
+
+    def _keep_rows(self, op: Any, operands: Dims, made: Dims) -> None:
+        """Let a table have as many rows as it has: it is looked up at places that would be behind the last one."""
+        table = operands[0] if isinstance(op, FetchRows | TakeRows) else made[0]
+        self.divisors.freeze(table[0])
 
     def _operator(
         self, op: Any, types: Sequence[TensorType], operands: Dims, results: Sequence[TensorType], made: Dims,
@@ -166,7 +195,14 @@ class Sizing:
         for a, b in row.same:
             self.divisors.equal(product(a), product(b))
         for number in row.numbers:
-            self.divisors.divides(product(number.along), number.value)
+            if not number.over:
+                self.divisors.divides(product(number.along), number.value)
+        for dim, size in row.sizes:
+            self.divisors.divides(product(dim), size)
+        for dim, size, least in row.least:
+            self.divisors.leaves(product(dim), size, least)
+        for dim, size, other, of in row.room:
+            self.divisors.has_room(product(dim), size, product(other), of)
         self._halves += [product(dim) for dim in row.halves]
 
     def _rule(self, op: Op, types: Sequence[TensorType], operands: Dims, made: Dims) -> None:
@@ -237,8 +273,11 @@ class Sizing:
             self._same(operands, made)
         else:
             self._row(row_of(op, (), results), operands, made)
-        source = kind.ranks[0] - (0 if isinstance(op, SendToStage) else op.distance)
-        self._same(self._sent.setdefault((source, op.distance, op.sr_tag), made), made)
+        back = 0 if isinstance(op, SendToStage) else op.distance
+        for rank in kind.ranks:  # kinds of two stages need not be the same ranks
+            other = self._sent.setdefault((rank - back, op.distance, op.sr_tag), made)
+            if other is not made and len(other[0]) == len(made[0]):
+                self._same(other, made)
 
     def _regions(self, node: Node, op: RegionOp, kind: RankKind | None) -> None:
         if isinstance(op, Call):
@@ -286,6 +325,14 @@ class Sizing:
             self._same([own], [outer])
 
     # The small programs
+
+    def keep(self, values: Iterable[Value]) -> bool:
+        """Let all dimensions of some values keep their sizes; whether any of them did not."""
+        before = len(self.divisors.frozen)
+        for value in values:
+            for dim in (dim for dims in self.dims(value) for dim in dims):
+                self.divisors.freeze(dim)
+        return len(self.divisors.frozen) > before
 
     def resolve(self) -> None:
         """Choose the divisors."""

@@ -19,6 +19,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import NeighborExchange
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.fused.body import BodyLine, line_of
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
@@ -27,10 +28,14 @@ from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_op, wide_type
 from mspc.verify.scale.apart import made_apart
-from mspc.verify.scale.kinds import STRUCTURE, RankKind
+from mspc.verify.scale.kinds import STRUCTURE, RankKind, told_apart
 from mspc.verify.scale.replaced_numbers import resized
-from mspc.verify.scale.resizing import Dim, row_of
+from mspc.verify.scale.resizing import row_of
+from mspc.verify.scale.said_of_sizes import Dim
 from mspc.verify.scale.sizes import Dims, Sizing
+
+WITH_SIZES = (FetchRows, NeighborExchange, ReceiveFromStage, SendRows)
+"""Collectives that have sizes in their fields."""
 
 
 class Unfit(Exception):
@@ -103,7 +108,7 @@ class Resized:
         return made
 
     def _constant(self, value: Constant, of: Constant) -> Constant:
-        array = thinned(value.value, self.sizing.shape(value.tensor_type, self.sizing.dims(of)[0]))
+        array = exact(thinned(value.value, self.sizing.shape(value.tensor_type, self.sizing.dims(of)[0])))
         dtype = wide_type(value.tensor_type)
         assert isinstance(dtype, TensorType)
         return Constant(array, dtype.dtype)
@@ -118,13 +123,11 @@ class Resized:
             self._check(node, made)
             own = kind.ops.get(id(node.op)) if kind is not None else None
             if own is not None:
-                known: dict[Any, Any] = {}
-                for each in own:
-                    if each not in known:
-                        known[each] = self._op(node, each)
+                distinct, numbers = told_apart(own)
+                small = [self._op(node, each) for each in distinct]
                 # An operator that several nodes share has its numbers by each of them.
                 made.op = op = _apart(op)
-                self.ops[id(op)] = tuple(known[each] for each in own)
+                self.ops[id(op)] = tuple(small[number] for number in numbers)
         except (ValueError, MspcError, AssertionError, TypeError, IndexError) as error:
             reason = error.message if isinstance(error, MspcError) else str(error)
             raise Unfit([*node.inputs, node], f"{node.label}: {reason}") from error
@@ -133,7 +136,7 @@ class Resized:
         return made
 
     def _op(self, node: Node, op: Any) -> Any:
-        if node.regions or (isinstance(op, Collective) and not isinstance(op, ReceiveFromStage | NeighborExchange)):
+        if node.regions or (isinstance(op, Collective) and not isinstance(op, WITH_SIZES)):
             return wide_op(op)
         types = [t for v in node.inputs for t in element_types(v.type)]
         operands = [d for v in node.inputs for d in self.sizing.dims(v)]
@@ -206,30 +209,41 @@ def thinned(array: Any, shape: Sequence[int]) -> Any:
     return np.array(np.asarray(array)[tuple(slice(None, None, step) for step in steps)], order="C")
 
 
-def small_programs(one: Graph, kinds: Sequence[RankKind]) -> tuple[Graph, list[RankKind], Sizing]:
-    """The small programs of one device and of all kinds of ranks.
+def exact(array: Any) -> Any:
+    """Floats in Float64; what is the reciprocal of a whole number but for rounding to a narrower type is that, as where
+    ranks take a mean."""
+    if array.dtype.kind not in "fV" or array.dtype == np.float64:
+        return array
+    with np.errstate(all="ignore"):
+        wide = array.astype(np.float64)
+        whole = np.where(np.isfinite(1 / wide), np.round(1 / wide), 0.0)
+        reciprocal = np.where(whole != 0, 1 / whole, 0.0)
+    return np.where((whole != 0) & (reciprocal.astype(array.dtype) == array), reciprocal, wide)
+
+
+def small_programs(
+    one: Graph, kinds: Sequence[RankKind], kept: Sequence[Value] = ()
+) -> tuple[Graph, list[RankKind], Sizing]:
+    """The small programs of one device and of all kinds of ranks. kept: values whose dimensions keep their sizes.
 
     Raises:
         Unfit: a program does not take Float64 even at its own sizes.
     """
-    for graph in (one, *(kind.graph for kind in kinds)):
-        made_apart(graph)
+    made_apart(one, {})
+    for kind in kinds:
+        made_apart(kind.graph, kind.constants)
     sizing = Sizing()
     sizing.add(one)
     for kind in kinds:
         sizing.add(kind.graph, kind)
         sizing.same_results(one, kind.graph)
         sizing.tie(one, kind.graph)
+    sizing.keep(kept)
     while True:
         sizing.resolve()
         made = Resized(sizing)
         try:
             return made.graph(one), [made.kind(kind) for kind in kinds], sizing
         except Unfit as error:
-            before = len(sizing.divisors.frozen)
-            for value in error.values:
-                for dims in sizing.dims(value):
-                    for dim in dims:
-                        sizing.divisors.freeze(dim)
-            if len(sizing.divisors.frozen) == before:
+            if not sizing.keep(error.values):
                 raise

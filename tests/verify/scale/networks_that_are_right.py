@@ -1,8 +1,9 @@
 """`mspc verify --scale` of networks that are right: `python -m tests.verify.scale.networks_that_are_right SEED COUNT`.
 
 Of every source COUNT networks from SEED: such as other tests draw and hold to one device (in stages under every
-schedule, experts, sharded sequences, `tests/networks.py`), and all scripts of files and folders that are named. Each is
-to be equal. What is not is looked at by `mspc verify` at its own sizes, which says whether it is a false alarm.
+schedule, experts, sharded sequences, control flow, rows of every rank, public networks, `tests/networks.py`), and all
+scripts of files and folders that are named. Each is to be equal. What is not is looked at by `mspc verify` at its own
+sizes, which says whether it is a false alarm.
 
 Prints a line for each network that is not equal, with `--kept` one for each dimension that stayed large, and counts;
 exits with 1 where there is a false alarm. `--source SOURCE` takes one source, `--only SEED` one network, `--show`
@@ -28,7 +29,7 @@ from typing import Any
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
-from mspc.commands.verify_scale import give_layouts, proof_of_script
+from mspc.commands.verify_scale import give_layouts, of_script
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import DumpPoint, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
@@ -41,10 +42,8 @@ from mspc.verify.marks import MARK
 from mspc.verify.scale.kinds import kinds_of
 from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.small_programs import Unfit
-from tests.context.drawn_network import DrawnNetwork as DrawnContext
-from tests.experts.drawn_experts import DrawnExperts
 from tests.networks import RandomNetwork, usable
-from tests.pipelining.drawn_network import DrawnNetwork as DrawnStages
+from tests.verify.scale.written_networks import WRITTEN
 
 QUIET = Loudness(quiet=True)
 EQUAL, DIFFERS, REFUSED, FAILS = "equal", "differs", "is refused", "fails"
@@ -123,7 +122,7 @@ def of_text(text: str, ranks: int) -> Proved:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "net.py"
             path.write_text(text, encoding="utf-8")
-            return proof_of_script(str(path), CompileOptions(ranks=ranks, loudness=QUIET), 0)
+            return of_script(str(path), CompileOptions(ranks=ranks, loudness=QUIET)).proved(0)
 
     return proved
 
@@ -171,23 +170,6 @@ def _call(network: RandomNetwork, config: Config) -> TracedCall:
     return TracedCall(config, Traced(network.graph, {}, {}, None), fed)
 
 
-def _stages(seed: int) -> tuple[str, int]:
-    network = DrawnStages(seed)
-    return network.pipeline("."), network.ranks
-
-
-def _experts(seed: int) -> tuple[str, int]:
-    network = DrawnExperts(seed)
-    return network.sharded("."), network.ranks
-
-
-def _context(seed: int) -> tuple[str, int]:
-    network = DrawnContext(seed)
-    return network.sharded("."), network.ranks
-
-
-WRITTEN: dict[str, Callable[[int], tuple[str, int]]] = {"stages": _stages, "experts": _experts, "context": _context}
-"""By source: (the script of a seed, its ranks)."""
 SOURCES = (*WRITTEN, "networks")
 SAID = re.compile(r"device_num\s*=\s*(\d+)")
 
@@ -235,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counts = Counter[str]()
         for name, target, ranks in found:
             own = replace(options, ranks=ranks)
-            outcome = outcome_of(lambda target=target, own=own: proof_of_script(target, own, 0))
+            outcome = outcome_of(lambda target=target, own=own: of_script(target, own).proved(0))
             counts[outcome.kind] += 1
             alarms += _told(name, outcome, given.kept, outcome.kind == DIFFERS and is_right(target, own))
         print(f"{sum(counts.values())} scripts: {_counted(counts)}, {time.perf_counter() - start:.1f} s")

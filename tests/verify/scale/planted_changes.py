@@ -26,8 +26,8 @@ from typing import Any
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify_folder import checked_program, network_alone, verify_folder
-from mspc.commands.verify_scale import Stored
+from mspc.commands.verify_folder import checked_program, network_alone, ranks_together, verify_folder
+from mspc.commands.verify_scale import Stored, give_layouts
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph, Node
@@ -58,15 +58,21 @@ LONGEST = 120
 class Plan:
     """A compiled plan."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        script, ranks, words = PLANS[name]
+    def __init__(self, name: str, folder: Path, script: Path | None = None, ranks: int = 0) -> None:
+        """script, ranks: of a plan that is none of `PLANS`."""
+        words: tuple[str, ...] = ()
+        if script is None:
+            named, ranks, words = PLANS[name]
+            script = NETWORKS / named
         options = CompileOptions(ranks=ranks, out=folder, loudness=QUIET, weights=True, script_arguments=words)
         with contextlib.redirect_stdout(io.StringIO()):
-            compile_target(str(NETWORKS / script), options)
+            compile_target(str(script), options)
         self.name, self.folder = name, folder
         self.program = checked_program(folder, CompileOptions(loudness=QUIET))
         self.texts = [self.program.text(rank) for rank in range(ranks)]
-        self.one, _ = network_alone(read_network(self.program.network, PROGRAM))
+        network = read_network(self.program.network, PROGRAM)
+        self.held = ranks_together(self.program, network)
+        self.one, _ = network_alone(network)
         arrays = load_slices(self.program, self.one, 0)
         self.values = [Stored(name, array) for name, array in arrays.items()]
 
@@ -92,6 +98,8 @@ class Plan:
 
     def proof(self, graphs: Sequence[Graph]) -> ScaleProof:
         """What `mspc verify --scale` finds."""
+        for graph in graphs:
+            give_layouts(graph, self.held)
         kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
         return prove(self.one, kinds, self.values, 0)
 
@@ -142,7 +150,7 @@ def planted(plan: Plan, generator: random.Random) -> Outcome:
 def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Graph], nodes: Sequence[Node]) -> Outcome:
     """What the comparisons say of a change. nodes: that are changed, of the first of the ranks."""
     texts = [print_graph(graph) for graph in graphs]
-    near = _near(graphs[ranks[0]], nodes, plan.compared)
+    near = _near(graphs, ranks[0], nodes, plan.compared)
     try:
         with _limited():
             found = plan.proof(graphs)
@@ -153,7 +161,13 @@ def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Grap
     if not found.same:
         told = _told(found)
         sent = any(isinstance(node.op, MESSAGES) for node in nodes)
-        right = any(node.attrs.get(PLACE) in near or (sent and isinstance(node.op, MESSAGES)) for node in told)
+        is_update = change.what == "left out" and nodes[0].op.mutates
+        right = any(
+            node.attrs.get(PLACE) in near
+            or (sent and isinstance(node.op, MESSAGES))
+            or (is_update and PLACE not in node.attrs)  # one device's own, where no node of ranks does it
+            for node in told
+        )
         return Outcome("found", change, ranks, f"{_words(found)}, not at {near}", right)
     read = [plan.program.graph(rank, text) for rank, text in enumerate(texts)]
     try:
@@ -165,6 +179,8 @@ def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Grap
 
 
 def _told(found: ScaleProof) -> list[Node]:
+    if found.odd is not None:
+        return [found.odd.node]
     told = [found.first.node] if found.first is not None else []
     if found.failed is not None:
         told += [found.failed[1], *found.others]
@@ -177,11 +193,31 @@ def _words(found: ScaleProof) -> str:
     return f"{how} at {told or 'no node'}"
 
 
-def _near(graph: Graph, nodes: Sequence[Node], compared: set[tuple[int, str]]) -> set[int]:
-    """The numbers of these nodes and of their next readers, past nodes whose values are not compared."""
-    readers = Readers(graph)
-    known = {node for each in graph.graphs() for node in each.nodes if (node.attrs[PLACE], node.label) in compared}
-    return {reader.attrs[PLACE] for node in nodes for reader in (node, *readers.next(node, known))}
+def _near(graphs: Sequence[Graph], rank: int, nodes: Sequence[Node], compared: set[tuple[int, str]]) -> set[int]:
+    """The numbers of these nodes of a rank and of their next readers, past nodes whose values are not compared, and
+    past messages."""
+    found = {node.attrs[PLACE] for node in nodes}
+    waiting: list[tuple[int, Node]] = [(rank, node) for node in nodes]
+    seen: set[Node] = set()
+    while waiting:
+        of, node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        readers = Readers(graphs[of])
+        own = [each for graph in graphs[of].graphs() for each in graph.nodes]
+        known = {each for each in own if (each.attrs[PLACE], each.label) in compared}
+        for reader in (node, *readers.next(node, known)):
+            found.add(reader.attrs[PLACE])
+            if isinstance(reader.op, SendToStage):
+                to = of + reader.op.distance
+                waiting += [(to, each) for each in _received(graphs[to], reader.op)]
+    return found
+
+
+def _received(graph: Graph, sent: SendToStage) -> list[Node]:
+    nodes = [node for each in graph.graphs() for node in each.nodes]
+    return [n for n in nodes if isinstance(n.op, ReceiveFromStage) and n.op.sr_tag == sent.sr_tag]
 
 
 @contextlib.contextmanager

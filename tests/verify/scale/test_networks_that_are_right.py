@@ -11,10 +11,11 @@ load_operators()
 SHARE = {
     "stages": (0, 1, 2, 3),
     "experts": (1, 3, 4, 21),
-    "context": (0, 17, 45),
+    "context": (0, 17, 45, 189, 202),
     "networks": (*range(12), 25, 66, 74, 94, 155, 171, 323),
 }
-"""Those too that were not: exchanges among several kinds, rows that travel by places, running sums, results of rows."""
+"""Those too that were not: exchanges among several kinds, rows that travel by places, running sums, results of rows,
+exchanges of other rounds, constants of ranks."""
 
 
 @pytest.mark.parametrize(("source", "seed"), [(source, seed) for source, seeds in SHARE.items() for seed in seeds])

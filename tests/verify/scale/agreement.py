@@ -1,0 +1,111 @@
+"""`mspc verify --scale` beside `mspc verify`: `python -m tests.verify.scale.agreement SEED COUNT`.
+
+Each seed draws a network that is small enough to be run whole: in stages under a schedule, of experts, or over sharded
+sequences. Both commands judge what is compiled of it, and then the same with a change of what ranks execute
+(`changes_of_programs.py`). Prints a line for each of which they say different things, with what full size says, and
+counts; exits with 1 where a program is wrong at full size and equal at small sizes, or the other way where it was not
+changed. A change that is found at small sizes alone may be too small for the tolerance of full size, which has Float32.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from mspc.engine.script import ScriptError
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
+from mspc.ir.text.printer import print_graph
+from mspc.ops.check_graph import check_graph
+from mspc.ops.modules import load_operators
+from mspc.verify.scale.small_programs import Unfit
+from tests.verify.scale.changes_of_nodes import Unusable
+from tests.verify.scale.changes_of_programs import draw, made, rank_of
+from tests.verify.scale.networks_that_are_right import WRITTEN
+from tests.verify.scale.planted_changes import Plan
+
+AGREE, MISSED, ALARM, FINER = "agree", "MISSED", "FALSE ALARM", "found at small sizes alone"
+SOURCES = ("stages", "experts", "context")
+TRIES = 40
+"""Changes that are drawn of a network until one can be made."""
+
+
+def verdicts(plan: Plan, graphs: list[Graph]) -> tuple[bool, str]:
+    """(whether small sizes are equal, what full size says)."""
+    texts = [print_graph(graph) for graph in graphs]
+    try:
+        same = plan.proof(graphs).same
+    except (MspcError, Unfit):
+        same = False
+    return same, plan.differs([plan.program.graph(rank, text) for rank, text in enumerate(texts)])
+
+
+def changed(plan: Plan, generator: random.Random) -> list[Graph] | None:
+    """The programs of ranks with one change, of all ranks of a kind or of one; None where none can be made."""
+    for _ in range(TRIES):
+        graphs = plan.graphs()
+        kind = generator.choice(plan.kinds)
+        ranks = kind if generator.random() < 0.6 else (generator.choice(kind),)
+        of = [rank_of(rank, graphs[rank]) for rank in ranks]
+        try:
+            made(draw(of[0], generator), of)
+            for rank in ranks:
+                check_graph(graphs[rank])
+        except (Unusable, MspcError):
+            continue
+        return graphs
+    return None
+
+
+def said(same: bool, full: str, right: bool) -> str:
+    """What the verdicts come to. right: whether nothing was changed."""
+    if same == (not full):
+        return AGREE
+    if same:
+        return MISSED
+    return ALARM if right else FINER
+
+
+def judged(seed: int) -> list[tuple[str, str]]:
+    """(what was judged and what came of it, what full size says) of a seed."""
+    source = SOURCES[seed % len(SOURCES)]
+    text, ranks = WRITTEN[source](seed)
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "net.py"
+        script.write_text(text, encoding="utf-8")
+        try:
+            plan = Plan(source, Path(folder) / "out", script, ranks)
+        except (MspcError, ScriptError) as error:
+            return [("refused", str(error))]
+        same, full = verdicts(plan, plan.graphs())
+        found = [(f"right: {said(same, full, True)}", full)]
+        graphs = changed(plan, random.Random(seed))
+        if graphs is not None:
+            same, full = verdicts(plan, graphs)
+            found.append((f"changed: {said(same, full, False)}", full))
+        return found
+
+
+def main() -> int:
+    """Judge networks, and count."""
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    load_operators()
+    counts: Counter[str] = Counter()
+    start = time.perf_counter()
+    for seed in range(first, first + count):
+        for what, full in judged(seed):
+            counts[what] += 1
+            if not what.endswith(AGREE):
+                print(f"seed {seed} {what}: {full or 'equal at full size'}"[:300], flush=True)
+    print(f"{count} networks in {time.perf_counter() - start:.0f} s")
+    for what, number in sorted(counts.items()):
+        print(f"{number:5} {what}")
+    return int(any(what.endswith((MISSED, ALARM)) for what in counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Rows that are routed to experts: their sizes become smaller, and all ranks are computed at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mspc.commands.compile import CompileOptions
+from mspc.commands.report.verbosity import Loudness
+from mspc.commands.verify_scale import proof_of_script
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Parameter
+from mspc.ir.types import FLOAT32, INT32, TensorType
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
+from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.nn.expert_places import ExpertPlaces
+from mspc.ops.tensor.sort import Sort
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank
+from mspc.verify.scale.collectives import along_axes, by_ranks
+from mspc.verify.scale.computed_places import has_multiples
+from mspc.verify.scale.dimensions import Divisors
+from mspc.verify.scale.routed_kernels import places_on_each
+
+NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
+MESH = (2, 3, 2)
+AXES = (0, 2)
+GROUPS = [tuple(int(r) for r in np.arange(12).reshape(MESH)[:, i].reshape(-1)) for i in range(3)]
+
+
+@pytest.mark.parametrize("sends", [False, True])
+@pytest.mark.parametrize("wide", [(2, 3, 2), (2, 1, 2), (1, 3, 2)])
+def test_rows_that_travel_along_dimensions(sends: bool, wide: tuple[int, ...]) -> None:
+    generator = np.random.default_rng(3)
+    if sends:
+        rows, op = generator.standard_normal((*wide, 5, 2)), SendRows(size=4, total=16, sets=False)
+    else:
+        rows, op = generator.standard_normal((*wide, 4, 2)), FetchRows(total=16)
+    places = generator.integers(-1, 17, (*wide[:2], 2, 5)).astype(np.int32)
+    ops = {rank: replace(op, rank_list=group) for group in GROUPS for rank in group}
+    found = along_axes(ops[0], [rows, places], MESH, AXES)
+    flats = [np.broadcast_to(a, (*MESH, *a.shape[3:])).reshape(12, *a.shape[3:]) for a in (rows, places)]
+    wanted = by_ranks(ops, {rank: [flat[rank] for flat in flats] for rank in range(12)})
+    own = found.shape[3:]
+    np.testing.assert_array_equal(
+        np.broadcast_to(found, (*MESH, *own)).reshape(12, *own), np.stack([wanted[rank] for rank in range(12)])
+    )
+
+
+def test_places_of_each_rank() -> None:
+    whole = ExpertPlaces(outer=2, parts=2)
+    ops = [replace(whole, own=(rank // 2, 1, rank % 2, 1)) for rank in range(4)]
+    operands = [np.array([1, 3, 4, 8]).reshape(1, 1, 4), np.array([3, 1, 7, 5, 0, 2, 4, 6]).reshape(1, 1, 8)]
+    backend = NumPyBackend(OneRank())
+    found = places_on_each(ops, (2, 2), backend, operands)
+    for rank, op in enumerate(ops):
+        own = op.kernel(backend)(*(array.reshape(-1) for array in operands))
+        for all_ranks, mine in zip(found, own, strict=True):
+            wide = np.broadcast_to(all_ranks, (2, 2, *all_ranks.shape[2:]))
+            np.testing.assert_array_equal(wide[rank // 2, rank % 2], mine)
+
+
+def test_places_that_are_multiples() -> None:
+    ids = Parameter("ids", TensorType(INT32, (8,)))
+    builder = Builder(Graph(""))
+    order = builder.emit(Sort(), builder.emit(Mul(), ids, builder.constant(4, INT32)))
+    assert not has_multiples(ids)
+    assert not has_multiples(order)
+    far = builder.emit(Add(), builder.emit(Mul(), ids, builder.constant(40, INT32)), ids)
+    assert has_multiples(far)
+    assert not has_multiples(
+        builder.emit(Mul(), Parameter("x", TensorType(FLOAT32, (8,))), builder.constant(1.0, FLOAT32))
+    )
+
+
+def test_sizes_of_which_some_must_be_left() -> None:
+    divisors = Divisors()
+    one, other = divisors.new(), divisors.new()
+    divisors.divides(one, 256)
+    divisors.divides(other, 40960)
+    divisors.leaves(one, 256, 9)
+    divisors.has_room(other, 40960, one, 4096)
+    found = divisors.values()
+    left = 256 // divisors.value(one, found)
+    assert 9 <= left < 256
+    assert 4096 // divisors.value(one, found) <= 40960 // divisors.value(other, found) < 40960
+
+
+def test_latent_attention_and_routed_experts() -> None:
+    words = ("small", "sorted", "2", "2", "2")
+    options = CompileOptions(ranks=8, loudness=Loudness(quiet=True), script_arguments=words)
+    found = proof_of_script(str(NETWORKS / "deepseek.py"), options, 0)
+    assert found.same
+    assert found.ranks == 8

@@ -1,0 +1,59 @@
+"""Values of ranks beside those of one device, element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.verify.difference import GROWTH, TOLERANCES, Noise
+from mspc.verify.scale.kinds import RankKind
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A value of all ranks of a kind beside one device's. apart: the largest distance of an element, relative to the
+    largest of one device. allowed: how far rounding may bring it. rank, place: where it is, in the rank's tensor."""
+
+    what: str
+    name: str
+    step: int
+    kind: RankKind
+    apart: float
+    allowed: float
+    rank: int = -1
+    place: tuple[int, ...] = ()
+    expected: float = 0.0
+    found: float = 0.0
+
+    @property
+    def same(self) -> bool:
+        return self.apart <= self.allowed
+
+
+def compared(
+    what: str, name: str, step: int, kind: RankKind, wanted: Array, found: Array, noise: Noise
+) -> Compared:
+    """The row of one value. wanted, found: with leading dimensions."""
+    if wanted.shape[kind.depth :] != found.shape[kind.depth :]:
+        return Compared(what, name, step, kind, float("inf"), 0.0)
+    with np.errstate(all="ignore"):
+        apart = np.abs(np.asarray(wanted, np.float64) - np.asarray(found, np.float64))
+        same = (wanted == found) | (np.isnan(wanted) & np.isnan(found)) if wanted.dtype.kind == "f" else wanted == found
+        apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+    finite = np.abs(wanted[np.isfinite(wanted)]) if wanted.dtype.kind == "f" else np.abs(wanted.astype(np.float64))
+    size = float(np.max(finite, initial=0.0)) or 1.0
+    at = np.unravel_index(int(np.argmax(apart)), apart.shape) if apart.size else (0,) * apart.ndim
+    largest = float(apart[at]) / size if apart.size else 0.0
+    allowed = (TOLERANCES["Float64"] + GROWTH * noise.largest / size) if wanted.dtype.kind == "f" else 0.0
+    if largest <= allowed:
+        return Compared(what, name, step, kind, largest, allowed)
+    place = [int(i) for i in at]
+    rank = kind.ranks[int(np.ravel_multi_index(place[: kind.depth], kind.mesh))]
+    return Compared(
+        what, name, step, kind, largest, allowed, rank, tuple(place[kind.depth :]),
+        float(np.broadcast_to(wanted, apart.shape)[at]), float(np.broadcast_to(found, apart.shape)[at]),
+    )  # fmt: skip

@@ -1,0 +1,220 @@
+"""Looks at every value that ranks compute, whether it is one of one device's, and finds the first that is none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, element_types
+from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.ops.math.reduce import ReduceMean
+from mspc.ops.op import Op
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank
+from mspc.verify.marks import MARK
+from mspc.verify.scale.blame import FirstWrong, blamed, misplaced, parts_read
+from mspc.verify.scale.families import Families, Together
+from mspc.verify.scale.kernels import run_on_all
+from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.pieces import Pieces
+from mspc.verify.scale.readers import Readers
+from mspc.verify.scale.relations import Relation, added, relation, scaled, times, wrong_ranks
+from mspc.verify.scale.spread import mapped, parts_of
+
+Array = Any
+MOST_PARTS = 3
+"""Of so many operands it is tried which have to be added up."""
+MOST_WRONG = 64
+"""Nodes with wrong values after which no more are looked for."""
+
+
+def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
+    """Of a program every operator of the script, with a key that programs share: (key, node, number of the tensor in
+    its result). Several may have one key. A node that is fused of several says where one of these stands, so that its
+    key is the operator's name."""
+    for each in graph.graphs():
+        for node in each.nodes:
+            for number, name in _named(node):
+                mark = node.attrs.get(MARK)
+                if isinstance(mark, tuple):
+                    mark = mark[number[1]]
+                if mark is not None:
+                    yield (mark, name), node, number[0]
+                elif isinstance(node.op, FusedElementwise):
+                    yield name, node, number[0]
+                elif node.frames:
+                    yield _where(node), node, number[0]
+
+
+def _where(node: Node) -> Hashable:
+    return (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
+
+
+def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
+    """((number of the tensor in the result, of the line that makes it), operator) of a node's results."""
+    if isinstance(node.op, FusedElementwise):
+        lines = steps_of(node.op)
+        for place, line in enumerate(node.op.returns):
+            yield (place, line), lines[line].op.name
+    elif len(element_types(node.type)) == 1:
+        yield (0, 0), node.op.name
+
+
+Known = Mapping[Node, Mapping[tuple[int, ...], Any]]
+"""Values of the reference by node, and by the turns of the loops around; with a leading dimension of its places."""
+Whole = tuple[Node, int]
+"""A value of one device: the node, and the number of the tensor in its result."""
+
+
+class Watch:
+    """Looks at every value that ranks compute, whether it is one of one device's.
+
+    right: nodes whose values are. whole: whether the step has been run to its end.
+    """
+
+    def __init__(self, one: Graph, values: Known, kinds: Sequence[RankKind]) -> None:
+        self._wrong: dict[Node, FirstWrong] = {}
+        self._aside: set[Node] = set()
+        """Nodes that are fused of several operators, of which another is right: the wrong one may be of a pass, unless
+        what reads it is wrong for no other reason."""
+        self.right: set[Node] = set()
+        self.whole = True
+        known: dict[Hashable, list[Whole]] = {}
+        for key, node, number in keyed(one):
+            known.setdefault(key, []).append((node, number))
+            known.setdefault(node.op.name, []).append((node, number))
+        self._wholes: dict[tuple[int, Node], list[tuple[int, list[Whole]]]] = {}
+        self._families = Families(kinds)
+        for kind in kinds:
+            for key, node, number in keyed(kind.graph):
+                self._families.note(kind, key, node, number)
+                if key in known:
+                    self._wholes.setdefault((id(kind), node), []).append((number, known[key]))
+        self._values = values
+        self._told: dict[Node, Relation] = {}
+        self._readers: dict[int, Readers] = {}
+
+    @property
+    def first(self) -> FirstWrong | None:
+        """The first value that is none of one device's, and of which something is computed that is none, either: a
+        rank may come to right values in another way than one device. Where that comes of an operand that is a part of a
+        sum still, or lies in another order, where that begins."""
+        looked = self.right | self._wrong.keys()
+        for node, wrong in self._wrong.items():
+            if not set(wrong.ranks) & set(wrong.kind.ranks):
+                continue  # another kind of the family has what is wrong
+            readers = self._readers_of(wrong.kind)
+            found = [n for n in readers.next(node, looked) if n in looked]
+            if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
+                continue
+            if not found or any(n in self._wrong for n in found):
+                return blamed(wrong, self._readers_of(wrong.kind), self._told)
+        return None
+
+    def _is_of(self, reader: Node, node: Node, readers: Readers) -> bool:
+        """Whether a wrong value reads one wrong node alone."""
+        if reader not in self._wrong:
+            return False
+        sources = readers.sources(reader, self.right | self._wrong.keys())
+        return not any(source in self._wrong for source in sources if source is not node)
+
+    def written_by(self, wrong: FirstWrong) -> FirstWrong:
+        """A wrong update, or the place from which on what it reads lies in a wrong order."""
+        if wrong.equals:
+            return wrong
+        return misplaced(wrong, self._readers_of(wrong.kind), self._told) or wrong
+
+    def _readers_of(self, kind: RankKind) -> Readers:
+        if id(kind) not in self._readers:
+            self._readers[id(kind)] = Readers(kind.graph)
+        return self._readers[id(kind)]
+
+    def __call__(
+        self, kind: RankKind, node: Node, result: Any, around: tuple[int, ...], operands: Sequence[Any]
+    ) -> None:
+        if len(self._wrong) >= MOST_WRONG:
+            return
+        parts = parts_of(result)
+        right: list[bool] = []
+        for number, wholes in self._wholes.get((id(kind), node), ()):
+            if isinstance(parts[number], list) or parts[number].dtype.kind != "f":
+                continue
+            for value in self._families.together(kind, node, number, parts[number], around):
+                fitting = list(self._fitting(value.value.shape[value.kind.depth :], wholes, around))
+                if fitting:
+                    right.append(self._look(value, fitting, number, operands))
+        if any(right) and not all(right):
+            self._aside.add(node)
+
+    def _look(self, value: Together, fitting: Sequence[Array], number: int, operands: Sequence[Any]) -> bool:
+        """Note what a value is of those of one device that have pieces of its shape; whether it is any. number: of the
+        tensor in the result. operands: that it is computed of."""
+        mean = any(isinstance(node.op, ReduceMean) for _, node in value.nodes)
+        relations = (relation(value.value, whole, value.kind, mean) for whole in fitting)
+        found = next((each for each in relations if each is not None), None)
+        for kind, node in value.nodes:
+            if found is not None:
+                self.right.add(node)
+                if not self._wrong or node not in self._told:
+                    self._told[node] = found
+            elif node not in self._wrong:
+                described = self._described(kind, node, value, fitting[0])
+                if len(value.nodes) == 1 and self._is_right_of_sums(node, value, fitting, number, operands):
+                    described = replace(described, is_of_parts=True)
+                self._wrong[node] = described
+        return found is not None
+
+    def _is_right_of_sums(
+        self, node: Node, value: Together, fitting: Sequence[Array], number: int, operands: Sequence[Any]
+    ) -> bool:
+        """Whether a value would be right were operands that are parts of sums added up before."""
+        kind = value.kind
+        if len(kind.ops_of(node.op)) > 1 or node.op.mutates or node.regions or not isinstance(node.op, Op):
+            return False
+        summed = parts_read(node, self._readers_of(kind), self._told)
+        if not all(isinstance(array, np.ndarray) for array in operands):
+            return False
+        for count in range(1, min(len(summed), MOST_PARTS) + 1):
+            for chosen in itertools.combinations(summed, count):
+                given = [
+                    added(array, kind, summed[i]) if i in chosen else array for i, array in enumerate(operands)
+                ]
+                try:
+                    made = parts_of(run_on_all(node.op, NumPyBackend(OneRank()), kind.depth, given))[number]
+                except (MspcError, ValueError, TypeError):
+                    return False
+                if any(relation(made, whole, kind) is not None for whole in fitting):
+                    return True
+        return False
+
+    def _fitting(self, local: tuple[int, ...], wholes: Sequence[Whole], around: tuple[int, ...]) -> Iterator[Array]:
+        """Values of one device that have pieces of this shape."""
+        for of, place in wholes:
+            by_turn = self._values.get(of, {})
+            whole = by_turn.get(around, by_turn.get(around[:1]))
+            if whole is None or isinstance(parts_of(whole)[place], list):
+                continue
+            wanted = np.asarray(parts_of(whole)[place])
+            if Pieces.of(wanted, local) is not None:
+                yield wanted
+
+    def _described(self, kind: RankKind, node: Node, value: Together, whole: Array) -> FirstWrong:
+        told = ((i, self._told[v].words) for i, v in enumerate(node.inputs) if isinstance(v, Node) and v in self._told)
+        reads = tuple(f"input {i} is {words}" for i, words in told if words)
+        factor = scaled(value.value, whole, value.kind)
+        equals = "" if factor is None else f"it is the right value times {times(factor, kind)}"
+        return FirstWrong(kind, node, wrong_ranks(value.value, whole, value.kind), reads, equals)
+
+
+def known_values(seen: dict[Node, dict[tuple[int, ...], Any]]) -> Any:
+    """What is told of every value of the reference, to keep it. seen: by node, and by the turns of the loops around."""
+
+    def note(kind: RankKind, node: Node, result: Any, around: tuple[int, ...], operands: Sequence[Any]) -> None:
+        seen.setdefault(node, {})[around] = mapped(result, np.asarray)
+
+    return note
