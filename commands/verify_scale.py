@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.compile import CompileOptions, find_call
+from mspc.commands.fitting_programs import check_fit
 from mspc.commands.options import is_imported
 from mspc.commands.report.scale import report_scale
 from mspc.commands.report.table import check_json
@@ -118,7 +119,9 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
     one, _ = network_alone(network)
     graphs, edited = graphs_of_ranks(program)
     own = None
-    if Config(ranks=program.ranks, mode=program.mode).feeds_own_rows:
+    rows = Config(ranks=program.ranks, mode=program.mode).feeds_own_rows
+    check_fit(program, one, graphs, fed_layouts(program) if rows else ())
+    if rows:
         own = OwnRows(program.ranks, fed_layouts(program), mean)
     else:
         for graph in graphs:

@@ -33,6 +33,10 @@ Seen = Callable[[RankKind, Node, Any, tuple[int, ...], Sequence[Any]], None]
 operands."""
 
 
+MOST_TURNS = 10000
+"""Of a loop that ends when the data say so."""
+
+
 class Stuck(Exception):
     """Ranks wait for each other. waiting: by kind the node at which it waits."""
 
@@ -212,6 +216,9 @@ class KindRun:
                 told = yield from self._graph(condition, asked)
                 if not self._same_everywhere(node, told[0]):
                     break
+                if turn == MOST_TURNS:
+                    message = f"{node.label} turns more than {MOST_TURNS} times, with inputs that are made for it"
+                    raise MspcError(message, notes=["mspc verify without --scale has other ones"], frames=node.frames)
             entries = [_entry(part, turn, depth) for part in scanned]
             leading = [np.full((1,) * depth, turn, np.int64)] * op.leading
             values = dict[Value, Any](zip(body.parameters, (*leading, *carried, *entries, *rest), strict=True))
@@ -342,6 +349,7 @@ def run_step(
     if board.waiting:
         board.check_together()
         board.check_exchanges()
+        board.check_collectives()
         raise Stuck([(request.kind, request.node) for request in board.waiting.values()])
     board.check_received()
     return results

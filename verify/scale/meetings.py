@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -218,32 +218,55 @@ class Board:
 
     def _across(self, number: int) -> list[tuple[int, Any]]:
         """A meeting of ranks of several kinds, once all of these have come to it."""
+        meeting = self._meeting(number)
+        called = [op for each in meeting.values() for _, op in each.op_of_ranks()]
+        if not all(self._is_at(rank, op) for op in called for rank in op.members):
+            return []
+        ops, tensors = _of_ranks(meeting.values())
+        given = _met(meeting[number], ops, tensors)
+        for each in meeting:
+            del self.waiting[each]
+        return [(each, _gathered(request.kind, given)) for each, request in meeting.items()]
+
+    def _meeting(self, number: int) -> dict[int, Request]:
+        """The kinds that wait in collectives of one type with partners among each other."""
         meeting: dict[int, Request] = {}
         open_numbers = [number]
         while open_numbers:
             each = open_numbers.pop()
-            if each in meeting:
-                continue
             request = self.waiting.get(each)
-            if request is None or not isinstance(request.ops[0], type(self.waiting[number].ops[0])):
-                return []
+            if each in meeting or request is None or type(request.ops[0]) is not type(self.waiting[number].ops[0]):
+                continue
             meeting[each] = request
-            open_numbers += {self._kind_of.get(rank, each) for op in request.ops for rank in partners_of(op)}
-        ops: dict[int, Any] = {}
-        tensors: dict[int, list[Array]] = {}
-        for request in meeting.values():
-            flats = [flat(array, request.kind.mesh) for array in request.arrays]
-            for place, (rank, op) in enumerate(request.op_of_ranks()):
-                ops[rank] = op
-                tensors[rank] = [array[place] for array in flats]
-        first, *others = meeting.values()
-        try:
-            given = _met(first, ops, tensors)
-        except NodeError as error:
-            raise NodeError(error.kind, error.node, error.reason, [each.node for each in others]) from error
-        for each in meeting:
-            del self.waiting[each]
-        return [(each, _gathered(request.kind, given)) for each, request in meeting.items()]
+            open_numbers += {self._kind_of.get(rank, -1) for op in request.ops for rank in partners_of(op)}
+        return meeting
+
+    def check_collectives(self) -> None:
+        """Raises NodeError where ranks that wait for each other say different things of a collective."""
+        for number, request in self.waiting.items():
+            if not isinstance(request.ops[0], ReceiveFromStage | NeighborExchange):
+                meeting = self._meeting(number)
+                ops, tensors = _of_ranks(meeting.values())
+                types = {rank: [_type(array) for array in arrays] for rank, arrays in tensors.items()}
+                if any(rank not in ops for op in request.ops for rank in op.members):
+                    continue
+                try:
+                    _check_agreed(request, ops, types)
+                except NodeError as error:
+                    others = [each.node for each in meeting.values() if each is not request]
+                    raise NodeError(error.kind, error.node, error.reason, others) from error
+
+
+def _of_ranks(requests: Iterable[Request]) -> tuple[dict[int, Any], dict[int, list[Array]]]:
+    """What every rank calls, and its operands."""
+    ops: dict[int, Any] = {}
+    tensors: dict[int, list[Array]] = {}
+    for request in requests:
+        flats = [flat(array, request.kind.mesh) for array in request.arrays]
+        for place, (rank, op) in enumerate(request.op_of_ranks()):
+            ops[rank] = op
+            tensors[rank] = [array[place] for array in flats]
+    return ops, tensors
 
 
 def partners_of(op: Any) -> tuple[int, ...]:

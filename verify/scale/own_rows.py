@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
@@ -28,6 +29,7 @@ from mspc.passes.sharding.batch_rows import FIRST, Rows, rows_beside
 from mspc.verify.data_parallel.random_rows import rows_of_draws
 from mspc.verify.difference import Noise, noise_between
 from mspc.verify.one_device import Movement
+from mspc.verify.scale.division import Divided, divided
 from mspc.verify.scale.execution import KindRun, KindState, Seen, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.reference import Inputs
@@ -82,7 +84,8 @@ class OwnRowsReference:
         self.graph, self._draws, self._weights, self._inputs = graph, draws, weights, inputs
         names = [p.name for p in graph.parameters if p.kind == "input"]
         self.fed = dict(zip(names, own.layouts, strict=True))
-        self._kind = RankKind(tuple(range(own.ranks)), graph, mesh=(own.ranks,))
+        self._kinds = [RankKind(tuple(range(own.ranks)), graph, mesh=(own.ranks,))]
+        """Several where ranks go different ways, as the data say."""
 
     @cached_property
     def _expected(self) -> list[dict[Any, Array]]:
@@ -95,21 +98,45 @@ class OwnRowsReference:
 
     def _run(self, steps: int, seen: Seen | None = None, move: Movement | None = None) -> list[dict[Any, Array]]:
         """By step the results and what is stored, with a dimension of ranks."""
-        slices = Slices(self._kind)
+        while True:
+            try:
+                return self._run_kinds(steps, seen, move)
+            except Divided as error:
+                if self._draws or any(_groups(node.op, len(error.kind.ranks)) for node in self.graph.nodes):
+                    raise MspcError(
+                        "ranks go different ways, as their rows say, in a network that draws for all rows, or computes "
+                        "over all of them",
+                        notes=["mspc verify without --scale compares such a network at its own sizes"],
+                    ) from None
+                self._kinds = divided(self._kinds, error)
+
+    def _run_kinds(self, steps: int, seen: Seen | None, move: Movement | None) -> list[dict[Any, Array]]:
         first = self._weights if move is None else move.weights
-        state = KindState(self._kind, {
-            p.name: np.array(first[p.name])[None] for p in self.graph.parameters if p.kind != "input"
-        })  # fmt: skip
+        kept = [p.name for p in self.graph.parameters if p.kind != "input"]
+        states = [KindState(kind, {name: _for(kind, np.array(first[name])) for name in kept}) for kind in self._kinds]
         found: list[dict[Any, Array]] = []
         for step, inputs in enumerate(self._inputs[:steps]):
             given = inputs if move is None else {n: move.array(a, step, 0) for n, a in inputs.items()}
-            fed = {name: slices.of(array, self.fed[name]) for name, array in given.items()}
-            run = OwnRowsRun(state, step + 1, seen, self._draws, move)
-            (results,) = run_step([state], [fed], step + 1, runs=[run])
-            found.append({("result", n): array for n, array in enumerate(results)} | {
-                name: np.array(array) for name, array in state.held.items()
-            })  # fmt: skip
+            fed = [{n: Slices(kind).of(array, self.fed[n]) for n, array in given.items()} for kind in self._kinds]
+            runs = [OwnRowsRun(state, step + 1, seen, self._draws, move) for state in states]
+            results = run_step(states, fed, step + 1, runs=runs)
+            named: list[dict[Any, Array]] = []
+            for own, state in zip(results, states, strict=True):
+                held: dict[Any, Array] = {name: np.array(state.held[name]) for name in kept}
+                named.append(held | {("result", n): array for n, array in enumerate(own)})
+            found.append({key: self._together([own[key] for own in named]) for key in named[0]})
         return found
+
+    def _together(self, parts: Sequence[Array]) -> Array:
+        """What the kinds have, in the order of ranks."""
+        if len(parts) == 1:
+            return parts[0]
+        rows = {
+            rank: row
+            for kind, part in zip(self._kinds, parts, strict=True)
+            for rank, row in zip(kind.ranks, flat(part, kind.mesh), strict=True)
+        }
+        return narrowed(np.stack([rows[rank] for rank in sorted(rows)]), 1)
 
     def result(self, step: int, number: int) -> Array | None:
         return self._expected[step].get(("result", number))
@@ -139,7 +166,11 @@ class OwnRowsReference:
     def known(self) -> Known:
         values: dict[Node, dict[tuple[int, ...], Any]] = {}
         self._run(1, known_values(values))
-        return values
+        return values if len(self._kinds) == 1 else {}
+
+
+def _for(kind: RankKind, array: Array) -> Array:
+    return array.reshape((1,) * kind.depth + array.shape)
 
 
 def add_totals(graph: Graph, ranks: int, mean: bool) -> None:

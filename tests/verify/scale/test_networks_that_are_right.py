@@ -10,12 +10,15 @@ from tests.verify.scale.networks_that_are_right import EQUAL, drawn, main, outco
 load_operators()
 SHARE = {
     "stages": (0, 1, 2, 3),
+    "rows": (1, 10),
+    "public": (0, 8),
+    "control": (0, 2),
     "experts": (1, 3, 4, 21),
-    "context": (0, 17, 45, 189, 202),
-    "networks": (*range(12), 25, 66, 74, 94, 155, 171, 323),
+    "context": (0, 45, 189, 202, 410),
+    "networks": (*range(12), 25, 66, 74, 94, 155, 171, 323, 1005),
 }
 """Those too that were not: exchanges among several kinds, rows that travel by places, running sums, results of rows,
-exchanges of other rounds, constants of ranks."""
+exchanges of other rounds, constants of ranks, places of keys, a third, indices beyond small tables, other groups."""
 
 
 @pytest.mark.parametrize(("source", "seed"), [(source, seed) for source, seeds in SHARE.items() for seed in seeds])
