@@ -62,7 +62,8 @@ def cases(ranks: int, small: bool) -> dict[str, Case]:
 def measured(case: Case, ranks: int, steps: int, limit: float) -> dict[str, Any]:
     """{"seconds", "losses"} of a job, or {"error": why there are none}."""
     command = [find_mpirun(), "-n", str(ranks), "--bind-to", "none", "--allow-run-as-root", sys.executable, "-u", "-m",
-               "mspc", "run", str(NETWORKS / case.script), "--device", "gpu", "--", *case.words(WARM + steps)]  # fmt: skip
+               "mspc", "run", str(NETWORKS / case.script), "--device", "gpu", "--"]  # fmt: skip
+    command += case.words(WARM + steps)
     environment = {**os.environ, **mpirun_environment()}
     begun, times, losses = time.perf_counter(), [], []
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)

@@ -3,7 +3,7 @@
     mspc verify --scale benchmarks/networks/deepseek.py --ranks 2048 -- full sorted 32 8 8
     mspc run benchmarks/networks/deepseek.py --ranks 8 --simulate -- small sorted 2 2 2
 
-What stands behind `--` is SIZE FORM DATA EXPERTS TENSOR LAYERS. SIZE is a row of `SIZES`: the network as it is published
+What stands behind `--` is SIZE FORM DATA EXPERTS TENSOR LAYERS. SIZE is a row of `SIZES`: the network as published
 (671B: keys, values and queries are made of short vectors, with rotary places beside them; shared experts; the best 8 of
 256 experts out of the best 4 of 8 groups), or the same layers small. FORM is as in experts.py: `sorted` or `tables`.
 DATA by EXPERTS ranks share the batch, EXPERTS ranks the experts, and TENSOR ranks the heads and hidden widths. With

@@ -6,9 +6,10 @@ them the experts.
     mspc run benchmarks/networks/experts.py --ranks 8 --simulate -- small-deepseek sorted 4 20
 
 What stands behind `--` is SIZE FORM PARTS STEPS SEQUENCES. SIZE is a row of `SIZES`: Mixtral 8x7B and DeepSeek-V3 as
-they are published, one between, and the same layers small, in Float32. FORM: rows in the order of their experts and products of
-groups of rows (`sorted`, nothing is dropped), or room for a number of tokens of each sequence with every expert
-(`tables`). PARTS ranks share the experts. STEPS steps are made of one batch, of SEQUENCES sequences for every rank.
+they are published, one between, and the same layers small, in Float32. FORM: rows in the order of their experts and
+products of groups of rows (`sorted`, nothing is dropped), or room for a number of tokens of each sequence with every
+expert (`tables`). PARTS ranks share the experts. STEPS steps are made of one batch, of SEQUENCES sequences for every
+rank.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
 A part is a run of rows or of columns of one matrix of a batch. Where vectors have 512 bits, loops here multiply: BLAS's
 own are made for large matrices, and reach half their speed where one side is short. They add up the products of an
-element in an order that does not depend on where parts begin. Elsewhere a part is a call of BLAS's with one thread, whose
-last bits may.
+element in an order that does not depend on where parts begin. Elsewhere a part is a call of BLAS's with one thread,
+whose last bits may.
 
 The loops take blocks of DEPTH products of a sum. Columns of y are packed in pairs of vectors, DEPTH of which stay in
 the innermost cache; rows of x are packed by tiles, an element of each row beside one another. A tile of the result, as

@@ -1,4 +1,4 @@
-"""This CUDA kernel numbers the choices of every expert, and makes the tables of those who send tokens there and back."""
+"""This CUDA kernel numbers the choices of every expert, and makes the tables by which tokens go there and back."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ extern "C" __global__ void route_tokens(const I* experts, I* tables, I* places) 
 def route_tokens(
     device: Device, experts: Array, tables: Array, places: Array, tokens_first: bool
 ) -> Launch | None:  # fmt: skip
-    """Launch of `TopKRouter`'s tables; tokens_first: all choices of a token come before those of the next. None for what
-    it does not take."""
+    """Launch of `TopKRouter`'s tables; tokens_first: all choices of a token come before those of the next one. None for
+    what it does not take."""
     batch, tokens, choices = experts.shape
     _, count, capacity = tables.shape
     segments = max(1, _THREADS // count)

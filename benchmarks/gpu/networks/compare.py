@@ -63,8 +63,8 @@ def environment(options: argparse.Namespace, caches: str) -> dict[str, str]:
 
 
 class Runs:
-    """The programs of one network: what was found of each, and those that still run. `module` is what they run, on so many
-    ranks."""
+    """The programs of one network: what was found of each, and those that still run. `module` is what they run, each on
+    so many ranks."""
 
     def __init__(
         self, options: argparse.Namespace, environment: dict[str, str],

@@ -41,6 +41,9 @@ class Ranks(NamedTuple):
         return self.data * self.tensor
 
 
+ONE_RANK = Ranks()
+
+
 def next_line() -> str:
     """What one rank is told."""
     return sys.stdin.readline()
@@ -58,7 +61,7 @@ class Task:
     device: str
     dtype: str
     mode: str
-    ranks: Ranks = Ranks()
+    ranks: Ranks = ONE_RANK
 
 
 class Program(NamedTuple):

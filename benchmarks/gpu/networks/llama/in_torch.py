@@ -24,7 +24,7 @@ class Attention(nn.Module):
         return (x * self.cos + torch.cat((-right, left), -1) * self.sin).to(x.dtype)
 
     def forward(self, x):
-        b, t, c = x.shape
+        b, t, _ = x.shape
         q = self.wq(x).view(b, t, self.heads, self.size).transpose(1, 2)
         k = self.wk(x).view(b, t, self.key_heads, self.size).transpose(1, 2)
         v = self.wv(x).view(b, t, self.key_heads, self.size).transpose(1, 2)
