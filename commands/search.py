@@ -14,6 +14,7 @@ from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.report.doubts import doubts_text
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.memory_notes import memory_notes
+from mspc.commands.report.plan_summary import summary_lines
 from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
@@ -47,7 +48,8 @@ class SearchOptions:
     out the script's strategies. machine: its name or a file, "" for H200s. memory: bytes that a rank has, 0 for any.
     meshes: as "8x4", that the search shards for. seconds: for one search, 0 for any number. explain: an operator to
     tell of instead; compare: two plans. out: where the plan goes. stages: their numbers, () for all that there may be,
-    None where nothing is said of them; micro_batches: () for the script's number."""
+    None where nothing is said of them; micro_batches: () for the script's number. summary: say the best plan, and the best
+    usual one, in the words of the field."""
 
     compile: CompileOptions
     ranks: tuple[int, ...] = ()
@@ -62,6 +64,7 @@ class SearchOptions:
     out: Path | None = None
     stages: tuple[int, ...] | None = None
     micro_batches: tuple[int, ...] = ()
+    summary: bool = False
 
 
 def ranks_of(text: str | None) -> tuple[int, ...]:
@@ -186,6 +189,9 @@ def _tell(found: Sequence[Plans | StagePlans], machine: Machine, options: Search
     if options.compile.json != Path("-"):
         print_stage_plans([plans for plans in found if isinstance(plans, StagePlans)], machine, options.top)
         _print([plans for plans in found if isinstance(plans, Plans)], machine, options)
+        for plans in found if options.summary else ():
+            for line in summary_lines(plans.plans, machine):
+                print_line(line)
         _print_where(options)
 
 

@@ -39,6 +39,9 @@ def search(
     compare: searching.TwoPlans = None,
     free: Annotated[bool, typer.Option("--free", help="Leave out the strategies that the script gives.")] = False,
     top: Annotated[int, typer.Option(min=1, metavar="K", help="Plans in the table for each number of ranks.")] = 5,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Say the best plan, and the best usual one, as DP x TP x PP x CP x EP.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan that was found (TOML), to edit and to compile.")
     ] = None,
@@ -67,5 +70,6 @@ def search(
     options = SearchOptions(
         common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,
         explain, compare, out, None if stages is None else stages_of(stages), micro_batches_of(micro_batches),
+        summary,
     )  # fmt: skip
     search_target(target, options)

@@ -25,7 +25,8 @@ ENDS = ("Float64", "Float64", "Int64")
 
 
 class _BlocksOfRows(Op, abstract=True):
-    """The last operand is `ends`, the first has the rows of all blocks."""
+    """The last operand is `ends`, the first has the rows of all blocks. filled: rows of a block that belong to experts
+    where they share the rows evenly, which what is foreseen reckons with; 0 for all."""
 
     waits = True
 
@@ -36,6 +37,10 @@ class _BlocksOfRows(Op, abstract=True):
         if not types[-1].dtype.is_integer:
             raise MspcError(f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError)
         return inferred
+
+    def rows_of_experts(self, rows: TensorType, ends: TensorType, filled: int) -> int:
+        """How many rows belong to experts, where these share them evenly."""
+        return ends.shape[0] * ends.shape[1] * filled if filled else rows.shape[0]
 
     def names(self, ends: TensorType) -> tuple[str, str, str]:
         """Names of factors: of the rows of all blocks, of all experts, and of the ends."""
@@ -60,9 +65,11 @@ def _blocks(rows: int, ends: Any) -> Iterator[tuple[int, slice]]:
 
 class ExpertProduct(_BlocksOfRows):
     """x [rows, k] by the matrix of every row's expert in w [experts, k, n], or [experts, n, k] transposed: [rows, n].
-    Rows that belong to no expert give zeros."""
+    Rows that belong to no expert give zeros. filled: see `_BlocksOfRows`."""
 
     transpose_b: bool = False
+    filled: int = 0
+    omitted = ("filled",)
     linear_in = (0, 1)
     samples = (
         sample((8, 4), (4, 4, 6), (2, 2, 2), dtypes=ENDS, low=0, high=3),
@@ -74,9 +81,13 @@ class ExpertProduct(_BlocksOfRows):
         return f"{rows} k, {experts} {'n k' if self.transpose_b else 'k n'}, {groups} -> {rows} n"
 
     def bprop(self, b: Builder, x: Value, w: Value, ends: Value, out: Value, dout: Value) -> Gradients:
-        dx = b.emit(ExpertProduct(transpose_b=not self.transpose_b), dout, w, ends)
+        dx = b.emit(ExpertProduct(transpose_b=not self.transpose_b, filled=self.filled), dout, w, ends)
         left, right = (dout, x) if self.transpose_b else (x, dout)
-        return dx, b.emit(ExpertOuter(), left, right, ends), None
+        return dx, b.emit(ExpertOuter(self.filled), left, right, ends), None
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        _, w, ends = types
+        return 2.0 * self.rows_of_experts(types[0], ends, self.filled) * w.shape[1] * w.shape[2]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, w, ends = inputs
@@ -94,8 +105,10 @@ class ExpertProduct(_BlocksOfRows):
 
 class ExpertOuter(_BlocksOfRows):
     """For every expert the product of the transposed rows of x [rows, k] with those of y [rows, n], of its rows in all
-    blocks: [experts, k, n]."""
+    blocks: [experts, k, n]. filled: see `_BlocksOfRows`."""
 
+    filled: int = 0
+    omitted = ("filled",)
     linear_in = (0, 1)
     samples = (sample((8, 4), (8, 2), (2, 2, 2), dtypes=ENDS, low=0, high=3),)
 
@@ -104,8 +117,12 @@ class ExpertOuter(_BlocksOfRows):
         return f"{rows} k, {rows} n, {groups} -> {experts} k n"
 
     def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
-        dx = b.emit(ExpertProduct(transpose_b=True), y, dout, ends)
-        return dx, b.emit(ExpertProduct(), x, dout, ends), None
+        dx = b.emit(ExpertProduct(transpose_b=True, filled=self.filled), y, dout, ends)
+        return dx, b.emit(ExpertProduct(filled=self.filled), x, dout, ends), None
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        x, y, ends = types
+        return 2.0 * self.rows_of_experts(x, ends, self.filled) * x.shape[1] * y.shape[1]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, y, ends = inputs

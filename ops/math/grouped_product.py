@@ -85,6 +85,10 @@ class _GroupedRows(Op, abstract=True):
         """How many groups this rank has matrices of."""
         return self.count or ends.shape[0]
 
+    def own_rows(self, rows: TensorType, ends: TensorType) -> float:
+        """How many of the rows belong to groups of which this rank has matrices, where all groups have as many."""
+        return rows.shape[0] * self.held(ends) / max(1, ends.shape[0])
+
     def require_groups(self, matrices: TensorType, ends: TensorType) -> None:
         """Raises MspcError where there are not as many ends as matrices."""
         if matrices.shape[0] != self.held(ends):
@@ -132,6 +136,10 @@ class GroupedProduct(_GroupedRows):
         left, right = (dout, x) if self.transpose_b else (x, dout)
         return dx, b.emit(GroupedOuter(), left, right, ends), None
 
+    def operations(self, types: Sequence[TensorType]) -> float:
+        x, w, ends = types
+        return 2.0 * self.own_rows(x, ends) * w.shape[1] * w.shape[2]
+
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, w, ends = inputs
         multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
@@ -162,6 +170,10 @@ class GroupedOuter(_GroupedRows):
     def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
         dx = b.emit(GroupedProduct(transpose_b=True), y, dout, ends)
         return dx, b.emit(GroupedProduct(), x, dout, ends), None
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        x, y, ends = types
+        return 2.0 * self.own_rows(x, ends) * x.shape[1] * y.shape[1]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         x, y, ends = inputs

@@ -90,7 +90,8 @@ class _Router:
         if key not in self.routes:
             self.routes[key] = _Route(self.b, ends, x, mesh)
         route = self.routes[key]
-        op = ExpertProduct(transpose_b=cast(GroupedProduct, node.op).transpose_b)
+        filled = -(-route.count // (mesh.outer * mesh.parts))
+        op = ExpertProduct(cast(GroupedProduct, node.op).transpose_b, filled)
         made = self._emit(node, op, self._in_blocks(route, x, mesh), w, route.ends)
         made.in_strategy = mesh.of_product(op.transpose_b)
         route.blocks[node] = made

@@ -25,6 +25,7 @@ from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.alternatives import Alternative, PlanRequest
+from mspc.search.plans.degrees import degrees_of
 from mspc.search.plans.regions import layers_alike
 from mspc.search.plans.row import PlanResult, Remarks
 
@@ -81,6 +82,7 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
     if 0 < limit < memory:
         raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")
     time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
+    cut_further, gathered_again = count_of(compiled.strategies.parameters), count_of(compiled.strategies.gathered)
     least = min(time.total, least_seconds(_as_often(compiled.graph), asked.ranks, asked.machine))
     return PlanResult(
         name=name,
@@ -98,9 +100,10 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         memory=memory,
         collectives=sum(times.count for node, times in nodes_with_times(graph) if sent_bytes(node) > 0),
         recompute=tuple(compiled.strategies.recomputed),
-        cut_further=count_of(compiled.strategies.parameters),
-        gathered_again=count_of(compiled.strategies.gathered),
+        cut_further=cut_further,
+        gathered_again=gathered_again,
         foreseen=attrs.get("search_held"),
+        degrees=degrees_of(compiled, gathered_again, cut_further),
     )
 
 

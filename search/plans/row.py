@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from mspc.ir.late_dataclass import dataclass
+from mspc.search.plans.degrees import Degrees
 from mspc.ir.layout import common_mesh
 from mspc.plans.files.plan_file import SUFFIX, PlanFile
 
@@ -37,7 +38,7 @@ class PlanResult:
     the share of a step that another plan could save at most by that, None where it says nothing. search_gap: the same
     of what the search adds up, every operator and collective by itself, among plans of the kind that it looks for;
     None where nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: where the search took
-    its plan from, "" for its own. remarks: other facts of it."""
+    its plan from, "" for its own. remarks: other facts of it. degrees: by how many ranks it shares what."""
 
     name: str
     ranks: int
@@ -59,6 +60,7 @@ class PlanResult:
     foreseen: int | None = None
     taken_from: str = ""
     remarks: Remarks = Remarks()
+    degrees: Degrees = Degrees()
 
     @property
     def columns(self) -> tuple[float, ...]:

@@ -14,6 +14,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan
+from mspc.search.plans.degrees import Degrees, degrees_of
 from mspc.search.plans.figures import count_of
 from mspc.search.stages.costing import CostedUnits, bytes_of, memory_of, parts_of_units
 from mspc.search.stages.network import StagedNetwork, plan_of
@@ -29,7 +30,7 @@ class StageRow:
     choice has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them.
     note: what there is to say of it. mesh: of the ranks of one stage, that layouts were searched for; "" for any.
     cut_further: parameters that are stored in smaller slices than operators read. recompute: cells that are computed
-    again for gradients, equal ones in a row as one."""
+    again for gradients, equal ones in a row as one. degrees: of a stage's ranks, None of what is not compiled."""
 
     name: str
     ranks: int
@@ -47,6 +48,7 @@ class StageRow:
     mesh: str = ""
     cut_further: int = 0
     recompute: tuple[str, ...] = ()
+    degrees: Degrees | None = None
 
     @property
     def content(self) -> dict[str, Any]:
@@ -79,6 +81,7 @@ def measured(
         max(memory_of(graph, network, compiled) for graph in graphs.values()),
         compiled=len(graphs), mesh=_mesh(network, way), cut_further=count_of(compiled.strategies.parameters),
         recompute=tuple(compiled.strategies.recomputed),
+        degrees=degrees_of(compiled, count_of(compiled.strategies.gathered), count_of(compiled.strategies.parameters)),
     )  # fmt: skip
     return row, _file(compiled, plan)
 

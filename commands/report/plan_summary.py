@@ -1,0 +1,72 @@
+"""A plan in a sentence of the field's words, and the best usual one that fits beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mspc.analysis.cost.machine import PRODUCTS, Machine
+from mspc.commands.report.text import size_text, time_text
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import dtype_of
+from mspc.search.plans.degrees import Degrees
+from mspc.search.plans.row import SEARCH, PlanResult
+from mspc.search.stages.rows import StageRow
+
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What rows of either table have. stages, schedule, micro_batches: of a pipeline; 1, "" and 0 without one."""
+
+    name: str
+    ranks: int
+    step: float
+    memory: int
+    recompute: int
+    degrees: Degrees | None
+    stages: int = 1
+    schedule: str = ""
+    micro_batches: int = 0
+
+
+def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> list[str]:
+    """The first row and, where that is the search's, the first usual one: rows are of one number of ranks, the fastest
+    first, and fit into the memory that is there."""
+    plans = [_plan_of(row) for row in rows]
+    usual = next((plan for plan in plans if plan.name != SEARCH), None)
+    shown = plans[:1] + [usual] * (usual is not None and plans[0].name == SEARCH)
+    return [f"{plan.name} on {plan.ranks} ranks: {_words(plan)}; {_speed(plan, machine)}" for plan in shown if plan]
+
+
+def _plan_of(row: PlanResult | StageRow) -> _Plan:
+    common = row.name, row.ranks, row.step, row.memory, len(row.recompute), row.degrees
+    if isinstance(row, PlanResult):
+        return _Plan(*common)
+    return _Plan(*common, row.stages, row.schedule if row.stages > 1 else "", row.micro_batches)
+
+
+def _words(plan: _Plan) -> str:
+    found: list[str] = []
+    if plan.degrees is not None:
+        d = plan.degrees
+        found.append(f"DP {d.data} × TP {d.tensor} × PP {plan.stages} × CP {d.context} × EP {d.expert}")
+        found.append(f"ZeRO {d.zero}" if d.zero else "no ZeRO")
+    else:
+        found.append(f"PP {plan.stages}")
+    found += [plan.schedule] * bool(plan.schedule)
+    found += [f"{plan.micro_batches} micro-batch{'es' * (plan.micro_batches > 1)}"] * bool(plan.micro_batches)
+    found.append(f"recompute of {plan.recompute} cells" if plan.recompute else "no recompute")
+    return ", ".join(found)
+
+
+def _speed(plan: _Plan, machine: Machine) -> str:
+    found = [f"{time_text(plan.step)} a step"]
+    d = plan.degrees
+    if d is not None and plan.step and d.samples:
+        found.append(f"{d.samples / plan.step:,.0f} {d.unit} per second")
+    if d is not None and plan.step and d.operations:
+        rate = d.operations / plan.step / plan.ranks
+        best = machine.work_rate(PRODUCTS, dtype_of(d.dtype)).best(1.0, d.operations)
+        found.append(f"{rate / TERA:.3g} TFLOP/s of the model a rank, {rate / best:.0%} of what its products reach")
+    return ", ".join([*found, f"{size_text(plan.memory)} a rank"])

@@ -1,0 +1,119 @@
+"""A plan in the words of the field: by how many ranks it shares the batch, each layer, the text and the experts.
+
+Layouts are the plan, operator by operator; a degree is what most of the floating-point operations are done with. What a
+product shares of the dimensions that are no weight's are rows: of the batch, and of the text as far as attention shares
+queries (context parallel). What it shares of a weight's own are tensor parallel ranks, and of the first of three
+dimensions, whose entries are experts, expert parallel ones. These read other rows than each other, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from mspc.analysis.cost.nodes import work_of
+from mspc.analysis.cost.operations import operations_of
+from mspc.compiler.driver import Compiled
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, operand_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.times import nodes_with_times
+from mspc.ops.nn.attention_base import AttentionOp
+from mspc.ops.op import Op
+from mspc.passes.sharding.parallel_optimizer import why_not_sharded
+
+_HEADS_FIRST = 4
+"""Dimensions of what is attention written out: batch, heads, queries, keys or elements."""
+_EXPERTS = 3
+"""Dimensions of a weight of several experts."""
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Ranks that share the batch (`data`), each layer (`tensor`), the text (`context`) and the experts; 1: none do.
+    zero: the level of ZeRO (Rajbhandari et al., 2020) that comes nearest: 2 where optimizer states and sums of
+    gradients are sharded further than operators ask for, 3 where weights are gathered again for gradients, else 0.
+    operations: of matrix products that the network asks for in a step, on all ranks; dtype: of most of them. samples,
+    unit: what a step reads: "tokens" of the first input of integers, or "rows" of the first input."""
+
+    data: int = 1
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    zero: int = 0
+    operations: float = 0.0
+    dtype: str = "Float32"
+    samples: int = 0
+    unit: str = "rows"
+
+
+def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Degrees:
+    """The degrees of a compiled network, of one stage's ranks. gathered_again: parameters that gradients gather once
+    more; cut_further: those stored in smaller slices than operators read."""
+    graph = compiled.graph
+    votes: dict[str, Counter[int]] = {name: Counter() for name in ("rows", "tensor", "expert", "context", "data")}
+    dtypes: Counter[str] = Counter()
+    for node, times in nodes_with_times(graph):
+        work = work_of(node) * times.count if isinstance(node.op, Op) and node.inputs else 0.0
+        if not work:
+            continue
+        dtypes[operand_types(node)[0].dtype.name] += int(work)
+        for name, degree in _shared(node).items():
+            votes[name][degree] += int(work)
+    most = {name: max(found, key=lambda degree: (found[degree], degree)) for name, found in votes.items() if found}
+    context = most.get("context", 1)
+    data = most["data"] if "data" in most else most.get("rows", 1)
+    sharded = cut_further or (compiled.config.parallel_optimizer and not why_not_sharded(graph))
+    samples, unit = _samples(graph)
+    return Degrees(
+        data, most.get("tensor", 1), context, most.get("expert", 1), 3 if gathered_again else 2 if sharded else 0,
+        operations_of(graph).model, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
+    )  # fmt: skip
+
+
+def _shared(node: Node) -> dict[str, int]:
+    """What a node that multiplies says, by the names of votes."""
+    strategies = [element_layouts(value.layout)[0].strategy for value in node.inputs[:2] if value.layout]
+    if isinstance(node.op, AttentionOp) and strategies:
+        return _of_attention(node.op.input_layout, strategies[0])
+    if len(strategies) < 2 or not isinstance(node.op, Op):
+        return {}
+    weight = next((i for i in (1, 0) if _is_weight(node.inputs[i])), None)
+    if weight is None:
+        return _of_scores(node, strategies[0])
+    other, own = strategies[1 - weight], strategies[weight]
+    experts = own[0] if len(own) == _EXPERTS else 1
+    rule = node.op.parsed_rule(*operand_types(node))
+    of_weight = {factor for dim in rule.inputs[weight] for factor in dim}
+    rows = math.prod(
+        slices for dim, slices in zip(rule.inputs[1 - weight], other, strict=True)
+        if not of_weight.intersection(dim)
+    )  # fmt: skip
+    return {"rows": rows, "tensor": math.prod(own) // experts} | ({"expert": experts} if len(own) == _EXPERTS else {})
+
+
+def _of_attention(input_layout: str, strategy: tuple[int, ...]) -> dict[str, int]:
+    found = dict(zip(input_layout, strategy, strict=False))
+    if "B" not in found:
+        return {"context": found.get("T", 1)}
+    return {"data": found["B"], "context": found.get("S", 1)}
+
+
+def _of_scores(node: Node, strategy: tuple[int, ...]) -> dict[str, int]:
+    if len(strategy) != _HEADS_FIRST:
+        return {}
+    return {"data": strategy[0], "context": strategy[2]}
+
+
+def _is_weight(value: Value) -> bool:
+    """Whether a value is a parameter, moved or converted; regions read weights as parameters of their own."""
+    while isinstance(value, Node) and len(value.inputs) == 1 and not value.regions:
+        value = value.inputs[0]
+    return isinstance(value, Parameter)
+
+
+def _samples(graph: Graph) -> tuple[int, str]:
+    inputs = [each.type for each in graph.parameters if each.kind == "input"]
+    words = next((type for type in inputs if type.dtype.is_integer and len(type.shape) > 1), None)
+    if words is not None:
+        return words.size, "tokens"
+    return (inputs[0].shape[0] if inputs and inputs[0].shape else 0), "rows"

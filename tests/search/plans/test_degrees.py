@@ -1,0 +1,51 @@
+"""Plans in the words of the field: degrees are those by which the script shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.api.state import Session
+from mspc.commands.report.plan_summary import summary_lines
+from mspc.compiler.driver import compile_call
+from mspc.engine.capture import capture
+from mspc.output.programs import config_of
+from mspc.search.calibration.machine_file import machine_of
+from mspc.search.plans.alternatives import PlanRequest
+from mspc.search.plans.degrees import Degrees, degrees_of
+from mspc.search.plans.figures import figures
+
+NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
+
+
+@pytest.mark.parametrize(
+    ("script", "given", "wanted"),
+    [
+        ("llama.py", "2 32 4 48 64 4 2 4 16", (4, 2, 1, 1)),
+        ("llama.py", "lazy 4 32 4 48 64 2 4 2 16", (2, 4, 1, 1)),
+        ("long_llama.py", "1 64 4 4 128 256 1 4 2 64 1", (1, 2, 4, 1)),
+        ("experts.py", "small-mixtral tables 4", (8, 1, 1, 4)),
+        ("experts.py", "small-mixtral sorted 2", (8, 1, 1, 2)),
+    ],
+)
+def test_degrees(script: str, given: str, wanted: tuple[int, ...]) -> None:
+    captured = capture(NETWORKS / script, given.split(), Session.of_rank(0, 8))
+    found = degrees_of(compile_call(captured.target, captured.args, config_of(captured, 8)), 0, 0)
+    assert (found.data, found.tensor, found.context, found.expert) == wanted
+    assert found.zero == (2 if script == "experts.py" else 0)
+    assert found.operations > 0
+
+
+def test_a_sentence() -> None:
+    captured = capture(NETWORKS / "llama.py", "2 32 4 48 64 4 2 4 16".split(), Session.of_rank(0, 8))
+    compiled = compile_call(captured.target, captured.args, config_of(captured, 8))
+    machine = machine_of("")
+    plan = figures("as configured", compiled, captured, PlanRequest(8, machine))
+    assert plan.degrees == Degrees(4, 2, 1, 1, 0, plan.degrees.operations, "Float32", 64, "rows")
+    (line,) = summary_lines([plan], machine)
+    assert line.startswith(
+        "as configured on 8 ranks: DP 4 × TP 2 × PP 1 × CP 1 × EP 1, no ZeRO, no recompute; "
+    )  # fmt: skip
+    assert line.endswith(" KiB a rank")
+    assert " rows per second, " in line
