@@ -25,7 +25,7 @@ from mspc.passes.pipelining.schedules.action import (
 )  # fmt: skip
 from mspc.passes.pipelining.timeline import Timeline, timeline
 from mspc.search.stages.choice import all_ways, choose
-from mspc.search.stages.problem import Borders, UnitCosts, Way
+from mspc.search.stages.problem import ApartCosts, Borders, UnitCosts, Way
 
 SAME = 1e-9
 
@@ -39,12 +39,14 @@ def drawn(random: Random) -> tuple[UnitCosts, list[int], list[int], float]:
 
     forward = numbers(1, 5) if random.random() < 0.7 else np.full(count, 2.0)
     inputs, weights = forward * numbers(0.8, 1.2), forward * numbers(0.5, 1.2)
+    apart = ApartCosts(
+        forward * 1.05, kept=numbers(1, 9), held=numbers(1, 9), work=numbers(0, 2), sent=forward, late=numbers(0, 1),
+        between=numbers(0, 1),
+    )  # fmt: skip
     costs = UnitCosts(
         forward, inputs + weights * 0.9, inputs, weights, rest=numbers(0, 3), kept=numbers(1, 9), held=numbers(1, 9),
-        work=numbers(0, 2), message=numbers(0, 0.5)[: count - 1], forward_apart=forward * 1.05,
-        kept_apart=numbers(1, 9), work_apart=numbers(0, 2), sent=forward,
-        held_apart=numbers(1, 9), sent_apart=forward, entry=numbers(0, 2), there=forward, back=forward,
-        totals=numbers(0, 1), late=numbers(0, 1), between=numbers(0, 1), loops=_loops(random, count),
+        work=numbers(0, 2), message=numbers(0, 0.5)[: count - 1], sent=forward, entry=numbers(0, 2), there=forward,
+        back=forward, totals=numbers(0, 1), apart=apart, loops=_loops(random, count),
     )  # fmt: skip
     memory = random.choice([0.0, 0.0, float(costs.held.sum() / 2 + costs.kept.sum() * random.uniform(1, 3))])
     stages = [number for number in (1, 2, 3, 4) if number <= count]
@@ -75,7 +77,7 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
     chunks = [slice(a, b) for a, b in pairwise((0, *borders, costs.count))]
     joint = costs.inputs + costs.weights
     kinds = {
-        FORWARD: (costs.forward_of(way), costs.forward_apart), BACKWARD: (costs.backward_of(way), joint),
+        FORWARD: (costs.forward_of(way), costs.apart.forward), BACKWARD: (costs.backward_of(way), joint),
         INPUT_GRADIENT: (costs.inputs, costs.inputs), WEIGHT_GRADIENT: (costs.weights, costs.weights),
     }  # fmt: skip
     durations = {
@@ -83,10 +85,10 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
         for c, own in enumerate(chunks) for kind, each in kinds.items()
     }  # fmt: skip
     times = timeline(schedule, durations, max((float(costs.message[b - 1]) for b in borders), default=0.0))
-    pairs = ((costs.kept_of(way), costs.kept_apart), (costs.held_of(way), costs.held_apart))
+    pairs = ((costs.kept_of(way), costs.apart.kept), (costs.held_of(way), costs.apart.held))
     kept, held_by = ([of_chunk(costs, way, each, *pair) for each in chunks] for pair in pairs)
     work = [
-        max(*costs.work_of(way)[each], *of_chunk(costs, way, each, costs.work_of(way), costs.work_apart))
+        max(*costs.work_of(way)[each], *of_chunk(costs, way, each, costs.work_of(way), costs.apart.work))
         for each in chunks
     ]
     of_weights = (costs.late_of(way), costs.between_of(way))

@@ -33,7 +33,6 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.varying import ascending
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.passes.base import Pass
 from mspc.passes.communication.collective_order import sums_gradients
 
@@ -102,15 +101,18 @@ def _is_seen(node: Node, known: dict[Graph, bool]) -> bool:
     return any(known[region] for region in node.regions)
 
 
+_MESSAGES = ("SendToStage", "ReceiveFromStage")  # by their names: few programs have any, and load them
+
+
 def _times() -> Callable[[Node], float]:
     """The seconds of nodes; of graphs that many of them run, and of messages of one size, found once."""
     known: dict[Graph, tuple[float, float]] = {}
-    messages: dict[tuple[type, int], float] = {}
+    messages: dict[tuple[str, int], float] = {}
 
     def taken(node: Node) -> float:
-        if not isinstance(node.op, SendToStage | ReceiveFromStage):
+        if node.op.name not in _MESSAGES:
             return seconds(node, ONE_HOST, known)
-        key = type(node.op), node.type.nbytes
+        key = node.op.name, node.type.nbytes
         if key not in messages:
             messages[key] = seconds(node, ONE_HOST)
         return messages[key]

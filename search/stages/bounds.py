@@ -48,7 +48,7 @@ class Bounds:
         self.costs, self.way, self.memory = costs, way, memory
         weights = costs.weights if way.is_apart else np.zeros(count)
         own = (costs.forward_of(way), costs.inputs if way.is_apart else costs.backward, weights)
-        by_itself = own if way.is_apart else (costs.forward_apart, costs.inputs + costs.weights, weights)
+        by_itself = own if way.is_apart else (costs.apart.forward, costs.inputs + costs.weights, weights)
         least = [np.minimum(*pair) for pair in zip(own, by_itself, strict=True)]
         self.forward, self.backward = _ahead(least[0]), _ahead(least[1])
         self.rest = _ahead(costs.rest)
@@ -85,9 +85,9 @@ class Bounds:
         if self.memory:
             costs = self.costs
             held = _between(_ahead(costs.held_of(self.way) - costs.totals))
-            held += costs.alone(self.way, costs.held_of(self.way), costs.held_apart, first, end)
+            held += costs.alone(self.way, costs.held_of(self.way), costs.apart.held, first, end)
             kept = _between(_ahead(costs.kept_of(self.way)))
-            kept += costs.alone(self.way, costs.kept_of(self.way), costs.kept_apart, first, end)
+            kept += costs.alone(self.way, costs.kept_of(self.way), costs.apart.kept, first, end)
             late = _between(_ahead(costs.late_of(self.way)))
             all_kept, kept_late = walk.kept_of_chunk(chunk)
             kept = np.maximum(all_kept * kept, kept_late * (late if self.way.is_apart else kept))

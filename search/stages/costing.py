@@ -39,7 +39,7 @@ from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.figures import workspace
 from mspc.search.stages.common_plan import common_plan
 from mspc.search.stages.network import StagedNetwork
-from mspc.search.stages.problem import UnitCosts
+from mspc.search.stages.problem import ApartCosts, UnitCosts
 from mspc.search.stages.units import Unit
 from mspc.search.stages.walk import kept_during
 
@@ -339,12 +339,14 @@ def _of_units(network: StagedNetwork, groups: Sequence[_Group], found: dict[int,
             first, size = several[0] if folded else (alone, 1)
             entry[units] = max(0.0, first.kept - size * each["kept"])
     entry[0] = 0.0  # nothing is sent to it
+    own = ApartCosts(
+        apart["forward"], apart["kept"], apart["held"], apart["work"], apart["sent"], numbers("late"),
+        numbers("between"),
+    )  # fmt: skip
     return UnitCosts(
         joint["forward"], joint["inputs"] + joint["weights"], apart["inputs"], apart["weights"], numbers("rest"),
-        joint["kept"], joint["held"], joint["work"], numbers("message")[: count - 1],
-        apart["forward"], apart["kept"], apart["work"], joint["sent"], apart["held"], apart["sent"], entry,
-        numbers("there"), numbers("back"), numbers("totals"),
-        numbers("late"), numbers("between"),
+        joint["kept"], joint["held"], joint["work"], numbers("message")[: count - 1], joint["sent"], entry,
+        numbers("there"), numbers("back"), numbers("totals"), own,
         tuple((group.first, group.count) for group in groups if folded and group.count > 1),
     )  # fmt: skip
 

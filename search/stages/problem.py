@@ -30,19 +30,33 @@ MOST_CHUNKS = 4
 
 
 @dataclass(frozen=True)
+class ApartCosts:
+    """Costs of units that run one by one, as those of schedules that have gradients of inputs and of weights apart do,
+    even where equal ones are one graph else. forward: seconds. kept, held, work, sent: as of `UnitCosts`. late: what of
+    `kept` gradients of weights read; between: what gradients of inputs keep of a micro-batch for these."""
+
+    forward: Numbers
+    kept: Numbers
+    held: Numbers
+    work: Numbers
+    sent: Numbers
+    late: Numbers
+    between: Numbers
+
+
+@dataclass(frozen=True)
 class UnitCosts:
     """Costs of units in the order of the values, for one number of ranks a stage and one of micro-batches.
 
-    forward, backward: seconds for one micro-batch. inputs, weights: of the two gradients where they are apart, and
-    forward_apart of the forward operators then, since equal layers are no one graph there. rest: seconds of a step that
-    belong to no micro-batch, as the optimizer's. kept, kept_apart: bytes that one micro-batch keeps for gradients.
-    held, held_apart: bytes of parameters, their states and gradients, and what else is there from micro-batch to
-    micro-batch; totals: those of them that sums of gradients are, which begin with the first micro-batch's. work,
-    work_apart: bytes of buffers beside that, at most. entry: bytes that a micro-batch keeps of what
-    comes to a chunk that begins with the unit.
-    message: seconds from each unit to the next one, with one entry less than the others. sent, sent_apart: bytes in a
-    step, beside messages between stages; there: what a stage that ends with the unit sends on in a step, back: what one
-    that begins with it sends back.
+    forward, backward: seconds for one micro-batch. inputs, weights: of the two gradients where they are apart. rest:
+    seconds of a step that belong to no micro-batch, as the optimizer's. kept: bytes that one micro-batch keeps for
+    gradients. held: bytes of parameters, their states and gradients, and what else is there from micro-batch to
+    micro-batch; totals: those of them that sums of gradients are, which begin with the first micro-batch's. work: bytes
+    of buffers beside that, at most. entry: bytes that a micro-batch keeps of what comes to a chunk that begins with the
+    unit. message: seconds from each unit to the next one, with one entry less than the others. sent: bytes in a step,
+    beside messages between stages; there: what a stage that ends with the unit sends on in a step, back: what one that
+    begins with it sends back. apart: of units that run one by one. loops: (first, number) of equal units that are one
+    graph; one that is alone in its chunk runs by itself.
     """
 
     forward: Numbers
@@ -54,18 +68,12 @@ class UnitCosts:
     held: Numbers
     work: Numbers
     message: Numbers
-    forward_apart: Numbers
-    kept_apart: Numbers
-    work_apart: Numbers
     sent: Numbers
-    held_apart: Numbers
-    sent_apart: Numbers
     entry: Numbers
     there: Numbers
     back: Numbers
     totals: Numbers
-    late: Numbers
-    between: Numbers
+    apart: ApartCosts
     loops: tuple[tuple[int, int], ...] = ()
 
     def alone(self, way: Way, joint: Numbers, apart: Numbers, first: np.ndarray, end: np.ndarray) -> Numbers:
@@ -84,31 +92,31 @@ class UnitCosts:
 
     def forward_of(self, way: Way) -> Numbers:
         """The seconds of forward operators by a schedule."""
-        return self.forward_apart if way.is_apart else self.forward
+        return self.apart.forward if way.is_apart else self.forward
 
     def kept_of(self, way: Way) -> Numbers:
         """The bytes that one micro-batch keeps by a schedule."""
-        return self.kept_apart if way.is_apart else self.kept
+        return self.apart.kept if way.is_apart else self.kept
 
     def late_of(self, way: Way) -> Numbers:
         """The bytes of these that are kept until the gradients of weights by a schedule that has those apart."""
-        return self.late if way.is_apart else np.zeros(self.count)
+        return self.apart.late if way.is_apart else np.zeros(self.count)
 
     def between_of(self, way: Way) -> Numbers:
         """The bytes that it keeps of a micro-batch between its two gradients."""
-        return self.between if way.is_apart else np.zeros(self.count)
+        return self.apart.between if way.is_apart else np.zeros(self.count)
 
     def work_of(self, way: Way) -> Numbers:
         """The bytes of buffers by a schedule."""
-        return self.work_apart if way.is_apart else self.work
+        return self.apart.work if way.is_apart else self.work
 
     def held_of(self, way: Way) -> Numbers:
         """The bytes that are held all the time by a schedule."""
-        return self.held_apart if way.is_apart else self.held
+        return self.apart.held if way.is_apart else self.held
 
     def sent_of(self, way: Way) -> Numbers:
         """The bytes that are sent in a step by a schedule."""
-        return self.sent_apart if way.is_apart else self.sent
+        return self.apart.sent if way.is_apart else self.sent
 
     def backward_of(self, way: Way) -> Numbers:
         """The seconds of both gradients in one go by a schedule: one that has them apart elsewhere runs both graphs."""

@@ -66,7 +66,7 @@ class Walk:
         """The time of a step by each row of `borders`, of shape (rows, parts - 1)."""
         sums = _Sums(costs, borders, self.way)
         durations = np.stack([
-            sums.of(costs.forward_of(self.way), costs.forward_apart),
+            sums.of(costs.forward_of(self.way), costs.apart.forward),
             sums.of(costs.backward_of(self.way), costs.inputs + costs.weights),
             sums.of(costs.inputs), sums.of(costs.weights),
         ])  # fmt: skip
@@ -87,10 +87,10 @@ class Walk:
         """Bytes that the fullest stage takes at most, by each row of `borders`."""
         sums = _Sums(costs, borders, self.way)
         late, between = sums.of(costs.late_of(self.way)), sums.of(costs.between_of(self.way))
-        kept = sums.of(costs.kept_of(self.way), costs.kept_apart) + costs.entry[sums.edges[:-1]]
-        work = sums.most(costs.work_of(self.way), costs.work_apart)
+        kept = sums.of(costs.kept_of(self.way), costs.apart.kept) + costs.entry[sums.edges[:-1]]
+        work = sums.most(costs.work_of(self.way), costs.apart.work)
         totals = sums.of(costs.totals)
-        full = self._of_stages(sums.of(costs.held_of(self.way), costs.held_apart) - totals)
+        full = self._of_stages(sums.of(costs.held_of(self.way), costs.apart.held) - totals)
         for stage, alive in enumerate(self._kept):
             own = self.schedule.chunks_of(stage)
             nbytes = np.stack([kept[own] - late[own], late[own], between[own], totals[own]])
@@ -100,7 +100,7 @@ class Walk:
     def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that a rank of the busiest stage sends, by each row of `borders`."""
         sums, placement = _Sums(costs, borders, self.way), self.schedule.placement
-        found = sums.of(costs.sent_of(self.way), costs.sent_apart)
+        found = sums.of(costs.sent_of(self.way), costs.apart.sent)
         for border, (stage, following) in enumerate(pairwise(placement)):
             if stage != following:
                 found[border] += costs.there[sums.edges[border + 1] - 1]
@@ -110,7 +110,7 @@ class Walk:
     def idle(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """The share of a step in which stages wait, in the mean, by each row of `borders`."""
         sums, count = _Sums(costs, borders, self.way), self.way.micro_batches
-        of_one = sums.of(costs.forward_of(self.way), costs.forward_apart)
+        of_one = sums.of(costs.forward_of(self.way), costs.apart.forward)
         of_one += sums.of(costs.backward_of(self.way), costs.inputs + costs.weights)
         busy = count * of_one + sums.of(costs.rest)
         return 1 - busy.sum(axis=0) / self.schedule.stages / self.seconds(costs, borders)

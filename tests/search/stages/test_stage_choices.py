@@ -10,7 +10,7 @@ import pytest
 
 from mspc.search.stages.borders import BorderSearch
 from mspc.search.stages.choice import all_ways, choose
-from mspc.search.stages.problem import UnitCosts, Way, equal_parts, ways_of
+from mspc.search.stages.problem import ApartCosts, UnitCosts, Way, equal_parts, ways_of
 from mspc.search.stages.walk import Walk
 from tests.stage_choices import difference, drawn, seconds
 
@@ -22,8 +22,8 @@ def equal(count: int, last: float = 1.0) -> UnitCosts:
     each[-1] = last
     nothing = np.zeros(count)
     return UnitCosts(
-        each, 2 * each, each, each, nothing, ones, ones, nothing, nothing[1:], each, ones, nothing, ones, ones, ones,
-        nothing, nothing, nothing, nothing, nothing, nothing,
+        each, 2 * each, each, each, nothing, ones, ones, nothing, nothing[1:], ones, nothing, nothing, nothing, nothing,
+        ApartCosts(each, ones, ones, nothing, ones, nothing, nothing),
     )  # fmt: skip
 
 
