@@ -29,6 +29,10 @@ from mspc.commands.options import (
 )
 from mspc.engine.garbage import leave_out_loaded
 
+OnlyRanks = Annotated[
+    list[int] | None,
+    typer.Option("--rank", min=0, metavar="R", help="Write this rank only; may be repeated.", show_default=False),
+]
 SchedulePicture = Annotated[
     Path | None,
     typer.Option("--schedule", metavar="FILE", help="Write when each stage works on which micro-batch: .svg or .txt."),
@@ -58,10 +62,7 @@ def compile_(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to write (default: saved_graph).")
     ] = None,
-    rank: Annotated[
-        list[int] | None,
-        typer.Option(min=0, metavar="R", help="Write this rank only; may be repeated.", show_default=False),
-    ] = None,
+    rank: OnlyRanks = None,
     input_: Inputs = None,
     size: Sizes = None,
     loss: LossName = "",
