@@ -2,9 +2,10 @@
 
 The kinds of errors that TrainVerify (arXiv 2506.15961) plants: collectives that are missing, doubled, added, of another
 reduction or along another axis, among other ranks or in another order, messages under other tags, exchanged slices and
-slices from elsewhere, numbers that scale, operands that are exchanged or others, operators that are left out. Each is made
-once at every place where it can be, on all ranks of a kind; those of collectives on one rank, too. `--collectives` takes
-these alone, `--stride N` every Nth place. What is printed, and what is asked, is as in `planted_changes.py`.
+slices from elsewhere, numbers that scale, operands that are exchanged or others, operators that are left out. Each is
+made once at every place where it can be, on all ranks of a kind; those of collectives on one rank, too. `--collectives`
+takes these alone, `--stride N` every Nth place of others. What is printed, and what is asked, is as in
+`planted_changes.py`.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ def main(arguments: list[str]) -> int:
                     print(f"{name}: {verdict}: {found.change.what} at {found.change.label} on ranks {found.ranks}: "
                           f"{found.told}", flush=True)  # fmt: skip
             told = ", ".join(f"{n} {what}" for what, n in counts.items())
-            print(f"{name}: {sum(kinds.values())} changes of {len(kinds)} kinds in {time.perf_counter() - start:.0f} s: "
-                  f"{told}; {dict(kinds)}", flush=True)  # fmt: skip
+            seconds = time.perf_counter() - start
+            print(f"{name}: {sum(kinds.values())} changes of {len(kinds)} kinds in {seconds:.0f} s: {told}; "
+                  f"{dict(kinds)}", flush=True)  # fmt: skip
     return int(missed > 0)
 
 
