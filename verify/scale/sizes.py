@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType, Type
@@ -21,7 +20,6 @@ from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.nn.expert_rows import AddRows, TakeRows
-from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_type
 from mspc.verify.scale.choices import choices, named_by
 from mspc.verify.scale.computed_places import has_multiples
@@ -29,6 +27,7 @@ from mspc.verify.scale.dimensions import Divisors, Product
 from mspc.verify.scale.kinds import RankKind, told_apart
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.resizing import row_of
+from mspc.verify.scale.rules import follow_rule
 from mspc.verify.scale.said_of_sizes import Dim, Row
 from mspc.verify.scale.traded import Traded
 
@@ -169,7 +168,7 @@ class Sizing:
             row = row_of(op, types, results)
             self._row(row, operands, made)
             if row.by_rule:
-                self._rule(op, types, operands, made)
+                follow_rule(self.divisors, op, types, operands, made)
 
     def _row(self, row: Row, operands: Dims, made: Dims) -> None:
         def product(dim: Dim) -> Product:
@@ -189,28 +188,6 @@ class Sizing:
         for dim, size, other, of in row.room:
             self.divisors.has_room(product(dim), size, product(other), of)
         self._halves += [product(dim) for dim in row.halves]
-
-    def _rule(self, op: Op, types: Sequence[TensorType], operands: Dims, made: Dims) -> None:
-        try:
-            rule = op.parsed_rule(*types)
-        except (MspcError, NotImplementedError, AttributeError):
-            for dims in (*operands, *made):
-                for dim in dims:
-                    self.divisors.freeze(dim)
-            return
-        sides = [*zip(rule.inputs, operands, strict=True), *zip(rule.outputs, made, strict=False)]
-        # Dimensions of one factor first: they tell what those are made of that several factors make.
-        pairs = [(names, dim) for side, dims in sides for names, dim in zip(side, dims, strict=True)]
-        factors: dict[int, Product] = {}
-        for names, dim in sorted(pairs, key=lambda pair: len(pair[0]) > 1):
-            product: list[int] = []
-            for factor in names:  # none where a dimension is of size 1, broadcast or sharded until one element is left
-                if factor not in factors:
-                    factors[factor] = self.divisors.new()
-                    self.divisors.divides(factors[factor], rule.sizes[factor])
-                product += factors[factor]
-            if names:
-                self.divisors.equal(dim, tuple(product))
 
     def _lines(
         self, op: FusedElementwise | FusedUpdate, types: Sequence[TensorType], operands: Dims, known: Dims | None = None
