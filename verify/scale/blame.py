@@ -53,8 +53,9 @@ def blamed(wrong: FirstWrong, readers: Readers, told: Told) -> FirstWrong:
     for part, reader in zip(path, [*path[1:], wrong.node], strict=True):
         if _is_met(part, readers, told):
             return _at(wrong, part, told)
-        sources = [s for s in readers.sources(reader, told) if s in told and told[s].summed]
-        if not any((source.op.name, reader.op.name) in usual for source in sources):
+        sources = [s for s in readers.sources(reader, told, linear=True) if s in told and told[s].summed]
+        pairs = {("", reader.op.name), *((source.op.name, reader.op.name) for source in sources)}
+        if pairs.isdisjoint(usual):
             return repaired if reader is wrong.node else _at(wrong, reader, told)
     return repaired
 
@@ -201,7 +202,7 @@ def _parts(node: Node, readers: Readers, told: Told) -> list[Node]:
 
 def _source(node: Node, readers: Readers, told: Told, path: Collection[Node]) -> Node | None:
     """The last node that a value is made of whose value is a part of a sum; None where there is none."""
-    for source in readers.sources(node, told):
+    for source in readers.sources(node, told, linear=True):
         if source in told and told[source].summed and source not in path:
             # What is linear in parts of a sum is a part of one over these ranks, too.
             if node not in told or set(told[source].summed) <= set(told[node].summed):

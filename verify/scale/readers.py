@@ -10,8 +10,12 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN
+from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
+from mspc.ops.tensor.broadcast import Reduce
 from mspc.ops.tensor.moving import Transpose
 from mspc.verify.scale.kinds import STRUCTURE
 
@@ -94,16 +98,21 @@ class Readers:
 
     def added_later(self) -> set[tuple[str, str]]:
         """By which operators other values are read whose results ranks add up: (operator, that of the reader), of those
-        that only move or add."""
+        that only move or add; and ("", that of the reader) of others that are no products and no sums of their own."""
         found: set[tuple[str, str]] = set()
         for value, readers in self._of.items():
-            if isinstance(value, Node) and moves_or_adds(value.op) and any(map(adds_up, readers)):
-                found |= {(read.op.name, value.op.name) for read in value.inputs if isinstance(read, Node)}
+            if isinstance(value, Node) and any(map(adds_up, readers)):
+                for each in (value, *value.inputs) if moves_or_adds(value.op) else (value,):
+                    if isinstance(each, Node):
+                        found |= _read_by(each)
         return found
 
-    def sources(self, node: Value, known: Collection[Node], moved: bool = False) -> list[Node]:
+    def sources(
+        self, node: Value, known: Collection[Node], moved: bool = False, linear: bool = False
+    ) -> list[Node]:
         """The nodes whose values a node reads, and past those that are not known what these read, but for what ranks
-        add up. moved: past sums, too, and else only past nodes that hand tensors on."""
+        add up. moved: past sums, too, and else only past nodes that hand tensors on; linear: past these and nodes of
+        which a part of a sum makes a part of one."""
         found: dict[Node, None] = {}
         waiting: list[Value] = [node]
         seen: set[Value] = set()
@@ -115,13 +124,15 @@ class Readers:
                 seen.add(source)
                 if isinstance(source, Node):
                     found[source] = None
-                if source in known or (moved and isinstance(source, Node) and not _hands_on(source)):
+                if source in known:
                     continue
+                if isinstance(source, Node) and (moved or linear) and not _hands_on(source):
+                    if moved or not _is_linear(source.op):
+                        continue
                 if not adds_up(source):
                     waiting.append(source)
                 elif moved and isinstance(source, Node) and isinstance(source.op, AllReduce):
-                    index = reader.op.index if isinstance(reader, Node) and isinstance(reader.op, TupleGetItem) else 0
-                    operand = source.inputs[index]
+                    operand = source.inputs[_index_of(reader, source)]
                     if isinstance(operand, Node):
                         found[operand] = None
                     if operand not in known and operand not in seen:
@@ -135,9 +146,26 @@ def moves_or_adds(op: Any) -> bool:
     return isinstance(op, AddN | Add | Transpose) or (isinstance(op, Op) and op.reshapes)
 
 
+def _is_linear(op: Any) -> bool:
+    return moves_or_adds(op) or isinstance(op, MatMul | BatchMatMul | FusedMatMul)
+
+
+def _read_by(node: Node) -> set[tuple[str, str]]:
+    if moves_or_adds(node.op):
+        return {(read.op.name, node.op.name) for read in node.inputs if isinstance(read, Node)}
+    makes_sums = isinstance(node.op, MatMul | BatchMatMul | FusedMatMul | Reduce | FusedElementwise)
+    return set() if makes_sums else {("", node.op.name)}
+
+
 def _hands_on(node: Node) -> bool:
     op = node.op
     return isinstance(op, STRUCTURE) or bool(node.regions) or (isinstance(op, Collective) and op.communicates)
+
+
+def _index_of(reader: Value, source: Node) -> int:
+    """Which result of a node another one reads."""
+    takes = isinstance(reader, Node) and isinstance(reader.op, TupleGetItem) and reader.inputs[0] is source
+    return reader.op.index if takes else 0  # type: ignore[union-attr]  # a TupleGetItem
 
 
 def adds_up(value: Value) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType, Type
@@ -21,15 +20,14 @@ from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.nn.expert_rows import AddRows, TakeRows
-from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_type
-from mspc.verify.marks import MARK
 from mspc.verify.scale.choices import choices, named_by
 from mspc.verify.scale.computed_places import has_multiples
 from mspc.verify.scale.dimensions import Divisors, Product
 from mspc.verify.scale.kinds import RankKind, told_apart
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.resizing import row_of
+from mspc.verify.scale.rules import follow_rule
 from mspc.verify.scale.said_of_sizes import Dim, Row
 from mspc.verify.scale.traded import Traded
 
@@ -72,31 +70,17 @@ class Sizing:
         for parameter in graph.parameters:
             own = self.dims(parameter)
             known = self._named.setdefault(parameter.name, own)
-            self._same(known, own)
+            self.same(known, own)
         self._graph(graph, kind)
-
-    def tie(self, one: Graph, other: Graph) -> None:
-        """Let values of two programs be of the same dimensions that stand for the same value of the script: a dimension
-        of which a rank has one element is not told from one of size 1 otherwise."""
-        known = {key: dims for key, dims in self._tied(one)}
-        for key, dims in self._tied(other):
-            if key in known and len(known[key]) == len(dims):
-                self._same([known[key]], [dims])
-
-    def _tied(self, graph: Graph) -> Iterator[tuple[Hashable, list[Product]]]:
-        for each in graph.graphs():
-            for node in each.nodes:
-                for number, key in enumerate(keys_of(node)):
-                    if key is not None:
-                        yield key, self.dims(node)[number]
 
     def same_results(self, one: Graph, other: Graph) -> None:
         """Let the results of two programs be of the same dimensions."""
         for a, b in zip(one.results, other.results, strict=False):
             if len(a.shape) == len(b.shape):
-                self._same(self.dims(a), self.dims(b))
+                self.same(self.dims(a), self.dims(b))
 
-    def _same(self, one: Dims, other: Dims) -> None:
+    def same(self, one: Dims, other: Dims) -> None:
+        """Let tensors be of the same dimensions."""
         for a, b in zip(one, other, strict=True):
             for x, y in zip(a, b, strict=True):
                 self.divisors.equal(x, y)
@@ -128,17 +112,17 @@ class Sizing:
     def _node(self, node: Node, kind: RankKind | None) -> None:
         op: Any = node.op
         if isinstance(op, MakeTuple):
-            self._same([d for v in node.inputs for d in self.dims(v)], self.dims(node))
+            self.same([d for v in node.inputs for d in self.dims(v)], self.dims(node))
         elif isinstance(op, TupleGetItem):
-            self._same([self.dims(node.inputs[0])[op.index]], self.dims(node))
+            self.same([self.dims(node.inputs[0])[op.index]], self.dims(node))
         elif isinstance(op, TupleGetItems):
             whole = self.dims(node.inputs[0])
-            self._same([whole[i] for i in op.indices], self.dims(node))
+            self.same([whole[i] for i in op.indices], self.dims(node))
         elif isinstance(op, Depend):
-            self._same(self.dims(node.inputs[0]), self.dims(node))
+            self.same(self.dims(node.inputs[0]), self.dims(node))
         elif isinstance(op, MakeStack):
             for value in node.inputs:
-                self._same(self.dims(value), self.dims(node))
+                self.same(self.dims(value), self.dims(node))
         elif node.regions:
             self._regions(node, op, kind)
         else:
@@ -149,11 +133,11 @@ class Sizing:
                 self._keep_rows(op, operands, self.dims(node))
             if isinstance(op, NeighborExchange) and kind is not None:
                 for one, other in self._traded.same(ops, operands, self.dims(node), kind):
-                    self._same([one], [other])
+                    self.same([one], [other])
             for own in told_apart(ops)[0]:
                 if isinstance(own, FusedElementwise):
                     lines = self._line_dims[node] = self._lines(own, types, operands, self._line_dims.get(node))
-                    self._same([lines[i] for i in own.returns], self.dims(node))
+                    self.same([lines[i] for i in own.returns], self.dims(node))
                     continue
                 self._operator(own, types, operands, list(element_types(node.type)), self.dims(node), kind)
 
@@ -168,8 +152,8 @@ class Sizing:
     ) -> None:  # fmt: skip
         if isinstance(op, FusedUpdate):
             lines = self._lines(op, types, operands)
-            self._same([lines[i] for i in op.writes], made)
-            self._same(operands[: len(op.writes)], made)
+            self.same([lines[i] for i in op.writes], made)
+            self.same(operands[: len(op.writes)], made)
         elif isinstance(op, GroupedUpdate):
             count = op.member.outputs
             for number, start in enumerate(range(0, len(types), op.width)):
@@ -184,7 +168,7 @@ class Sizing:
             row = row_of(op, types, results)
             self._row(row, operands, made)
             if row.by_rule:
-                self._rule(op, types, operands, made)
+                follow_rule(self.divisors, op, types, operands, made)
 
     def _row(self, row: Row, operands: Dims, made: Dims) -> None:
         def product(dim: Dim) -> Product:
@@ -204,28 +188,6 @@ class Sizing:
         for dim, size, other, of in row.room:
             self.divisors.has_room(product(dim), size, product(other), of)
         self._halves += [product(dim) for dim in row.halves]
-
-    def _rule(self, op: Op, types: Sequence[TensorType], operands: Dims, made: Dims) -> None:
-        try:
-            rule = op.parsed_rule(*types)
-        except (MspcError, NotImplementedError, AttributeError):
-            for dims in (*operands, *made):
-                for dim in dims:
-                    self.divisors.freeze(dim)
-            return
-        sides = [*zip(rule.inputs, operands, strict=True), *zip(rule.outputs, made, strict=False)]
-        # Dimensions of one factor first: they tell what those are made of that several factors make.
-        pairs = [(names, dim) for side, dims in sides for names, dim in zip(side, dims, strict=True)]
-        factors: dict[int, Product] = {}
-        for names, dim in sorted(pairs, key=lambda pair: len(pair[0]) > 1):
-            product: list[int] = []
-            for factor in names:  # none where a dimension is of size 1, broadcast or sharded until one element is left
-                if factor not in factors:
-                    factors[factor] = self.divisors.new()
-                    self.divisors.divides(factors[factor], rule.sizes[factor])
-                product += factors[factor]
-            if names:
-                self.divisors.equal(dim, tuple(product))
 
     def _lines(
         self, op: FusedElementwise | FusedUpdate, types: Sequence[TensorType], operands: Dims, known: Dims | None = None
@@ -255,12 +217,12 @@ class Sizing:
             tensors = [*operands, *made]
             for dims in tensors:
                 if len(dims) == len(tensors[0]):
-                    self._same([tensors[0]], [dims])
+                    self.same([tensors[0]], [dims])
             self._row(row_of(op, types, results), operands, made)
         elif isinstance(op, FetchRows | SendRows):
             self._row(row_of(op, types, results), operands, made)
         elif isinstance(op, WITH_GROUPS) and len(operands) == len(made):
-            self._same(operands, made)
+            self.same(operands, made)
         else:
             for dim in (d for dims in (*operands, *made) for d in dims):
                 self.divisors.freeze(dim)
@@ -270,30 +232,30 @@ class Sizing:
     ) -> None:
         assert kind is not None
         if operands:
-            self._same(operands, made)
+            self.same(operands, made)
         else:
             self._row(row_of(op, (), results), operands, made)
         back = 0 if isinstance(op, SendToStage) else op.distance
         for rank in kind.ranks:  # kinds of two stages need not be the same ranks
             other = self._sent.setdefault((rank - back, op.distance, op.sr_tag), made)
             if other is not made and len(other[0]) == len(made[0]):
-                self._same(other, made)
+                self.same(other, made)
 
     def _regions(self, node: Node, op: RegionOp, kind: RankKind | None) -> None:
         if isinstance(op, Call):
             region = node.regions[0]
             given = [[d] for v in node.inputs for d in self.dims(v)]
             for dims, parameter in zip(given, region.parameters, strict=True):
-                self._same(dims, self.dims(parameter))
+                self.same(dims, self.dims(parameter))
             self._graph(region, kind)
-            self._same([d for v in region.results for d in self.dims(v)], self.dims(node))
+            self.same([d for v in region.results for d in self.dims(v)], self.dims(node))
             return
         if isinstance(op, If):
             for region in node.regions:
                 for value, parameter in zip(node.inputs[1:], region.parameters, strict=True):
-                    self._same(self.dims(value), self.dims(parameter))
+                    self.same(self.dims(value), self.dims(parameter))
                 self._graph(region, kind)
-                self._same([d for v in region.results for d in self.dims(v)], self.dims(node))
+                self.same([d for v in region.results for d in self.dims(v)], self.dims(node))
             return
         assert isinstance(op, Loop)
         for region in node.regions:
@@ -305,7 +267,7 @@ class Sizing:
                 if index in op.scanned_operands and not isinstance(value.type, StackType):
                     self.divisors.freeze(outer[0][0])
                     outer = [outer[0][1:]]
-                self._same(outer, inner)
+                self.same(outer, inner)
             self._graph(region, kind)
         self._loop_results(node, op)
 
@@ -316,13 +278,13 @@ class Sizing:
         for place, value in enumerate(body.results):
             own = self.dims(value)[0]
             if place < op.carried:
-                self._same([own], [made[place]])
+                self.same([own], [made[place]])
                 continue
             outer = made[behind + place - op.carried]
             if len(outer) == len(own) + 1:
                 self.divisors.freeze(outer[0])
                 outer = outer[1:]
-            self._same([own], [outer])
+            self.same([own], [outer])
 
     # The small programs
 
@@ -372,14 +334,3 @@ class Sizing:
         if isinstance(tensor, StackType):
             return StackType(wide.dtype, wide.shape, tensor.depth)
         return wide
-
-
-def keys_of(node: Node) -> list[Hashable]:
-    """For each tensor of a node's result the number that its operator had ahead of sharding, and what it is (on a rank
-    it may have become several); None where it has none."""
-    number = node.attrs.get(MARK)
-    if isinstance(node.op, FusedElementwise) and number:
-        lines = steps_of(node.op)
-        return [None if number[i] is None else (number[i], lines[i].op.name) for i in node.op.returns]
-    tensors = len(element_types(node.type))
-    return [(number, node.op.name)] if tensors == 1 and isinstance(number, int) else [None] * tensors

@@ -33,6 +33,7 @@ from mspc.verify.scale.replaced_numbers import resized
 from mspc.verify.scale.resizing import row_of
 from mspc.verify.scale.said_of_sizes import Dim
 from mspc.verify.scale.sizes import Dims, Sizing
+from mspc.verify.scale.ties import tie
 
 WITH_SIZES = (FetchRows, NeighborExchange, ReceiveFromStage, SendRows)
 """Collectives that have sizes in their fields."""
@@ -237,7 +238,7 @@ def small_programs(
     for kind in kinds:
         sizing.add(kind.graph, kind)
         sizing.same_results(one, kind.graph)
-        sizing.tie(one, kind.graph)
+        tie(sizing, one, kind.graph)
     sizing.keep(kept)
     while True:
         sizing.resolve()
