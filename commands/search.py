@@ -48,8 +48,8 @@ class SearchOptions:
     out the script's strategies. machine: its name or a file, "" for H200s. memory: bytes that a rank has, 0 for any.
     meshes: as "8x4", that the search shards for. seconds: for one search, 0 for any number. explain: an operator to
     tell of instead; compare: two plans. out: where the plan goes. stages: their numbers, () for all that there may be,
-    None where nothing is said of them; micro_batches: () for the script's number. summary: say the best plan, and the best
-    usual one, in the words of the field."""
+    None where nothing is said of them; micro_batches: () for the script's number. summary: say the best plan, and the
+    best usual one, in the words of the field."""
 
     compile: CompileOptions
     ranks: tuple[int, ...] = ()

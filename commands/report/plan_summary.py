@@ -40,17 +40,17 @@ def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> li
 
 
 def _plan_of(row: PlanResult | StageRow) -> _Plan:
-    common = row.name, row.ranks, row.step, row.memory, len(row.recompute), row.degrees
+    common = row.name, row.ranks, row.step, row.memory, len(row.recompute)
     if isinstance(row, PlanResult):
-        return _Plan(*common)
-    return _Plan(*common, row.stages, row.schedule if row.stages > 1 else "", row.micro_batches)
+        return _Plan(*common, row.remarks.degrees)
+    return _Plan(*common, row.degrees, row.stages, row.schedule if row.stages > 1 else "", row.micro_batches)
 
 
 def _words(plan: _Plan) -> str:
     found: list[str] = []
     if plan.degrees is not None:
         d = plan.degrees
-        found.append(f"DP {d.data} × TP {d.tensor} × PP {plan.stages} × CP {d.context} × EP {d.expert}")
+        found.append(f"DP {d.data} x TP {d.tensor} x PP {plan.stages} x CP {d.context} x EP {d.expert}")
         found.append(f"ZeRO {d.zero}" if d.zero else "no ZeRO")
     else:
         found.append(f"PP {plan.stages}")

@@ -70,7 +70,8 @@ class TopKRouter(Op):
         return TupleType(tuple(TensorType(types[0].dtype, shape) for shape in shapes))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return route_tokens(device, inputs[0], *out, self.drop_type == 0)
+        tables, places = out
+        return route_tokens(device, inputs[0], tables, places, self.drop_type == 0)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self._routed(be, inputs[0], None)
@@ -136,8 +137,7 @@ class TopPRouter(TopKRouter):
             raise MspcError(f"{self.name}: router_prob is {what}, not Float32 of input's shape {input.shape}")
         return self._ruled(input, "b s! k!, b s! k!")
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        return None
+    launch = Op.launch
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         experts, weights = inputs

@@ -103,7 +103,7 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         cut_further=cut_further,
         gathered_again=gathered_again,
         foreseen=attrs.get("search_held"),
-        degrees=degrees_of(compiled, gathered_again, cut_further),
+        remarks=Remarks(degrees=degrees_of(compiled, gathered_again, cut_further)),
     )
 
 

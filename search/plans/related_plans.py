@@ -21,7 +21,7 @@ from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwo
 from mspc.search.plans.figures import Outcome, as_run, figures, is_configured, memory_of, remarked, workspace
 from mspc.search.plans.limited import LimitedPlans, PlanMemory
 from mspc.search.plans.problem import Problem
-from mspc.search.plans.row import SEARCH, Remarks
+from mspc.search.plans.row import SEARCH
 
 RELATED = 1000
 """Operators of a network, its gradients among them, up to which relatives of what is found are compiled, too."""
@@ -76,7 +76,8 @@ class SearchedNetwork:
             return best
         if best is not None and plan.step >= best.plan.step:
             return best
-        remarks = best.plan.remarks if best is not None else remarked(Remarks(), self.plain, self.asked, self.way)
+        remarks = best.plan.remarks if best is not None else remarked(plan.remarks, self.plain, self.asked, self.way)
+        remarks = replace(remarks, degrees=plan.remarks.degrees)
         plan = replace(plan, search_gap=None, taken_from=name, remarks=remarks)
         found = Outcome.of(plan, other, self.network.captured, self.asked)
         return replace(found, configured=is_configured(self.plain))

@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.search.plans.degrees import Degrees
 from mspc.ir.layout import common_mesh
 from mspc.plans.files.plan_file import SUFFIX, PlanFile
+from mspc.search.plans.degrees import Degrees
 
 SEARCH, DATA_PARALLEL = "search", "data parallel"
 
@@ -20,7 +20,7 @@ class Remarks:
     """What a row does not say. keeps_strategies: whether the script gives strategies and the plan has them. same_as:
     the usual plan that this one is, "" where it differs; reason: why, "" where nothing is known of that. made_to_fit:
     what was done to a usual plan for the memory, "" for nothing; otherwise: bytes that it takes without that. alike:
-    layers that are one graph, and are sharded alike therefore."""
+    layers that are one graph, and are sharded alike therefore. degrees: by how many ranks the plan shares what."""
 
     keeps_strategies: bool = False
     same_as: str = ""
@@ -28,6 +28,7 @@ class Remarks:
     made_to_fit: str = ""
     otherwise: int = 0
     alike: int = 0
+    degrees: Degrees = Degrees()
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class PlanResult:
     the share of a step that another plan could save at most by that, None where it says nothing. search_gap: the same
     of what the search adds up, every operator and collective by itself, among plans of the kind that it looks for;
     None where nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: where the search took
-    its plan from, "" for its own. remarks: other facts of it. degrees: by how many ranks it shares what."""
+    its plan from, "" for its own. remarks: other facts of it."""
 
     name: str
     ranks: int
@@ -60,7 +61,6 @@ class PlanResult:
     foreseen: int | None = None
     taken_from: str = ""
     remarks: Remarks = Remarks()
-    degrees: Degrees = Degrees()
 
     @property
     def columns(self) -> tuple[float, ...]:

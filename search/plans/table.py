@@ -20,7 +20,7 @@ from mspc.search.plans.figures import Outcome, figures, remarked
 from mspc.search.plans.fitting import variants_of
 from mspc.search.plans.forked_calls import ForkedCalls, can_fork
 from mspc.search.plans.related_plans import SearchedNetwork
-from mspc.search.plans.row import SEARCH, PlanResult, Plans, Remarks, UsualPlans, take_faster, tell_same
+from mspc.search.plans.row import SEARCH, PlanResult, Plans, UsualPlans, take_faster, tell_same
 
 LARGE_GRAPH = 1000
 """Operators of a network above which ways are compiled beside one another."""
@@ -127,7 +127,7 @@ def _made_to_fit(network: PlannedNetwork, asked: PlanRequest, way: Alternative) 
             except MspcError:
                 continue
             found = figures(way.name, other, network.captured, asked)
-            remarks = Remarks(made_to_fit=variant.words, otherwise=plan.memory)
+            remarks = replace(found.remarks, made_to_fit=variant.words, otherwise=plan.memory)
             fitting += [(other, replace(found, remarks=remarks))] * (found.memory <= asked.memory)
             tried.append(variant.words)
             least = min(least, found.memory)

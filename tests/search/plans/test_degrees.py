@@ -42,10 +42,10 @@ def test_a_sentence() -> None:
     compiled = compile_call(captured.target, captured.args, config_of(captured, 8))
     machine = machine_of("")
     plan = figures("as configured", compiled, captured, PlanRequest(8, machine))
-    assert plan.degrees == Degrees(4, 2, 1, 1, 0, plan.degrees.operations, "Float32", 64, "rows")
+    assert plan.remarks.degrees == Degrees(4, 2, 1, 1, 0, plan.remarks.degrees.operations, "Float32", 64, "rows")
     (line,) = summary_lines([plan], machine)
     assert line.startswith(
-        "as configured on 8 ranks: DP 4 × TP 2 × PP 1 × CP 1 × EP 1, no ZeRO, no recompute; "
+        "as configured on 8 ranks: DP 4 x TP 2 x PP 1 x CP 1 x EP 1, no ZeRO, no recompute; "
     )  # fmt: skip
     assert line.endswith(" KiB a rank")
     assert " rows per second, " in line
