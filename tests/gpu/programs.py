@@ -104,6 +104,28 @@ class Tables(nn.Cell):
         return self.head(ops.tanh(ops.addn(found)))
 
 
+class Experts(nn.Cell):
+    """Rows in the order of the experts that they go to, each times its expert's matrix, and rows by places in a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = Parameter(Tensor(drawn(8, 4)), "router")
+        self.up, self.down = Parameter(Tensor(drawn(4, 8, 16)), "up"), Parameter(Tensor(drawn(4, 16, 8)), "down")
+        self.first, self.second = (ops.auto_generate.GroupedMatmul(3, 0) for _ in range(2))
+        self.table, self.routing = Parameter(Tensor(drawn(1, 4, 3, 8)), "table"), ops.TopKRouter()
+
+    def construct(self, x: Any) -> Any:
+        weights, experts = ops.topk(ops.softmax(ops.matmul(x, self.router), -1), 2)
+        rows, back = ops.moe_token_permute(x, experts)
+        taken = ops.one_hot(experts.reshape(-1), 4, Tensor(1.0, ms.float32), Tensor(0.0, ms.float32))
+        ends = ops.cumsum(taken.sum(0), 0).astype(ms.int64)
+        hidden = self.first([rows], [self.up], None, None, None, None, None, ends)[0]
+        found = self.second([ops.tanh(hidden)], [self.down], None, None, None, None, None, ends)[0]
+        found = ops.moe_token_unpermute(found, back, weights)
+        tokens, _ = self.routing(experts.reshape(1, -1, 2), 3, 4, 0)
+        return found + (self.table * (tokens > 0).astype(ms.float32).expand_dims(-1)).sum((0, 1, 2))
+
+
 class Descent(nn.Optimizer):
     """Gradient descent as a script writes it."""
 
@@ -151,6 +173,7 @@ SCRIPTS = {
     "tables, updated by hand": lambda: (
         _step(Tables(), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), "descent"), _classes(),
     ),
+    "experts": lambda: (_step(Experts(), nn.MSELoss()), _rows(8)),
     "images": lambda: (
         _step(Images(), nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")), _images(),
     ),
