@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,3 +40,9 @@ def test_packages_of_tests_are_no_part_of_the_tree(tmp_path: Path) -> None:
 
 def test_every_line_ends_as_a_sentence_does(root: Path) -> None:
     assert [line for line in lines_of(root) if not line.endswith(".")] == []
+
+
+def test_modules_of_tests_have_names_of_their_own(root: Path) -> None:
+    """pytest imports them by these: of two that share one, the second to come is an error in one process alone."""
+    names = Counter(file.name for file in (root / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
