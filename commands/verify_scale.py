@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.first_values import first_values
-from mspc.runtime.program import PROGRAM, Program, load_slices
+from mspc.runtime.program import PROGRAM, Program, slices_to_load
 from mspc.verify.scale.kinds import RankKind, kinds_of, merged
 from mspc.verify.scale.own_rows import OwnRows
 from mspc.verify.scale.proof import ScaleProof, prove
@@ -127,7 +127,7 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
         for graph in graphs:
             give_layouts(graph, held)
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
-    values = [Stored(name, array) for name, array in load_slices(program, one, 0).items()]
+    values = [Stored(name, load) for name, load in slices_to_load(program, one, 0).items()]
     notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
     return ToProve(one, kinds, values, own, tuple(notes))
 
@@ -135,10 +135,6 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
 class Stored:
     """A first value that a folder has."""
 
-    def __init__(self, name: str, array: Any) -> None:
-        self.name, self._array = name, array
-
-    def make(self) -> Any:
-        """The array."""
-        return self._array
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self.name, self.make = name, make
 

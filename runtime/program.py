@@ -9,8 +9,9 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,12 @@ def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
     Raises:
         MspcError: the weights or the descriptions are missing or damaged, or do not fit the graph.
     """
+    return {name: load() for name, load in slices_to_load(program, graph, rank).items()}
+
+
+def slices_to_load(program: Program, graph: Graph, rank: int) -> dict[str, Callable[[], Any]]:
+    """What loads each of the slices of `load_slices`, for those who want some. Raises MspcError as that does: where
+    something is missing here, where it is damaged once it is loaded."""
     stored = [parameter for parameter in graph.parameters if parameter.kind != "input"]
     described = {str(entry.get("name")): entry for entry in program.parameters if "initial" in entry}
     path = program.folder / WEIGHTS
@@ -249,27 +256,26 @@ def load_slices(program: Program, graph: Graph, rank: int) -> dict[str, Any]:
     is_there = os.path.exists(path)
     if needed and not is_there:
         raise MspcError(f"{path} is missing; it holds the values of {len(needed)} parameters")
-    values: dict[str, Any] = {}
-    if stored and is_there:
-        values = _read_slices(inside(program.folder, WEIGHTS, "the folder"), stored, rank)
+    file = _opened(inside(program.folder, WEIGHTS, "the folder")) if stored and is_there else None
+    names = set(file.names) if file is not None else set[str]()
+    found: dict[str, Callable[[], Any]] = {}
     for parameter in stored:
-        if parameter.name in values:
-            continue
-        if parameter.name not in described:
+        if file is not None and parameter.name in names:
+            found[parameter.name] = partial(_slice_of, file, parameter, rank, path)
+        elif parameter.name in described:
+            found[parameter.name] = partial(_make_slice, program, described[parameter.name], parameter, rank)
+        else:
             raise MspcError(
                 f"{path} holds no {parameter.kind} {parameter.name!r}",
                 notes=[f"nor does {PROGRAM} say how its values are made"],
             )
-        values[parameter.name] = _make_slice(program, described[parameter.name], parameter, rank)
-    return values
+    return found
 
 
-def _read_slices(path: Path, parameters: Sequence[Parameter], rank: int) -> dict[str, Any]:
-    """The slices that the file of weights holds."""
+def _opened(path: Path) -> TensorFile:
+    """The file of weights."""
     try:
-        file = TensorFile(path)
-        names = set(file.names)
-        return {p.name: _slice_of(file, p, rank, path) for p in parameters if p.name in names}
+        return TensorFile(path)
     except IsADirectoryError as error:
         raise MspcError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, OSError) as error:
@@ -279,9 +285,12 @@ def _read_slices(path: Path, parameters: Sequence[Parameter], rank: int) -> dict
 def _slice_of(file: TensorFile, parameter: Parameter, rank: int, path: Path) -> Any:
     """A parameter's slice; of one that is sharded no more than that is read."""
     where = slices_of(parameter, rank)
-    if where is None or file.type(parameter.name).shape != full_type(parameter).shape:
-        return slice_parameter(parameter, file.read(parameter.name), rank, f"{path}:")
-    return typed_as(parameter, file.read(parameter.name, where), f"{path}:")
+    try:
+        if where is None or file.type(parameter.name).shape != full_type(parameter).shape:
+            return slice_parameter(parameter, file.read(parameter.name), rank, f"{path}:")
+        return typed_as(parameter, file.read(parameter.name, where), f"{path}:")
+    except (ValueError, OSError) as error:
+        raise MspcError(f"{path} is damaged: {error}") from None
 
 
 def _make_slice(program: Program, entry: dict[str, Any], parameter: Parameter, rank: int) -> Any:
