@@ -12,7 +12,7 @@ from typing import Any
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.fitting_programs import check_fit
 from mspc.commands.options import is_imported
-from mspc.commands.report.scale import report_scale
+from mspc.commands.report.scale import ProofRun, report_scale
 from mspc.commands.report.table import check_json
 from mspc.commands.verify import (
     check_has_one_device,
@@ -38,13 +38,14 @@ from mspc.verify.scale.small_programs import Unfit
 
 @dataclass(frozen=True)
 class ToProve:
-    """What is held to one device; see `prove`. notes: for the user."""
+    """What is held to one device; see `prove`. notes: for the user. compile_id: of a folder."""
 
     one: Graph
     kinds: list[RankKind]
     values: Sequence[Any]
     own: OwnRows | None = None
     notes: tuple[str, ...] = ()
+    compile_id: str = ""
 
     def proved(self, seed: int) -> ScaleProof:
         """What is found. Raises Unfit."""
@@ -72,7 +73,8 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
         found = given.proved(seed)
     except Unfit as error:
         raise MspcError(f"the program cannot be made smaller: {error.reason}") from None
-    report_scale(found, options.json, options.loudness, seed, time.perf_counter() - begin, given.notes)
+    run = ProofRun(seed, time.perf_counter() - begin, given.notes, given.compile_id)
+    report_scale(found, options.json, options.loudness, run)
 
 
 def proof_of_script(target: str, options: CompileOptions, seed: int) -> ScaleProof:
@@ -129,7 +131,7 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
     values = [Stored(name, array) for name, array in load_slices(program, one, 0).items()]
     notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
-    return ToProve(one, kinds, values, own, tuple(notes))
+    return ToProve(one, kinds, values, own, tuple(notes), program.compile_id)
 
 
 class Stored:
