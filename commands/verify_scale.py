@@ -29,6 +29,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.first_values import first_values
+from mspc.runtime.available_memory import room_for
 from mspc.runtime.program import PROGRAM, Program, load_slices
 from mspc.verify.scale.kinds import RankKind, kinds_of, merged
 from mspc.verify.scale.own_rows import OwnRows
@@ -70,7 +71,8 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
         return
     given = of_folder(Path(target), options) if is_folder else of_script(target, options)
     try:
-        found = given.proved(seed)
+        with room_for("what ranks hold at small sizes"):
+            found = given.proved(seed)
     except Unfit as error:
         raise MspcError(f"the program cannot be made smaller: {error.reason}") from None
     run = ProofRun(seed, time.perf_counter() - begin, given.notes, given.compile_id)

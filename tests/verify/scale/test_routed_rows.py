@@ -118,3 +118,5 @@ def test_latent_attention_and_routed_experts() -> None:
     found = proof_of_script(str(NETWORKS / "deepseek.py"), options, 0)
     assert found.same
     assert found.ranks == 8
+    real, small = found.sizes["layers.1.forward.experts.gate"]
+    assert all(n < whole for n, whole in zip(small[1:], real[1:], strict=True))
