@@ -12,7 +12,7 @@ from typing import Any
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.fitting_programs import check_fit
 from mspc.commands.options import is_imported
-from mspc.commands.report.scale import report_scale
+from mspc.commands.report.scale import ProofRun, report_scale
 from mspc.commands.report.table import check_json
 from mspc.commands.verify import (
     check_has_one_device,
@@ -29,6 +29,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.first_values import first_values
+from mspc.runtime.available_memory import room_for
 from mspc.runtime.program import PROGRAM, Program, slices_to_load
 from mspc.verify.scale.kinds import RankKind, kinds_of, merged
 from mspc.verify.scale.own_rows import OwnRows
@@ -38,13 +39,14 @@ from mspc.verify.scale.small_programs import Unfit
 
 @dataclass(frozen=True)
 class ToProve:
-    """What is held to one device; see `prove`. notes: for the user."""
+    """What is held to one device; see `prove`. notes: for the user. compile_id: of a folder."""
 
     one: Graph
     kinds: list[RankKind]
     values: Sequence[Any]
     own: OwnRows | None = None
     notes: tuple[str, ...] = ()
+    compile_id: str = ""
 
     def proved(self, seed: int) -> ScaleProof:
         """What is found. Raises Unfit."""
@@ -69,10 +71,12 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
         return
     given = of_folder(Path(target), options) if is_folder else of_script(target, options)
     try:
-        found = given.proved(seed)
+        with room_for("what ranks hold at small sizes"):
+            found = given.proved(seed)
     except Unfit as error:
         raise MspcError(f"the program cannot be made smaller: {error.reason}") from None
-    report_scale(found, options.json, options.loudness, seed, time.perf_counter() - begin, given.notes)
+    run = ProofRun(seed, time.perf_counter() - begin, given.notes, given.compile_id)
+    report_scale(found, options.json, options.loudness, run)
 
 
 def proof_of_script(target: str, options: CompileOptions, seed: int) -> ScaleProof:
@@ -129,7 +133,7 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
     values = [Stored(name, load) for name, load in slices_to_load(program, one, 0).items()]
     notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
-    return ToProve(one, kinds, values, own, tuple(notes))
+    return ToProve(one, kinds, values, own, tuple(notes), program.compile_id)
 
 
 class Stored:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -31,6 +32,22 @@ def check_room(graph: Graph, file: str) -> None:
             f"{file}: inputs and parameters take {_gib(total)} GiB, {largest} alone {_gib(sizes[largest])}; "
             f"this machine has {_gib(memory)} GiB"
         )
+
+
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""Where Linux says what the processes of a container may have."""
+
+
+def available_bytes() -> int:
+    """The memory that this process can have: what the machine has free, or less where its container has a limit."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        limit = int((CONTROL_GROUP / "memory.max").read_text())
+        found.append(limit - int((CONTROL_GROUP / "memory.current").read_text()))
+    return max(0, min(found))
 
 
 REMEDY = "use more ranks, a smaller batch, or shard larger tensors over the ranks"

@@ -11,6 +11,7 @@ from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
+from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem
 from mspc.verify.scale.compared import Compared
 from mspc.verify.scale.proof import STEPS, ScaleProof
@@ -20,25 +21,34 @@ MOST = 12
 FEW_RANKS = 6
 
 
-def report_scale(
-    found: ScaleProof, json: Path | None, loudness: Loudness, seed: int, seconds: float, notes: Sequence[str]
-) -> None:
-    """Print the table and the verdict. seconds: that all of it took.
+@dataclass(frozen=True)
+class ProofRun:
+    """How something was proved. seed: of all values. seconds: that all of it took. notes: for the user. compile_id: of
+    the folder, "" of a script."""
+
+    seed: int
+    seconds: float
+    notes: Sequence[str] = ()
+    compile_id: str = ""
+
+
+def report_scale(found: ScaleProof, json: Path | None, loudness: Loudness, run: ProofRun) -> None:
+    """Print the table and the verdict.
 
     Raises:
         ExecutionError: a value differs, ranks wait for each other, or a node cannot be computed.
     """
     if json is not None:
-        write_json(_content(found, seconds), json)
+        write_json(_content(found, run), json)
     wrong = [row for row in found.rows if not row.same]
     if json != Path("-"):
         if not loudness.quiet:
-            _show(found, wrong, seed)
-        compared = f"{len(found.rows)} values of {_ranks(found)} in {seconds:.1f} s"
+            _show(found, wrong, run.seed)
+        compared = f"{len(found.rows)} values of {_ranks(found)} in {run.seconds:.1f} s"
         print_line(f"{'equal' if found.same else 'differs'}: {compared}, {STEPS} steps in Float64 at small sizes")
     if found.same:
         return
-    raise ExecutionError(_what(found, wrong), notes=[*_told(found), *notes], frames=_frames(found))
+    raise ExecutionError(_what(found, wrong), notes=[*_told(found), *run.notes], frames=_frames(found))
 
 
 def _ranks(found: ScaleProof) -> str:
@@ -46,13 +56,9 @@ def _ranks(found: ScaleProof) -> str:
 
 
 def _show(found: ScaleProof, wrong: Sequence[Compared], seed: int) -> None:
-    by_size: dict[tuple[Any, Any], list[str]] = {}
-    for name, pair in found.sizes.items():
-        if len(pair[0]) > 1:
-            by_size.setdefault(pair, []).append(name)
     rows = [
         (names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", str(real), str(small))
-        for (real, small), names in by_size.items()
+        for (real, small), names in _by_size(found).items()
     ]
     print_table(Table(f"sizes of inputs and parameters, values from seed {seed}", ("tensor", "real", "small"), rows))
     if wrong:
@@ -65,6 +71,15 @@ def _show(found: ScaleProof, wrong: Sequence[Compared], seed: int) -> None:
         ]
         heads = ("value", "name", "step", "rank", "element", "one device", "the rank")
         print_table(Table(f"{len(wrong)} values differ", heads, cells, (2, 3, 5, 6)))
+
+
+def _by_size(found: ScaleProof) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]]:
+    """Names of tensors by how they are and how small they became."""
+    by_size: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
+    for name, pair in found.sizes.items():
+        if len(pair[0]) > 1:
+            by_size.setdefault(pair, []).append(name)
+    return by_size
 
 
 def _what(found: ScaleProof, wrong: Sequence[Compared]) -> str:
@@ -109,18 +124,28 @@ def _frames(found: ScaleProof) -> Any:
     return misuses[0][1].node.frames if misuses and all(row.same for row in found.rows) else ()
 
 
-def _place(node: Node) -> str:
-    """Where a node is in the script."""
-    return str(node.frames[0]) if node.frames else ""
+def _where(node: Node) -> dict[str, str]:
+    """Where a node is in the script and in the network."""
+    return {"place": str(node.frames[0]) if node.frames else "", "scope": node.scope}
 
 
-def _content(found: ScaleProof, seconds: float) -> dict[str, Any]:
+def _content(found: ScaleProof, run: ProofRun) -> dict[str, Any]:
     first = found.first
+    wrong = [row for row in found.rows if not row.same]
     return {
         "equal": found.same,
+        "said": [] if found.same else [_what(found, wrong), *_told(found)],
+        "notes": list(run.notes),
+        "compile_id": run.compile_id,
         "ranks": found.ranks,
         "kinds": found.kinds,
-        "seconds": round(seconds, 2),
+        "steps": STEPS,
+        "seed": run.seed,
+        "seconds": round(run.seconds, 2),
+        "sizes": [
+            {"tensors": names, "real": list(real), "small": list(small)}
+            for (real, small), names in _by_size(found).items()
+        ],
         "values": [
             {
                 "value": row.what, "name": row.name, "step": row.step + 1, "ranks": len(row.kind.ranks),
@@ -131,23 +156,23 @@ def _content(found: ScaleProof, seconds: float) -> dict[str, Any]:
         ],
         "first": None if first is None else {
             "operator": _label(first.node), "ranks": list(first.ranks), "operands": list(first.reads),
-            "equals": first.equals, "place": _place(first.node),
+            "equals": first.equals, **_where(first.node),
         },
         "odd": None if found.odd is None else {
             "operator": found.odd.node.label, "ranks": list(found.odd.ranks), "said": found.odd.words,
-            "place": _place(found.odd.node),
+            **_where(found.odd.node),
         },
         "waiting": [
-            {"rank": kind.ranks[0], "operator": node.label, "place": _place(node)} for kind, node in found.stuck
+            {"rank": kind.ranks[0], "operator": node.label, **_where(node)} for kind, node in found.stuck
         ],
         "failed": None if found.failed is None else {
             "rank": found.failed[0].ranks[0], "operator": found.failed[1].label, "reason": found.failed[2],
-            "place": _place(found.failed[1]),
+            **_where(found.failed[1]),
         },
         "memory": None if found.memory is None else {
             "arenas": list(found.memory.arenas), "values": found.memory.values,
             "misuses": [
-                {"rank": kind.ranks[0], "operator": misuse.node.label, "why": misuse.why, "place": _place(misuse.node)}
+                {"rank": kind.ranks[0], "operator": misuse.node.label, "why": misuse.why, **_where(misuse.node)}
                 for kind, misuse in found.memory.misuses
             ],
         },

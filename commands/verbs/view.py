@@ -39,6 +39,9 @@ def view(
     profile: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Times of `mspc run --profile`, to stand beside predicted ones.")
     ] = None,
+    proof: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of `mspc verify --scale TARGET --json FILE`, shown as a view.")
+    ] = None,
     machine: MachineName = "",
     ranks: Ranks = None,
     input_: Inputs = None,
@@ -62,4 +65,4 @@ def view(
         ranks=ranks, inputs=tuple(input_ or ()), script_arguments=tuple(script_arguments or ()), strategies=strategies,
         loudness=Loudness(False, quiet), imported=import_options(loss, optimizer, size, torch, plan=plan),
     )  # fmt: skip
-    view_target(target, ViewOptions(common, machine, profile, out, open_))
+    view_target(target, ViewOptions(common, machine, profile, proof, out, open_))

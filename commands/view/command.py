@@ -30,11 +30,12 @@ whose networks are their own."""
 @dataclass(frozen=True)
 class ViewOptions:
     """The flags of `mspc view`. compile: of a script. machine: its name or a file, "" for H200s. profile: of a run.
-    out: the page. open: show it in the browser."""
+    proof: of `mspc verify --scale`. out: the page. open: show it in the browser."""
 
     compile: CompileOptions = field(default_factory=CompileOptions)
     machine: str = ""
     profile: Path | None = None
+    proof: Path | None = None
     out: Path | None = None
     open: bool = False
 
@@ -66,11 +67,11 @@ def facts_of(target: str, options: ViewOptions) -> dict[str, Any]:
     machine = machine_of(options.machine)
     if not is_script(target):
         check_used((target,), options.compile)
-        return page_facts(read_dump(Path(target)), machine, options.profile)
+        return page_facts(read_dump(Path(target)), machine, options.profile, options.proof)
     with compiled_folder(target, replace(options.compile, kinds_only=True, few=RANKS)) as folder:
         dump = read_dump(folder)
         dump.title = os.path.basename(target)
-        return page_facts(dump, machine, options.profile)
+        return page_facts(dump, machine, options.profile, options.proof)
 
 
 def _stem(target: str) -> str:

@@ -14,6 +14,7 @@ from mspc.commands.view.graph_facts import graph_columns
 from mspc.commands.view.measured import read_profile
 from mspc.commands.view.memory import is_planned, memory_facts
 from mspc.commands.view.origins import Origins
+from mspc.commands.view.proof import read_proof
 from mspc.commands.view.regions import add_regions
 from mspc.commands.view.schedule import machine_facts, rounded, schedule
 from mspc.commands.view.stages import stage_facts
@@ -24,7 +25,9 @@ from mspc.ir.graph import Graph, Node
 FORMAT = 1
 
 
-def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dict[str, Any]:
+def page_facts(
+    dump: Dump, machine: Machine, profile: Path | None = None, proof: Path | None = None
+) -> dict[str, Any]:
     """What the page shows of a dump.
 
     `graphs` are the programs of `programs`, or those of a single file, then the graph of all ranks at place `plan` (-1
@@ -33,7 +36,7 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dic
     `Origins` has them. Behind these come the graphs that nodes of theirs run, as `region_facts` has them.
 
     Raises:
-        MspcError: the profile cannot be read, or is of another compile.
+        MspcError: the profile or the proof cannot be read, or is of another compile.
     """
     tables = Tables()
     graphs = [_graph(graph, tables, machine, "rank") for graph in dump.programs]
@@ -70,6 +73,7 @@ def page_facts(dump: Dump, machine: Machine, profile: Path | None = None) -> dic
         "stages": stage_facts(dump.programs, dump.stages, machine, tables),
         "ways": ways,
         "measured": measured,
+        "proof": None if proof is None else read_proof(proof, dump),
         **tables.as_dict(),
     }
 

@@ -37,19 +37,20 @@ class View:
 
 def view(
     target: str | os.PathLike[str], *, ranks: int | None = None, inputs: Sequence[str] = (), machine: str = "",
-    profile: str | os.PathLike[str] | None = None,
+    profile: str | os.PathLike[str] | None = None, proof: str | os.PathLike[str] | None = None,
 ) -> View:  # fmt: skip
     """Show a compile as `mspc view` does.
 
     Args:
         target: the folder of a compile, an .ir file, a script, or a network in one ("net.py:Net(32, 16)").
         ranks, inputs: of a script, as `--ranks` and `--input`. machine: that times are predicted for, "" for H200s.
-        profile: a file of `mspc run --profile`.
+        profile: a file of `mspc run --profile`. proof: one of `mspc verify --scale TARGET --json FILE`.
 
     Raises:
         MspcError: as `mspc view` does.
     """
     options = ViewOptions(
-        CompileOptions(ranks=ranks, inputs=tuple(inputs)), machine, None if profile is None else Path(profile)
-    )
+        CompileOptions(ranks=ranks, inputs=tuple(inputs)), machine, None if profile is None else Path(profile),
+        None if proof is None else Path(proof),
+    )  # fmt: skip
     return View(html_of(facts_of(os.fspath(target), options)))

@@ -48,6 +48,7 @@ class Ways:
         """What is traced inside belongs to a way, and goes on where that ended."""
         begun = self.ends[way]
         begun.restore(self.tracer, self.frame)
+        foreign = begun.foreign(self.tracer)
         self.tracer.ways += 1
         try:
             with apart(self.tracer), emitting_to(self.tracer, self.nodes[way]):
@@ -57,7 +58,7 @@ class Ways:
             raise
         finally:
             self.tracer.ways -= 1
-        self.ends[way] = ProgramState(self.tracer, self.frame)
+        self.ends[way] = ProgramState(self.tracer, self.frame, foreign)
         self.pieces.append((way, len(self.nodes[way])))
 
     def contents(self) -> list[dict[int, Any]]:
@@ -78,10 +79,11 @@ class GuardedWays(Ways):
     def along(self, way: int) -> Generator[None]:
         runs = dict(self.tracer.runs)
         self.ends[way].restore(self.tracer, self.frame)
+        foreign = self.ends[way].foreign(self.tracer)
         self.tracer.at(self.frame, self.test)
         with _guarded(self.tracer, self.conditions[way]):
             yield
-        self.ends[way] = ProgramState(self.tracer, self.frame)
+        self.ends[way] = ProgramState(self.tracer, self.frame, foreign)
         self.tracer.runs = runs
 
     def put(self, traced: Ways) -> None:

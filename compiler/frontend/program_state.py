@@ -5,7 +5,7 @@ A branch of an `if` and a turn of a loop each begin with a state, and leave anot
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +16,16 @@ from mspc.ir.graph import Node
 
 class ProgramState:
     """Names of the running function, contents of the lists, dicts and sets that the program made, and attributes that
-    it set, as they are now."""
+    it set, as they are now. foreign: by their identity lists, dicts and sets that were made elsewhere than on the way
+    to here."""
 
-    def __init__(self, tracer: Tracer, frame: Frame) -> None:
+    def __init__(self, tracer: Tracer, frame: Frame, foreign: Collection[int] = ()) -> None:
         self.names = dict(frame.locals)
-        self.held: dict[int, Any] = {k: held for k, held in tracer.owned.items() if isinstance(held, list | dict | set)}
+        self.held: dict[int, Any] = {
+            key: held
+            for key, held in tracer.owned.items()
+            if isinstance(held, list | dict | set) and key not in foreign
+        }
         self.contents: dict[int, Any] = {key: held.copy() for key, held in self.held.items()}
         self.attributes = dict(tracer.attributes)
 
@@ -30,6 +35,10 @@ class ProgramState:
         for key, contents in self.contents.items():
             fill(tracer.own(self.held[key]), contents)
         tracer.attributes = dict(self.attributes)
+
+    def foreign(self, tracer: Tracer) -> set[int]:
+        """What was made since, but not on the way that goes on from here."""
+        return tracer.owned.keys() - self.held.keys()
 
 
 NOTED = (

@@ -105,7 +105,8 @@ class Tables(nn.Cell):
 
 
 class Experts(nn.Cell):
-    """Rows in the order of the experts that they go to, each times its expert's matrix, and rows by places in a table."""
+    """Rows in the order of the experts that they go to, each times its expert's matrix, and rows by places in a
+    table."""
 
     def __init__(self) -> None:
         super().__init__()

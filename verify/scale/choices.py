@@ -1,7 +1,7 @@
 """Follows which of some were chosen: numbers that name places along the dimension of which the best were taken.
 
 That dimension may become smaller only together with all that the numbers name. A reader that is not known may name
-anything by them, so that the dimension keeps its size.
+anything by them, so that the dimension keeps its size, and so does all else that the numbers name.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ SORTS = ("Sort", "SortExt", "ArgSort")
 """Operators of which the last result is an order of rows, and the first the numbers themselves."""
 
 
-def named_by(node: Node, readers: Readers) -> list[tuple[Node, Dim]] | None:
-    """The dimensions that the second result of a TopK names places along, each of a node; None where not all are
-    known."""
+def named_by(node: Node, readers: Readers) -> tuple[list[tuple[Node, Dim]], bool]:
+    """(The dimensions that the second result of a TopK names places along, each of a node; whether these are all)."""
     found: list[tuple[Node, Dim]] = []
     waiting = [each for each in readers.of(node) if _takes(each, 1)]
-    if any(not (isinstance(each, Node) and isinstance(each.op, TupleGetItem)) for each in readers.of(node)):
-        return None
+    are_all = all(isinstance(each, Node) and isinstance(each.op, TupleGetItem) for each in readers.of(node))
     seen: set[Value] = set()
     while waiting:
         value = waiting.pop()
@@ -42,7 +40,8 @@ def named_by(node: Node, readers: Readers) -> list[tuple[Node, Dim]] | None:
         seen.add(value)
         for reader in readers.of(value):
             if not isinstance(reader, Node):
-                return None
+                are_all = False
+                continue
             op: Any = reader.op
             if isinstance(op, OneHot) and value is reader.inputs[0]:
                 found.append((reader, Dim(True, 0, op.axis % len(reader.shape))))
@@ -55,8 +54,8 @@ def named_by(node: Node, readers: Readers) -> list[tuple[Node, Dim]] | None:
             elif isinstance(op, HANDED_ON) or op.reshapes or (isinstance(op, FusedElementwise) and _casts(op)):
                 waiting.append(reader)
             else:
-                return None
-    return found
+                are_all = False
+    return found, are_all
 
 
 def choices(nodes: Sequence[Node]) -> list[Node]:

@@ -31,7 +31,8 @@ class Pieces:
         self._most = FAR * _usual(rows)
         rows = self._bounded(rows)
         self._vector = np.random.default_rng(self.count).standard_normal(self.length)
-        self.sums = rows @ self._vector
+        with np.errstate(all="ignore"):
+            self.sums = rows @ self._vector
         """The products of all pieces, in the order of the whole value's dimensions."""
         self.size = float(np.max(np.abs(rows), initial=0.0)) * math.sqrt(max(self.length, 1)) or 1.0
 
@@ -46,7 +47,8 @@ class Pieces:
 
     def product(self, value: Array, depth: int) -> Array:
         """The products of what ranks have, with `depth` leading dimensions."""
-        return self._bounded(value.reshape(*value.shape[:depth], -1)) @ self._vector
+        with np.errstate(all="ignore"):
+            return self._bounded(value.reshape(*value.shape[:depth], -1)) @ self._vector
 
     def _bounded(self, array: Array) -> Array:
         return np.clip(array, -self._most, self._most)

@@ -26,6 +26,7 @@ from mspc.verify.scale.origins import NUMBER, FailedHere, alike_nodes, failed_no
 from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
 from mspc.verify.scale.readers import writers
 from mspc.verify.scale.reference import OneDeviceReference, Reference
+from mspc.verify.scale.room import check_fits
 from mspc.verify.scale.slices import Slices
 from mspc.verify.scale.small_programs import small_programs
 from mspc.verify.scale.watch import Watch
@@ -236,8 +237,13 @@ def small_program(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
     kept: Sequence[Value] = (),
 ) -> SmallProgram:  # fmt: skip
-    """The program of small sizes; arguments and errors are those of `prove`. kept: values that keep their sizes."""
+    """The program of small sizes; arguments and errors are those of `prove`. kept: values that keep their sizes.
+
+    Raises:
+        MspcError: there is no memory for them.
+    """
     small, few, sizing = small_programs(one, kinds, kept)
+    check_fits(small, few, one, STEPS)
     weights = first_weights(one, small, values, seed)
     inputs = [p.tensor_type for p in small.parameters if p.kind == "input"]
     made = made_inputs(small, inputs if own is None else own.global_types(small), [], seed, STEPS)
@@ -265,7 +271,8 @@ def prove(
         `one` is on the rows of one rank then.
 
     Raises:
-        Unfit: a program does not take Float64. MspcError: one device cannot be computed.
+        Unfit: a program does not take Float64. MspcError: one device cannot be computed, or there is no memory for
+            the small programs.
     """
     memory = memory_of_kinds(kinds)
     found = _found(one, kinds, values, seed, own)

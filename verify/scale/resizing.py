@@ -52,9 +52,10 @@ NO_SIZES = frozenset(
     "axis axes dim dims perm index indices batch_dims begin_norm_axis begin_params_axis output_num count returns "
     "writes numbers split_count split_dim concat_dim root_rank sr_tag stage distance micro_batch dest_rank src_rank "
     "rank_list mesh mutates carried scanned stacked turns Seed0 Seed1 seed seed2 alpha value p mode cos_format "
-    "gradient first_part axis1 axis2 inner_precise ignored sparse_mode repeats".split()
+    "gradient first_part axis1 axis2 inner_precise ignored sparse_mode repeats filled".split()
 )
-"""Fields whose numbers are no sizes: axes, counts of tensors, ranks, seeds, and numbers to compute with."""
+"""Fields whose numbers are no sizes: axes, counts of tensors, ranks, seeds, numbers to compute with, and what costs are
+foreseen by."""
 
 
 def _made(op: Any, operands: Types, results: Types) -> Row:

@@ -95,18 +95,18 @@ class Sizing:
         readers = Readers(graph) if chosen else None
         for node in chosen:
             assert readers is not None
-            self._chosen(node, named_by(node, readers))
+            self._chosen(node, *named_by(node, readers))
 
-    def _chosen(self, node: Node, named: Sequence[tuple[Node, Dim]] | None) -> None:
+    def _chosen(self, node: Node, named: Sequence[tuple[Node, Dim]], are_all: bool) -> None:
         """Let what numbers of chosen ones name be of one dimension with that of which these are."""
         whole = self.dims(node.inputs[0])[0][-1]
         size = node.inputs[0].shape[-1]
-        for reader, dim in named or ():
+        for reader, dim in named:
             value: Value = reader if dim.of_result else reader.inputs[dim.tensor]
             if value.shape[dim.dimension] != size:  # a slice, or another table
                 self.divisors.freeze(whole)
             self.divisors.equal(whole, self.dims(value)[0][dim.dimension])
-        if named is None:
+        if not are_all:
             self.divisors.freeze(whole)
 
     def _node(self, node: Node, kind: RankKind | None) -> None:

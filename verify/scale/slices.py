@@ -33,6 +33,12 @@ class Slices:
         ]
         return np.array(np.stack(parts)[which])
 
+    def lead(self, layout: Layout | None) -> tuple[int, ...]:
+        """The leading dimensions of the slices."""
+        if layout is None or not any(layout.dims):
+            return (1,) * self.kind.depth
+        return self._found(layout)[0].shape
+
     def _found(self, layout: Layout) -> tuple[Array, list[tuple[int, ...]]]:
         """(for every place in the mesh, of size 1 where it does not matter, the number of its slice, the slices)."""
         if layout not in self._places:

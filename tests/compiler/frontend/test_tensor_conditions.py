@@ -79,6 +79,17 @@ def lists_and_dicts(x):
 
 
 @case
+def a_list_of_one_way_that_changes_behind_it(x):
+    kept = [x, x + 1]
+    if x.sum() > 0:
+        kept = [kept[0], ops.sin(kept[1])]
+    else:
+        return x * ops.cos(x)
+    kept[1] = ops.tanh(kept[1])
+    return kept[0] + kept[1]
+
+
+@case
 def checks(x):
     if x.sum() > 1000:
         raise ValueError("too large")

@@ -15,8 +15,11 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.nn.expert_places import ExpertPlaces
+from mspc.ops.tensor.one_hot import OneHot
+from mspc.ops.tensor.selection import TopK
 from mspc.ops.tensor.sort import Sort
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
@@ -24,6 +27,7 @@ from mspc.verify.scale.collectives import along_axes, by_ranks
 from mspc.verify.scale.computed_places import has_multiples
 from mspc.verify.scale.dimensions import Divisors
 from mspc.verify.scale.routed_kernels import places_on_each
+from mspc.verify.scale.sizes import Sizing
 
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 MESH = (2, 3, 2)
@@ -89,9 +93,30 @@ def test_sizes_of_which_some_must_be_left() -> None:
     assert 4096 // divisors.value(one, found) <= 40960 // divisors.value(other, found) < 40960
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_numbers_of_the_best_that_name_places(is_known: bool) -> None:
+    scores = Parameter("scores", TensorType(FLOAT32, (64, 32)))
+    builder = Builder(Graph("net"))
+    best = builder.emit(TupleGetItem(1), builder.emit(TopK(k=2), scores))
+    on, off = builder.constant(1.0, FLOAT32), builder.constant(0.0, FLOAT32)
+    taken = builder.emit(OneHot(depth=32), best, on, off)
+    if not is_known:  # a slot of an expert, as where each has room for four
+        builder.emit(Mul(), best, builder.constant(4, INT32))
+    graph = Graph("net")
+    graph.parameters, graph.nodes, graph.results = [scores], builder.nodes, [taken]
+    sizing = Sizing()
+    sizing.add(graph)
+    sizing.resolve()
+    experts = {sizing.divisor(sizing.dims(value)[0][-1]) for value in (scores, taken)}
+    assert len(experts) == 1
+    assert (experts == {1}) is not is_known
+
+
 def test_latent_attention_and_routed_experts() -> None:
     words = ("small", "sorted", "2", "2", "2")
     options = CompileOptions(ranks=8, loudness=Loudness(quiet=True), script_arguments=words)
     found = proof_of_script(str(NETWORKS / "deepseek.py"), options, 0)
     assert found.same
     assert found.ranks == 8
+    real, small = found.sizes["layers.1.forward.experts.gate"]
+    assert all(n < whole for n, whole in zip(small[1:], real[1:], strict=True))

@@ -8,6 +8,7 @@ import { NodeDetails, ParameterDetails } from "./details.jsx";
 import { Drawing } from "./drawing.jsx";
 import { CollectiveMark, Icon } from "./icons.jsx";
 import { Model } from "./model.js";
+import { Proof } from "./proof.jsx";
 import { firstOpen, pathsTo, rowOf } from "./scopes.js";
 import { StageMemory, Stages } from "./stages.jsx";
 import { Collectives, Costs, Parameters, Ranks, Source } from "./tables.jsx";
@@ -15,8 +16,12 @@ import { Phase, Tree } from "./tree.jsx";
 import { several } from "./units.js";
 
 const TABS = ["network", "graph", "collectives", "step", "memory", "costs", "parameters", "source", "ranks"];
+const PROOF = "proof"; // behind the others where there is one
 const FOUND = 60; // rows of a search
 const SIDE_BY_SIDE = 8; // programs whose steps are drawn below each other
+
+/** @param {Model} model */
+const tabsOf = (model) => (model.facts.proof ? [...TABS, PROOF] : TABS);
 
 /** What a link says: #node=12, #node=plan.3, #param=w, #tab=memory. */
 function readLink(model) {
@@ -28,7 +33,7 @@ function readLink(model) {
       if (model.string(model.main.facts.parameters.name[i]) === found.param) param = { graph: model.main, number: i };
     }
   }
-  return { node, param, tab: TABS.includes(found.tab) ? found.tab : null };
+  return { node, param, tab: tabsOf(model).includes(found.tab) ? found.tab : null };
 }
 
 const isField = (element) => /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName);
@@ -122,7 +127,7 @@ function Page({ model }) {
   const [graph, setGraph] = useState(first.node?.graph ?? model.main);
   const [node, setNode] = useState(first.node?.index ?? -1);
   const [param, setParam] = useState(first.param?.number ?? -1);
-  const [tab, setTab] = useState(first.tab ?? "network");
+  const [tab, setTab] = useState(first.tab ?? (model.facts.proof && !first.node && !first.param ? PROOF : "network"));
   const [rank, setRankNumber] = useState(() => model.facts.programs[0]?.ranks[0]?.[0] ?? 0);
   const [open, setOpen] = useState(() => new Map());
   const [hidden, setHidden] = useState(() => new Set());
@@ -249,6 +254,7 @@ function Page({ model }) {
     parameters: () => <Parameters graph={graph} selected={param} show={show} />,
     source: () => <Source graph={root} select={select} />,
     ranks: () => <Ranks model={model} rank={rank} setRank={setRank} setTab={setTab} select={select} />,
+    proof: () => <Proof model={model} select={visit} />,
   };
   const shown = facts.dialect ? model.graphs : [root, ...root.inside]; // MindSpore's graphs call each other
   const nodes = shown.reduce((sum, one) => sum + one.count, 0);
@@ -263,7 +269,7 @@ function Page({ model }) {
         <button class="theme" onClick={() => setTheme(theme === "dark" || (!theme && matchMedia("(prefers-color-scheme: dark)").matches) ? "light" : "dark")} aria-label="dark or light"><Icon name="theme" /></button>
       </header>
       {facts.notes.map((note) => <p class="warning">{note}</p>)}
-      <nav role="tablist" aria-label="views">{TABS.map((name, i) => <button role="tab" aria-selected={tab === name} title={`key ${i + 1}`} onClick={() => setTab(name)}>{name}</button>)}</nav>
+      <nav role="tablist" aria-label="views">{tabsOf(model).map((name, i) => <button role="tab" aria-selected={tab === name} title={i < TABS.length ? `key ${i + 1}` : "of mspc verify --scale"} onClick={() => setTab(name)}>{name}</button>)}</nav>
       <main>
         <div class="pane" role="tabpanel" aria-label={tab}>{panes[tab]()}</div>
         <aside aria-label="details" aria-live="polite">

@@ -1,0 +1,113 @@
+"""The page shows what `mspc verify --scale` has found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc.analysis.cost.known_machines import H200
+from mspc.cli import app
+from mspc.commands.compile import CompileOptions
+from mspc.commands.verify_scale import verify_scale
+from mspc.commands.view.dump import read_dump
+from mspc.commands.view.facts import page_facts
+from mspc.commands.view.page import html_of
+from mspc.commands.view.proof import read_proof
+from mspc.ir.diagnostics import ExecutionError, MspcError
+from tests import browser
+from tests.commands.view.reading import QUIET, compiled
+
+Case = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def right(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """(a compile's folder, what is found of it)."""
+    folder = tmp_path_factory.mktemp("right")
+    graphs = compiled(root / "samples/quickstart/net.py", folder / "graphs", 8)
+    verify_scale(str(graphs), CompileOptions(json=folder / "report.json", loudness=QUIET), 3)
+    return graphs, folder / "report.json"
+
+
+@pytest.fixture(scope="module")
+def wrong(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """The same where the maximum is taken in place of a sum."""
+    folder = tmp_path_factory.mktemp("wrong")
+    graphs = compiled(root / "samples/quickstart/net.py", folder / "graphs", 8)
+    for path in graphs.glob("rank_*/*_execute_*.ir"):
+        path.write_text(path.read_text().replace('op: "sum"', 'op: "max"', 1))
+    with pytest.raises(ExecutionError):
+        verify_scale(str(graphs), CompileOptions(json=folder / "report.json", loudness=QUIET), 0)
+    return graphs, folder / "report.json"
+
+
+def test_what_is_equal(right: Case) -> None:
+    found = read_proof(right[1], read_dump(right[0]))
+    assert (found["equal"], found["ranks"], found["kinds"], found["seed"], found["steps"]) == (True, 8, 1, 3, 2)
+    assert found["compared"] == 2 * len(found["values"])  # each of two steps
+    assert all(same and not where for *_, same, where in found["values"])
+    assert (found["said"], found["place"], found["node"]) == ([], "", None)
+    assert {name for names, _, _ in found["sizes"] for name in names} >= {"w", "w2"}
+
+
+def test_what_is_wrong(wrong: Case) -> None:
+    dump = read_dump(wrong[0])
+    found = read_proof(wrong[1], dump)
+    report = json.loads(wrong[1].read_text())
+    assert found["said"][0] == "10 of 16 values of 8 ranks of 1 kind are not those of one device"
+    number, place = found["node"]
+    assert dump.programs[number].nodes[place].label == report["first"]["operator"]
+    same = [row[5] for row in found["values"]]
+    assert same == sorted(same)
+    assert [row[6][0] for row in found["values"] if not row[5]] == [1] * same.count(False)
+
+
+def test_the_command_writes_it(right: Case, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    app(["view", str(right[0]), "--proof", str(right[1]), "--out", str(out), "-q"], standalone_mode=False)
+    facts = json.loads(out.read_text(encoding="utf-8").split('id="facts">')[1].split("</script>")[0])
+    assert facts["proof"]["equal"] is True
+
+
+def refused(report: Any, graphs: Path, tmp_path: Path) -> str:
+    path = tmp_path / "report.json"
+    path.write_text(report if isinstance(report, str) else json.dumps(report))
+    with pytest.raises(MspcError) as caught:
+        read_proof(path, read_dump(graphs))
+    assert caught.value.exit_status == 2
+    return caught.value.message.replace(str(path), "report.json")
+
+
+def test_what_is_no_report_of_this_compile(right: Case, tmp_path: Path) -> None:
+    graphs, path = right
+    report = json.loads(path.read_text())
+    assert refused("[1", graphs, tmp_path).startswith("report.json is no report of a proof: ")
+    assert refused({"equal": True}, graphs, tmp_path) == "report.json is no report of mspc verify --scale"
+    assert refused(report | {"ranks": 4}, graphs, tmp_path) == (
+        "report.json is of another compile: it is of 4 ranks, this is of 8"
+    )
+    another = "report.json is of another compile: it is of abc"
+    assert refused(report | {"compile_id": "abc"}, graphs, tmp_path).startswith(another)
+    assert refused(report | {"values": [{}]}, graphs, tmp_path).startswith("report.json is damaged: ")
+    assert refused(report | {"first": 3}, graphs, tmp_path).startswith("report.json is damaged: ")
+    (file,) = (graphs / "rank_0").glob("*_execute_*.ir")
+    with pytest.raises(MspcError, match="for the folder of a compile"):
+        read_proof(path, read_dump(file))
+    with pytest.raises(MspcError, match="there is no report"):
+        read_proof(tmp_path / "none.json", read_dump(graphs))
+
+
+@pytest.mark.skipif(bool(browser.why_not()), reason=browser.why_not())
+def test_a_reader_comes_from_the_failure_to_its_node(wrong: Case, chromium: Any, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(html_of(page_facts(read_dump(wrong[0]), H200, proof=wrong[1])), encoding="utf-8")
+    page = chromium.new_page()
+    page.goto(f"file://{file}")
+    page.wait_for_selector("html[data-ready]")
+    assert "Not equal to one device" in page.locator(".pane").inner_text()
+    page.locator(".failure button").click()
+    assert "ReLU 'relu'" in page.locator("aside h2").first.inner_text()
+    page.close()
