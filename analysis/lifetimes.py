@@ -30,6 +30,20 @@ def viewed_operands(node: Node) -> Iterable[int]:
     return node.op.aliased_operands(len(node.inputs)) if node.op.is_view else ()
 
 
+def results_over(graph: Graph) -> list[list[Node]]:
+    """For every node those whose results nobody reads behind it, which may be itself. What is returned is never over."""
+    last: dict[Value, int] = {}
+    for number, node in enumerate(graph.nodes):
+        last[node] = number
+        last |= dict.fromkeys((value for value in node.inputs if isinstance(value, Node)), number)
+    found: list[list[Node]] = [[] for _ in graph.nodes]
+    returned = set(graph.results)
+    for value, number in last.items():
+        if isinstance(value, Node) and value not in returned:
+            found[number].append(value)
+    return found
+
+
 def most_alive(
     order: Sequence[int], operands: Sequence[Sequence[int]], views: Sequence[bool], sizes: Sequence[int],
     results: Iterable[int],

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.lifetimes import results_over
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
@@ -74,14 +75,18 @@ class _Walk:
         self.combined, self.operands, self.kernel_of = combined, operands, kernel_of
         self.observed: dict[Any, Array] = {}
         self._regions = Regions(graph, backend, [0] * PLACE_WORDS)
+        self._over: dict[Graph, list[list[Node]]] = {}
 
     def run(self, graph: Graph, values: dict[Any, Array], micro_batch: int | None = None) -> list[Array]:
-        """The results of a graph; `values` has those of its parameters, and gets those of its nodes."""
+        """The results of a graph; `values` has those of its parameters, and gets those of its nodes for as long as
+        they are read."""
+        if graph not in self._over:
+            self._over[graph] = results_over(graph)
         totals: dict[Any, Array] = {}
         wanted = {value for value in graph.results if isinstance(value, Node)}
         handed: dict[Value, Array] = {}
         where = "" if micro_batch is None else f" in micro-batch {micro_batch}"
-        for index, node in enumerate(graph.nodes):
+        for index, (node, over) in enumerate(zip(graph.nodes, self._over[graph], strict=True)):
             shown = totals if node.phase == "update" else {}
             inputs = [v.value if isinstance(v, Constant) else shown.get(v, values[v]) for v in node.inputs]
             if self.operands is not None:
@@ -92,6 +97,10 @@ class _Walk:
             if self.combined is not None and node.attrs.get("gradient_for"):
                 totals[node] = self.combined(node, result)
             self._store(node, inputs, result, micro_batch)
+            del inputs, result
+            for value in over:
+                del values[value]
+                totals.pop(value, None)
         return [
             own(v.value if isinstance(v, Constant) else handed[v] if v in handed else values[v]) for v in graph.results
         ]
@@ -173,6 +182,8 @@ def _members(
     """(names, values) of the members of a fused node."""
     names = list(node.attrs.get(mark, ()))
     if isinstance(op, FusedElementwise):
+        if not names:
+            return [], []
         lines: list[Array] = []
         for step in steps_of(op):
             operands = [(inputs if kind == "x" else lines)[index] for kind, index in step.operands]

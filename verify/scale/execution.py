@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.lifetimes import results_over
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
@@ -60,7 +61,7 @@ class KindRun:
         self.kind, self.state, self._seen = state.kind, state, seen
         self._backend = NumPyBackend(OneRank(), step=step)
         self._around: tuple[int, ...] = ()
-        self._ends: dict[Graph, list[tuple[Value, ...]]] = {}
+        self._ends: dict[Graph, list[list[Node]]] = {}
         self._known_to_meet: dict[int, bool] = {}
         self._changing: dict[Graph, bool] = {}
         """Whether graphs overwrite parameters."""
@@ -79,7 +80,7 @@ class KindRun:
 
     def _graph(self, graph: Graph, values: dict[Value, Any]) -> Generator[Request, Any, list[Any]]:
         if graph not in self._ends:
-            self._ends[graph] = _last_uses(graph)
+            self._ends[graph] = results_over(graph)
         for node, ended in zip(graph.nodes, self._ends[graph], strict=True):
             operands = [self._value(v, values) for v in node.inputs]
             op = node.op
@@ -100,7 +101,9 @@ class KindRun:
                 self._seen(self.kind, node, result, self._around, operands)
             del operands, result
             for value in ended:
-                del values[value]
+                # A stack names the tensors that it is of, which a loop may overwrite.
+                if not isinstance(value.op, MakeStack):
+                    del values[value]
         results = [self._value(v, values) for v in graph.results]
         if graph not in self._changing:
             self._changing[graph] = any(node.op.mutates for each in graph.graphs() for node in each.nodes)
@@ -280,23 +283,6 @@ class KindRun:
             if len(parts) <= MOST_PARTS:
                 raise Divided(self.kind, parts)
         raise NodeError(self.kind, node, "ranks of one kind go different ways here, as the data say")
-
-
-def _last_uses(graph: Graph) -> list[tuple[Value, ...]]:
-    """For each node the values of nodes that nobody reads behind it."""
-    last: dict[Value, int] = {}
-    for number, node in enumerate(graph.nodes):
-        last[node] = number
-        for value in node.inputs:
-            if isinstance(value, Node):
-                last[value] = number
-    shown = set(graph.results)
-    found: list[list[Value]] = [[] for _ in graph.nodes]
-    for value, number in last.items():
-        # A stack names the tensors that it is of, which a loop may overwrite.
-        if value not in shown and not isinstance(value.op, MakeStack):  # type: ignore[union-attr]  # nodes alone
-            found[number].append(value)
-    return [tuple(values) for values in found]
 
 
 def _entry(scanned: Any, turn: int, depth: int) -> Any:

@@ -33,6 +33,19 @@ def _blocks(array: Array, ends: Array, depth: int) -> Array:
     return array.reshape(*lead, outer, parts, rows // (outer * parts), width)
 
 
+def _filled(rows: Array, ends: Array) -> Array:
+    """The rows up to the last that belongs to an expert in any block: most of a block may be empty."""
+    return rows[..., : int(ends.max(initial=0)), :]
+
+
+def _emptied(made: Array, depth: int, size: int) -> Array:
+    """The blocks [..., outer, parts, rows, width] with empty rows up to a size behind them, one after the other."""
+    *around, rows, width = made.shape
+    whole = np.zeros((*around, size, width), made.dtype)
+    whole[..., :rows, :] = made
+    return whole.reshape(*around[:depth], -1, width)
+
+
 def _by_part(array: Array, ends: Array, depth: int) -> Array:
     """What each expert has, by parts, ahead of the rest of its dimensions: [..., 1, parts, experts, ...]."""
     parts, experts = ends.shape[depth + 1 :]
@@ -50,17 +63,19 @@ def _belonging(ends: Array, depth: int, size: int) -> Iterator[Array]:
 
 def _expert_product(op: ExpertProduct, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, w, ends = arrays
-    rows, matrices = _blocks(x, ends, depth), _by_part(w, ends, depth)
+    blocks, matrices = _blocks(x, ends, depth), _by_part(w, ends, depth)
+    rows = _filled(blocks, ends)
     matrices = matrices.swapaxes(-1, -2) if op.transpose_b else matrices
     made: Any = 0.0
     for number, own in enumerate(_belonging(ends, depth, rows.shape[-2])):
         made = made + np.matmul(np.where(own, rows, 0.0), matrices[..., number, :, :])
-    return made.reshape(*made.shape[:depth], -1, made.shape[-1])
+    return _emptied(made, depth, blocks.shape[-2])
 
 
 def _expert_outer(op: ExpertOuter, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, y, ends = arrays
-    left, right = _blocks(x, ends, depth).swapaxes(-1, -2), _blocks(y, ends, depth)
+    left, right = (_filled(_blocks(array, ends, depth), ends) for array in (x, y))
+    left = left.swapaxes(-1, -2)
     found = [np.matmul(left, np.where(own, right, 0.0)).sum(depth) for own in _belonging(ends, depth, right.shape[-2])]
     made = np.stack(found, depth + 1)
     return made.reshape(*made.shape[:depth], -1, *made.shape[-2:])
@@ -78,7 +93,7 @@ def _expert_rows(op: ExpertRows, backend: Any, depth: int, arrays: Sequence[Arra
 
 def _expert_sums(op: ExpertSums, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, ends = arrays
-    rows = _blocks(x, ends, depth)
+    rows = _filled(_blocks(x, ends, depth), ends)
     found = [np.where(own, rows, 0.0).sum(-2).sum(depth) for own in _belonging(ends, depth, rows.shape[-2])]
     made = np.stack(found, depth + 1)
     return made.reshape(*made.shape[:depth], -1, made.shape[-1])
