@@ -31,7 +31,7 @@ def viewed_operands(node: Node) -> Iterable[int]:
 
 
 def results_over(graph: Graph) -> list[list[Node]]:
-    """For every node those whose results nobody reads behind it, which may be itself. What is returned is never over."""
+    """For every node those whose results nobody reads behind it, maybe itself. What is returned is never over."""
     last: dict[Value, int] = {}
     for number, node in enumerate(graph.nodes):
         last[node] = number
