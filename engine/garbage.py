@@ -36,3 +36,13 @@ def leave_out_loaded() -> None:
     process is the command's own."""
     if gc.get_threshold()[0] == NEW_OBJECTS:
         gc.freeze()
+
+
+@contextmanager
+def leaving_out_made() -> Generator[None]:
+    """Leave what is made by now out of every search for garbage meanwhile."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -11,7 +11,7 @@ import pytest
 
 from mspc import Tensor, nn
 from mspc.engine.calls import RankCalls
-from mspc.engine.garbage import NEW_OBJECTS
+from mspc.engine.garbage import NEW_OBJECTS, leaving_out_made
 
 ORDINARY = (700, 11, 12)
 
@@ -63,3 +63,10 @@ def test_ranks_of_one_process_leave_the_threshold_alone(monkeypatch: pytest.Monk
     monkeypatch.setattr(RankCalls, "has_own_process", False)
     nn.ReLU()(Tensor(np.ones(2, np.float32)))
     assert seen == [ORDINARY]
+
+
+def test_what_is_made_is_left_out_meanwhile() -> None:
+    before = gc.get_freeze_count()
+    with leaving_out_made():
+        assert gc.get_freeze_count() > before
+    assert gc.get_freeze_count() == 0

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mspc.engine.garbage import leaving_out_made
 from mspc.ir.graph import Graph, Node
 from mspc.ir.layout import Layout
 from mspc.verify.difference import Noise
@@ -74,13 +75,15 @@ class OneDeviceReference:
         context = get_context("fork")
         self._told, told = context.Pipe(duplex=False)
         process = context.Process(target=_run, args=(self._device, told), daemon=True)
-        process.start()
-        told.close()
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.join()
+        # Both share the memory of the programs for as long as nobody writes to it, as a search for garbage does.
+        with leaving_out_made():
+            process.start()
+            told.close()
+            try:
+                yield
+            finally:
+                process.terminate()
+                process.join()
 
     @cached_property
     def _expected(self) -> list[list[dict[Any, Array]]]:
