@@ -5,7 +5,8 @@
 8B on 512 ranks (data 512; and data 64 by tensor 8), 70B on 512 (data 16, tensor 8, 4 stages, 32 micro-batches), 405B on
 8,192 (data 64, tensor 8, 16 stages, 32 micro-batches), a network as DeepSeek-V3 of 671B on 2,048 (data 32, experts 8,
 tensor 8; 671Bx8 has 8 of its 61 layers): forward, backward and two steps of Adam. They shall take at most 1, 5, 10 and
-10 minutes on two cores, and 8 GB.
+10 minutes on two cores, and 8 GB. Memory is that of both processes, ranks and one device; what they share
+counts once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Event, Thread
 
 NETWORKS = Path(__file__).resolve().parent / "networks"
 PLANS = {
@@ -25,26 +27,57 @@ PLANS = {
     "671Bx8": (2048, "deepseek.py", "full sorted 32 8 8 8"),
     "671B": (2048, "deepseek.py", "full sorted 32 8 8"),
 }
-BY_NAME = ("671B",)
-"""Plans that are run where they are named alone: all layers take 21 GB and more."""
+SECONDS = 2.0
+"""Between two looks at the memory."""
+
+
+class Memory(Thread):
+    """Looks again and again how much memory a process and its children have. most: bytes."""
+
+    def __init__(self, process: int) -> None:
+        super().__init__(daemon=True)
+        self.most, self._process, self._over = 0, process, Event()
+
+    def run(self) -> None:
+        while not self._over.wait(SECONDS):
+            self.most = max(self.most, self._of(self._process))
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self.join()
+
+    def _of(self, process: int) -> int:
+        folder = Path("/proc") / str(process)
+        try:
+            lines = (folder / "smaps_rollup").read_text().splitlines()
+            children = (folder / "task" / str(process) / "children").read_text().split()
+        except OSError:  # it has ended
+            return 0
+        own = sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+        return own + sum(map(self._of, map(int, children)))
 
 
 def main() -> None:
     """Print a line for each plan."""
-    for name in sys.argv[1:] or [name for name in PLANS if name not in BY_NAME]:
+    for name in sys.argv[1:] or PLANS:
         ranks, script, words = PLANS[name]
         target = [str(NETWORKS / script), "--ranks", str(ranks)]
         command = [sys.executable, "-m", "mspc", "verify", "--scale", *target, "-q", "--"]
         begin = time.perf_counter()
         process = subprocess.Popen([*command, *words.split()], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
+        memory = Memory(process.pid)
+        memory.start()
         said = process.stdout.read().strip().splitlines()
+        memory.stop()
         _, status, used = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
+        most = max(memory.most, used.ru_maxrss << 10)  # of what is over within two looks one process tells
         spent = used.ru_utime + used.ru_stime
         print(
             f"{name:6} {ranks:5} ranks: {seconds:6.1f} s, {spent:6.1f} s of the processor, "
-            f"{used.ru_maxrss / 1e6:4.1f} GB, status {os.waitstatus_to_exitcode(status)}: {said[-1] if said else ''}",
+            f"{most / 1e9:4.1f} GB, status {os.waitstatus_to_exitcode(status)}: {said[-1] if said else ''}",
             flush=True,
         )
 
