@@ -20,7 +20,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class Plan:
         self.held = ranks_together(self.program, network)
         self.one, _ = network_alone(network)
         arrays = load_slices(self.program, self.one, 0)
-        self.values = [Stored(name, array) for name, array in arrays.items()]
+        self.values = [Stored(name, partial(arrays.get, name)) for name, array in arrays.items()]
 
     def graphs(self) -> list[Graph]:
         """Every rank's graph, as it is compiled, nodes numbered."""
