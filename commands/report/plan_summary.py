@@ -34,9 +34,9 @@ def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> li
     """The first row and, where that is the search's, the first usual one: rows are of one number of ranks, the fastest
     first, and fit into the memory that is there."""
     plans = [_plan_of(row) for row in rows]
-    usual = next((plan for plan in plans if plan.name != SEARCH), None)
-    shown = plans[:1] + [usual] * (usual is not None and plans[0].name == SEARCH)
-    return [f"{plan.name} on {plan.ranks} ranks: {_words(plan)}; {_speed(plan, machine)}" for plan in shown if plan]
+    usual = [plan for plan in plans if plan.name != SEARCH][:1]
+    shown = plans[:1] if plans[:1] == usual else [*plans[:1], *usual]
+    return [f"{plan.name} on {plan.ranks} ranks: {_words(plan)}; {_speed(plan, machine)}" for plan in shown]
 
 
 def _plan_of(row: PlanResult | StageRow) -> _Plan:

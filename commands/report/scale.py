@@ -12,7 +12,7 @@ from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import label_of_result
 from mspc.verify.scale.compared import Compared
 from mspc.verify.scale.proof import STEPS, ScaleProof
 
@@ -101,14 +101,9 @@ def _told(found: ScaleProof) -> list[str]:
     if first is None:
         return said
     ranks = ", ".join(map(str, first.ranks[:FEW_RANKS])) + ", ..." * (len(first.ranks) > FEW_RANKS)
-    said.append(f"the first value that is none of one device's is that of {_label(first.node)} on rank {ranks}")
+    label = label_of_result(first.node)
+    said.append(f"the first value that is none of one device's is that of {label} on rank {ranks}")
     return [*said, *[first.equals] * bool(first.equals), *first.reads]
-
-
-def _label(node: Node) -> str:
-    """The operator, and of which one it takes a result."""
-    source = node.inputs[0] if isinstance(node.op, TupleGetItem) else None
-    return node.label if not isinstance(source, Node) else f"result {node.op.index} of {source.label}"  # type: ignore[attr-defined]
 
 
 def _frames(found: ScaleProof) -> Any:
@@ -155,7 +150,7 @@ def _content(found: ScaleProof, run: ProofRun) -> dict[str, Any]:
             for row in found.rows
         ],
         "first": None if first is None else {
-            "operator": _label(first.node), "ranks": list(first.ranks), "operands": list(first.reads),
+            "operator": label_of_result(first.node), "ranks": list(first.ranks), "operands": list(first.reads),
             "equals": first.equals, **_where(first.node),
         },
         "odd": None if found.odd is None else {

@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import read_bytes
 from mspc.ir.graph import Node
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import label_of_result
 
 HOW = "mspc verify --scale TARGET --json FILE writes one"
 COUNTS = ("ranks", "kinds", "steps", "seed")
@@ -91,9 +91,7 @@ def _node(failure: Content, dump: Dump) -> list[int] | None:
 
 
 def _told(node: Node) -> tuple[str, str, str]:
-    source = node.inputs[0] if isinstance(node.op, TupleGetItem) else None
-    label = f"result {node.op.index} of {source.label}" if isinstance(source, Node) else node.label  # type: ignore[attr-defined]
-    return label, str(node.frames[0]) if node.frames else "", node.scope
+    return label_of_result(node), str(node.frames[0]) if node.frames else "", node.scope
 
 
 def _values(rows: list[Any]) -> list[list[Any]]:

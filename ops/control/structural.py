@@ -145,3 +145,10 @@ def items(b: Builder, value: Node, count: int) -> list[Value]:
     for index in range(count):
         found.append(b.emit(TupleGetItem(index), value))
     return found
+
+
+def label_of_result(node: Node) -> str:
+    """The label of a node, and of which operator it takes which result."""
+    if isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node):
+        return f"result {node.op.index} of {node.inputs[0].label}"
+    return node.label

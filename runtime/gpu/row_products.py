@@ -32,10 +32,9 @@ class RowProducts:
     def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_b: bool, outer: bool) -> None:
         self._products, self._arrays, self._outer = products, (x, y, out), outer
         rows, matrices = x.shape[0], (out if outer else y).shape[0]
-        reads = (x, y) if outer else (x, out)
-        if any(array.shape[-1] * array.itemsize % _ALIGNED or array.data.ptr % _ALIGNED for array in (*reads, y, out)):
+        if any(each.shape[-1] * each.itemsize % _ALIGNED or each.data.ptr % _ALIGNED for each in self._arrays):
             raise Unsupported("rows that begin anywhere")
-        if not all(array.size for array in (x, y, out)):
+        if not all(each.size for each in self._arrays):
             raise Unsupported("no elements")
         even = min(rows, -(-rows // matrices // _EVEN) * _EVEN)
         one = (x[:even], y[:even], out[0]) if outer else (x[:even], y[0], out[:even])
