@@ -14,27 +14,23 @@ from typing import Any
 import cupy
 import numpy as np
 
-from mspc.ops.device import PRELUDE, Array, Kernel, Launch, Sliding
+from mspc.ops.device import Array, Kernel, Launch, Sliding
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices
 from mspc.runtime.gpu.conditional import conditional_nodes
 from mspc.runtime.gpu.kept_choices import KeptChoices, file_of
+from mspc.runtime.gpu.kernels import Kernels
 from mspc.runtime.gpu.launches import asking
 from mspc.runtime.gpu.matmul import Products, Unsupported
 from mspc.runtime.gpu.row_products import RowProducts
 from mspc.runtime.gpu.writers import Writers
 
-_OPTIONS = ("--std=c++17",)
-_WARP_GROUPS = "-arch=sm_90a"
-"""For kernels with instructions that other architectures do not have."""
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 """CUDA's numbers for the directions of a copy."""
 _ANY_DIRECTION = 4
 """CUDA's number for a copy of which the addresses say between what it is."""
 _LAZY_PEER_ACCESS = 1
 """CUDA's flag: a GPU whose memory is opened becomes reachable."""
-_ORDINARY_SHARED = 48 << 10
-"""Bytes of shared memory that a block gets without asking."""
 _WAYS = "2"
 """Changes when mspc asks for other ways to compute the same, or in another order."""
 _SMALLEST_SCRATCH, _MOST_AHEAD = 1 << 20, 64 << 20
@@ -94,7 +90,7 @@ class GpuDevice:
         self.workspaces: dict[str, int] = {}
         self._scratch: dict[int, Array] = {}
         self._retained: list[Array] = []
-        self._modules: dict[str, Any] = {}
+        self.kernels = Kernels(cupy, index)
         self._imported: dict[bytes, int] = {}
 
     # Memory
@@ -221,6 +217,7 @@ class GpuDevice:
 
         Memory that CuPy takes meanwhile is reserved for the replays.
         """
+        self.kernels.wait()
         stream = cupy.cuda.get_current_stream()
         pool = cupy.cuda.MemoryPool()
         self._captured.append(pool)
@@ -242,12 +239,8 @@ class GpuDevice:
     # Work
 
     def kernel(self, source: str, name: str) -> Kernel:
-        """See `Device.kernel`; CuPy stores compiled modules in a folder of its own, by their content."""
-        module = self._modules.get(source)
-        if module is None:
-            options = _OPTIONS if "wgmma" not in source else (*_OPTIONS, _WARP_GROUPS)
-            module = self._modules[source] = cupy.RawModule(code=PRELUDE + source, options=options)
-        return functools.partial(_call, module.get_function(name))
+        """See `Device.kernel`; it is compiled beside what the host does until the first launch."""
+        return self.kernels.kernel(source, name)
 
     def matmul(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, *,
                addend: Array | None = None, bias: Array | None = None, activation: str = "",
@@ -299,12 +292,6 @@ class GpuDevice:
         self.reduction.synchronize()
         self.communication.synchronize()
         self.compute.synchronize()
-
-
-def _call(function: Any, grid: int | tuple[int, ...], block: int, arguments: Sequence[Any], shared: int = 0) -> None:
-    if shared > _ORDINARY_SHARED and function.max_dynamic_shared_size_bytes < shared:
-        function.max_dynamic_shared_size_bytes = shared
-    function((grid,) if isinstance(grid, int) else grid, (block,), tuple(arguments), shared_mem=shared)
 
 
 def _machine(name: str) -> list[str]:

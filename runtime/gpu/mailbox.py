@@ -1,27 +1,26 @@
 """Collectives of small arrays run in one kernel: every rank writes to its peers' memory over NVLink and waits for
 theirs.
 
-A collective of NCCL takes about 10 us however small it is. Here each 32-bit word travels in one 64-bit store together
-with the number of the call, so that its arrival needs no other signal (as in the protocol that NCCL calls LL). A box
-has two sides that take turns: a rank begins call n + 2 once it has heard in call n + 1 from all its peers, which then
-have read what was sent in call n. The order of additions is that of the group's ranks.
+A collective of NCCL takes about 10 us however small it is. Here several arrays go in one call, and each 32-bit word
+travels in one 64-bit store together with the number of the call, so that its arrival needs no other signal (as in the
+protocol that NCCL calls LL). A box has two sides that take turns: a rank begins call n + 2 once it has heard in call
+n + 1 from all its peers, which then have read what was sent in call n. The order of additions is that of the group's
+ranks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import operand_types
-from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
+from mspc.ops.collective.small import COMBINED, WORDS, takes
 from mspc.ops.device import Array
 from mspc.runtime.faults.stalled import STEP_SHIFT
 from mspc.runtime.gpu.peers import PeerMemory
 
-WORDS = 4096
-"""32-bit words that a rank may send to one peer in a call."""
-_THREADS = 512
+_THREADS = 1024
 
 _SOURCE = r"""
 typedef unsigned int word;
@@ -34,18 +33,18 @@ __device__ __forceinline__ word combined(word a, word b) {
     T x = *(T*)&a, y = *(T*)&b, z = HOW;
     return *(word*)&z;
 }
-extern "C" __global__ void __launch_bounds__(THREADS) exchange_words(
-    const word* given, word* out, u64* calls, const u64* boxes, int count, int apart,
-    volatile long long* place, const long long* step, long long mark
+__device__ __forceinline__ void send(
+    const word* given, int count, int apart, size_t begin, word call, const u64* boxes
 ) {
-    word call = (word)calls[0] + 1;
-    size_t side = (size_t)(call & 1) * RANKS * WORDS;
-    if (threadIdx.x == 0 && place) *place = mark | step[0] << STEP_SHIFT;
     for (int i = threadIdx.x; i < count; i += THREADS)
         for (int peer = 0; peer < RANKS; ++peer)
             if (peer != OWN)
-                *((volatile u64*)boxes[peer] + side + OWN * WORDS + i) = (u64)call << 32 | given[peer * apart + i];
-    volatile u64* mine = (volatile u64*)boxes[OWN] + side;
+                *((volatile u64*)boxes[peer] + begin + OWN * WORDS + i) = (u64)call << 32 | given[peer * apart + i];
+}
+__device__ __forceinline__ void receive(
+    const word* given, word* out, int count, int apart, size_t begin, word call, const u64* boxes
+) {
+    volatile u64* mine = (volatile u64*)boxes[OWN] + begin;
     for (int i = threadIdx.x; i < count; i += THREADS) {
         word total = 0, own = given[OWN * apart + i];
         for (int peer = 0; peer < RANKS; ++peer) {
@@ -55,11 +54,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) exchange_words(
         }
         if (COMBINES) out[i] = total;
     }
+}
+extern "C" __global__ void __launch_bounds__(THREADS) exchange_words(
+    ARRAYS, u64* calls, const u64* boxes, int apart, volatile long long* place, const long long* step, long long mark
+) {
+    const word* const given[] = {GIVEN};
+    word* const out[] = {OUT};
+    const int counts[] = {COUNTS};
+    word call = (word)calls[0] + 1;
+    size_t begin = (size_t)(call & 1) * RANKS * WORDS;
+    if (threadIdx.x == 0 && place) *place = mark | step[0] << STEP_SHIFT;
+    #pragma unroll
+    for (int k = 0, here = begin; k < PIECES; here += counts[k++]) send(given[k], counts[k], apart, here, call, boxes);
+    #pragma unroll
+    for (int k = 0, here = begin; k < PIECES; here += counts[k++])
+        receive(given[k], out[k], counts[k], apart, here, call, boxes);
     __syncthreads();
     if (threadIdx.x == 0) calls[0] = call;
 }
 """
-_TYPES = {"float32": "float", "int32": "int"}
 _HOW = {"sum": "x + y", "prod": "x * y", "max": "x < y || y != y ? y : x", "min": "y < x || y != y ? y : x"}
 
 
@@ -80,31 +93,61 @@ class Mailbox:
             device.send(np.array(boxes, np.uint64), self._boxes)
         device.synchronize()
 
-    def exchange(self, given: Array, out: Array, words: int, apart: bool, op: str, mark: tuple[int, int]) -> None:
-        """Put one collective on the current stream.
+    def exchange(self, given: Sequence[Array], out: Sequence[Array], words: Sequence[int], apart: bool, op: str,
+                 mark: tuple[int, int]) -> None:  # fmt: skip
+        """Put one collective of several arrays on the current stream.
 
         Args:
-            words: that each peer gets. apart: every peer gets a part of its own of `given`, else all get the same.
-            op: what arrives is combined by it; "" puts the parts one after the other. mark: address of the host's and
-            value to be written there, or zeros.
+            words: of each array what each peer gets, together at most `WORDS`. apart: every peer gets a part of its own
+            of the only array, else all get the same. op: what arrives is combined by it; "" puts the parts of the only
+            array one after the other. mark: address of the host's and value to be written there, or zeros.
         """
+        pieces = range(len(given))
         source = (
-            f"typedef {_TYPES.get(given.dtype.name, 'int')} T;\n#define HOW {_HOW.get(op, 'x')}\n"
+            f"typedef {COMBINED.get(given[0].dtype.name, 'int')} T;\n#define HOW {_HOW.get(op, 'x')}\n"
             f"constexpr int RANKS = {self._ranks}, OWN = {self._own}, WORDS = {WORDS}, THREADS = {_THREADS};\n"
-            f"constexpr int STEP_SHIFT = {STEP_SHIFT};\nconstexpr bool COMBINES = {str(bool(op)).lower()};\n"
+            f"constexpr int STEP_SHIFT = {STEP_SHIFT}, PIECES = {len(given)};\n"
+            f"constexpr bool COMBINES = {str(bool(op)).lower()};\n"
+            f"#define ARRAYS {', '.join(f'const word* given{k}, word* out{k}, int count{k}' for k in pieces)}\n"
+            f"#define GIVEN {', '.join(f'given{k}' for k in pieces)}\n"
+            f"#define OUT {', '.join(f'out{k}' for k in pieces)}\n"
+            f"#define COUNTS {', '.join(f'count{k}' for k in pieces)}\n"
         )
         kernel = self._device.kernel(source + _SOURCE, "exchange_words")
         place, value = mark
+        arrays = [each for x, y, n in zip(given, out, words, strict=True) for each in (x, y, np.int32(n))]
         kernel(1, _THREADS, (
-            given, out, self._calls, self._boxes, np.int32(words), np.int32(words if apart else 0), np.uint64(place),
+            *arrays, self._calls, self._boxes, np.int32(words[0] if apart else 0), np.uint64(place),
             self._device.step, np.int64(value),
         ))  # fmt: skip
 
 
-def takes(nbytes: int, dtype: Any, op: str) -> bool:
-    """Whether parts of so many bytes can go through a mailbox."""
-    name = np.dtype(dtype).name
-    return nbytes % 4 == 0 and nbytes <= 4 * WORDS and (not op or (name in _TYPES and op in _HOW))
+class Mailboxes:
+    """Of every group one mailbox for the main stream and one for others: calls of one must not overtake another's."""
+
+    def __init__(self) -> None:
+        self._device: Any = None
+        self._boxes: dict[tuple[tuple[int, ...], bool], Mailbox | None] = {}
+
+    def open(self, device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: int) -> None:
+        """Those of a group; its members call this together. ranks: in the order of slices. own: this rank's place."""
+        self._device = device
+        for main in (True, False):
+            self._boxes[ranks, main] = open_mailbox(device, memory, ranks, own)
+
+    def has(self, ranks: tuple[int, ...]) -> bool:
+        """Whether the members of a group reach each other's memory."""
+        return self._boxes.get((ranks, True)) is not None
+
+    def exchange(self, given: Sequence[Array], out: Sequence[Array], ranks: tuple[int, ...], nbytes: Sequence[int],
+                 apart: bool, op: str, mark: tuple[int, int]) -> bool:  # fmt: skip
+        """See `Mailbox.exchange`, of so many bytes of each array; False where there is no mailbox that takes them."""
+        if not self.has(ranks) or not takes(sum(nbytes), given[0].dtype, op):
+            return False
+        box = self._boxes[ranks, self._device.current_stream() == "compute"]
+        assert box is not None, "both were opened together"
+        box.exchange(given, out, [size // 4 for size in nbytes], apart, op, mark)
+        return True
 
 
 def open_mailbox(device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: int) -> Mailbox | None:
@@ -121,14 +164,3 @@ def open_mailbox(device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: i
     known = device.workspaces
     known["mailboxes of small collectives"] = known.get("mailboxes of small collectives", 0) + box.nbytes
     return Mailbox(device, box, found[0], own)
-
-
-def small(node: Any) -> bool:
-    """Whether a collective's node can go through a mailbox: all that it moves is small."""
-    op = node.op
-    if not isinstance(op, AllReduce | AllGather | ReduceScatter):
-        return False
-    how = "" if isinstance(op, AllGather) else op.op
-    parts = op.group_size if isinstance(op, ReduceScatter) else 1
-    types = operand_types(node)
-    return all(takes(t.nbytes // parts, t.dtype.numpy, how) for t in types)

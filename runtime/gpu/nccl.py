@@ -17,10 +17,11 @@ import numpy as np
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
 from mspc.ops.collective.base import Collective
+from mspc.ops.collective.small import WORDS, is_small
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.device import Launch
 from mspc.runtime.comm.interface import Array, Ranks
-from mspc.runtime.gpu.mailbox import WORDS, Mailbox, open_mailbox, small, takes
+from mspc.runtime.gpu.mailbox import Mailboxes
 from mspc.runtime.gpu.nccl_library import (
     BYTE,
     IN_PROGRESS,
@@ -68,9 +69,9 @@ class NcclComm:
         self.rank: int = host.rank
         self.size: int = host.size
         self._groups: dict[Key, _GroupCommunicator] = {}
-        self._boxes: dict[Ranks, Mailbox | None] = {}
+        self._boxes = Mailboxes()
         self.mark = (0, 0)
-        """What a collective through a mailbox tells the host of its place; see `Progress.before`."""
+        """What a collective between peers tells the host of its place; see `Progress.before`."""
         self.device: Any = None
         self._memory: Any = None
         self._peers: PeerCollectives | None = None
@@ -92,7 +93,7 @@ class NcclComm:
             if key[1] < 0 and self.device is not None:
                 if self._peers is None:
                     self._peers = PeerCollectives(self.device, self.peer_memory, self)
-                self._boxes[key[0]] = open_mailbox(self.device, self.peer_memory, key[0], key[0].index(self.rank))
+                self._boxes.open(self.device, self.peer_memory, key[0], key[0].index(self.rank))
 
     @property
     def peer_memory(self) -> PeerMemory | None:
@@ -185,7 +186,7 @@ class NcclComm:
                 self._copy(array, out)
             return
         group, stream = self._group(tuple(sorted(ranks))), self._stream()
-        if len(arrays) == 1 and self._small(arrays[0], outs[0], group.ranks, arrays[0].nbytes, False, op):
+        if self._boxes.exchange(arrays, outs, group.ranks, [a.nbytes for a in arrays], False, op, self.mark):
             return
         # Never joined by their addresses: the ranks must make the same calls, wherever their arrays lie.
         with self._calls(group, len(arrays)):
@@ -198,7 +199,7 @@ class NcclComm:
             self._copy(array, out)
             return
         group = self._group(ranks)
-        if self._small(array, out, ranks, array.nbytes, False, ""):
+        if self._boxes.exchange([array], [out], ranks, [array.nbytes], False, "", self.mark):
             return
         with self._calls(group, 1):
             group.comm.allGather(array.data.ptr, out.data.ptr, array.nbytes, BYTE, self._stream())
@@ -210,27 +211,19 @@ class NcclComm:
             self._copy(array, out)
             return
         group = self._group(ranks)
-        if self._small(array, out, ranks, out.nbytes, True, op):
+        if self._boxes.exchange([array], [out], ranks, [out.nbytes], True, op, self.mark):
             return
         with self._calls(group, 1):
             group.comm.reduceScatter(array.data.ptr, out.data.ptr, out.size, kind, number, self._stream())
 
-    def _small(self, given: Array, out: Array, ranks: Ranks, nbytes: int, apart: bool, op: str) -> bool:
-        """Send parts of so many bytes through the group's mailbox, if it has one that takes them."""
-        box = self._boxes.get(ranks)
-        if box is None or not takes(nbytes, given.dtype, op):
-            return False
-        box.exchange(given, out, nbytes // 4, apart, op, self.mark)
-        return True
-
     def quick(self, nodes: Sequence[Any]) -> bool:
         """Whether all these nodes of collectives go through mailboxes."""
-        return all(small(node) and self._boxes.get(node.op.channel(self.rank)[0]) is not None for node in nodes)
+        return all(is_small(node) and self._boxes.has(node.op.channel(self.rank)[0]) for node in nodes)
 
     def direct(self, name: str, array: Array, out: Array, op: str, ranks: Ranks) -> Launch | None:
         """See `DeviceCommunicator`."""
         ranks = tuple(sorted(ranks)) if name == "AllReduce" else ranks
-        if self._peers is None or self._boxes.get(ranks) is None or min(array.nbytes, out.nbytes) <= 4 * WORDS:
+        if self._peers is None or not self._boxes.has(ranks) or min(array.nbytes, out.nbytes) <= 4 * WORDS:
             return None
         return self._peers.launch(name, array, out, op, ranks, ranks.index(self.rank))
 

@@ -180,7 +180,8 @@ class GpuStep:
                         behind = Work(-1, "compute", launch.awaited(), awaits=placed[node])
                     overlap.begins(placed[node], node, launch.blocks if direct else 0)
                 if device.progress is not None and communicates(node):
-                    launch = device.progress.before(index, launch, quick or isinstance(launch, Between))
+                    tells = isinstance(launch, Between) or self._quick([node])
+                    launch = device.progress.before(index, launch, tells)
             self.work.append(Work(index, stream, launch, waits, node in signals, plain))
             if behind is not None:
                 self.work.append(behind)

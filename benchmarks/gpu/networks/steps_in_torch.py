@@ -56,11 +56,12 @@ def spread(task: Task, network: Any, device: str) -> tuple[Any, ...]:
     else:
         replicate(network, device_mesh=mesh["data"])
     place, count = rank // task.ranks.tensor, task.ranks.data
+    waiting = distributed.new_group(backend="gloo")  # NCCL would keep the GPU busy that others are timed on
     given = [value[len(value) // count * place : len(value) // count * (place + 1)] for value in task.data]
 
     def line() -> str:
         said = [next_line() if not rank else ""]
-        distributed.broadcast_object_list(said)
+        distributed.broadcast_object_list(said, group=waiting)
         return said[0]
 
     def mean(loss: Any) -> float:

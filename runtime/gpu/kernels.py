@@ -1,0 +1,76 @@
+"""Kernels of CUDA C++, compiled on all cores beside whatever the host does until the first of their launches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from mspc.ops.device import PRELUDE
+
+_OPTIONS = ("--std=c++17",)
+_WARP_GROUPS = "-arch=sm_90a"
+"""For kernels with instructions that other architectures do not have."""
+_ORDINARY_SHARED = 48 << 10
+"""Bytes of shared memory that a block gets without asking."""
+_MOST_THREADS = 16
+
+
+class Kernels:
+    """The modules of a GPU, each source compiled once; CuPy stores them in a folder of its own, by their content.
+
+    Args:
+        xp: CuPy. index: of the GPU among those that this process sees.
+    """
+
+    def __init__(self, xp: Any, index: int) -> None:
+        self._xp = xp
+        self._modules: dict[str, Future[Any]] = {}
+        self._kernels: dict[tuple[str, str], LateKernel] = {}
+        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        self._pool = ThreadPoolExecutor(threads, "kernels", initializer=lambda: xp.cuda.Device(index).use())
+
+    def kernel(self, source: str, name: str) -> LateKernel:
+        """See `Device.kernel`. What its compiler says against a source is raised by the first launch."""
+        kernel = self._kernels.get((source, name))
+        if kernel is None:
+            module = self._modules.get(source)
+            if module is None:
+                module = self._modules[source] = self._pool.submit(self._compiled, source, name)
+            kernel = self._kernels[source, name] = LateKernel(module, name)
+        return kernel
+
+    def _compiled(self, source: str, name: str) -> Any:
+        """The loaded module of a source with a kernel of this name."""
+        options = _OPTIONS if "wgmma" not in source else (*_OPTIONS, _WARP_GROUPS)
+        module = self._xp.RawModule(code=PRELUDE + source, options=options)
+        module.get_function(name)  # CuPy compiles when it is asked for one
+        return module
+
+    def wait(self) -> None:
+        """Return when all kernels are loaded: loading one disturbs a capture."""
+        for kernel in self._kernels.values():
+            kernel.load()
+
+
+class LateKernel:
+    """A kernel that waits at its first launch until it is compiled."""
+
+    __slots__ = ("_function", "_module", "_name")
+
+    def __init__(self, module: Future[Any], name: str) -> None:
+        self._module, self._name = module, name
+        self._function: Any = None
+
+    def load(self) -> Any:
+        """The function, once it is compiled."""
+        if self._function is None:
+            self._function = self._module.result().get_function(self._name)
+        return self._function
+
+    def __call__(self, grid: int | tuple[int, ...], block: int, arguments: Sequence[Any], shared: int = 0) -> None:
+        function = self._function or self.load()
+        if shared > _ORDINARY_SHARED and function.max_dynamic_shared_size_bytes < shared:
+            function.max_dynamic_shared_size_bytes = shared
+        function((grid,) if isinstance(grid, int) else grid, (block,), tuple(arguments), shared_mem=shared)
