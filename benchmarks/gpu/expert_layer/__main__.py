@@ -4,10 +4,10 @@
                                           [--device gpu|cpu] [--dtype bf16|f32] [--modes MODE ...]
 
 Experts of 4,096 x 14,336 (SwiGLU), 8,192 tokens of which each goes to two, in BFloat16: scores, choice, sort, products
-of groups of rows, weighted sums, and the gradients of tokens and weights, which stay on the device. `dense` are products
-of all rows by one matrix with as many operations, and nothing else. Every program is a process of its own; timed
-repetitions take turns. The last lines are mspc's time by launches, and its ratios to the better of PyTorch's ways and
-to `dense` and a quarter of it.
+of groups of rows, weighted sums, and the gradients of tokens and weights, which stay on the device. `dense` are
+products of all rows by one matrix with as many operations, and nothing else. Every program is a process of its own;
+timed repetitions take turns. The last lines are mspc's time by launches, and its ratios to the better of PyTorch's ways
+and to `dense` and a quarter of it.
 """
 
 from __future__ import annotations
