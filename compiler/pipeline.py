@@ -80,7 +80,7 @@ FOR_GPU_KERNELS = (
 """Behind `fuse_elementwise` where the device is a GPU."""
 FOR_GPU_UPDATES = ("update_rows",)
 """Behind `fuse_updates` where the device is a GPU."""
-FOR_GPU_STREAMS = ("stay_on_main_stream",)
+FOR_GPU_ORDER = ("stay_on_main_stream", "read_early")
 """Behind `schedule_communication` where the device is a GPU."""
 PER_RANK = (
     "slice_to_rank",
@@ -97,7 +97,7 @@ PER_RANK = (
 
 OPTIONAL = (
     *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
-    "recompute_cells", "search_sharding", "exchange_rows", *FOR_GPU_STREAMS,
+    "recompute_cells", "search_sharding", "exchange_rows", *FOR_GPU_ORDER,
 )  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
@@ -139,6 +139,5 @@ def rank_passes_of(device: str = "CPU", stages: int = 1) -> tuple[str, ...]:
         return PER_RANK[:at] + FOR_CPU_ROWS + PER_RANK[at:]
     behind = PER_RANK.index("fuse_updates") + 1
     fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS + PER_RANK[at + 1 : behind] + FOR_GPU_UPDATES
-    last = PER_RANK.index("schedule_communication") + 1
-    ordered = PER_RANK[behind:last] + FOR_GPU_STREAMS + PER_RANK[last:]
-    return PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:at] + fused + ordered
+    last = PER_RANK[behind:-1] + FOR_GPU_ORDER + PER_RANK[-1:]
+    return PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:at] + fused + last

@@ -104,6 +104,7 @@ class KernelTraits:
         runs_on_host: its kernel takes arrays of NumPy alone: it prints, writes a file, or is the script's own. On a GPU
             the step waits for it.
         waits: its kernel of arrays waits for numbers of theirs, so that no CUDA graph can hold what it does on a GPU.
+        host_reads: operands whose elements the host has to know on a GPU to launch it; see `Device.asking`.
         cuda: C++ expression of one element of the result, for operators that work element by element: `{0}`, `{1}`
             are the operands' elements, widened as `computing_type` says; `T` is the computing type of operand 0, `R`
             that of the result; `{i}` is the number of the element, `{s}` that of the step. "" where there is none.
@@ -124,6 +125,7 @@ class KernelTraits:
     seeds: ClassVar[tuple[str, ...]] = ()
     runs_on_host: ClassVar[bool] = False
     waits: ClassVar[bool] = False
+    host_reads: ClassVar[tuple[int, ...]] = ()
     cuda: ClassVar[str] = ""
     row_lines: ClassVar[tuple[str, ...]] = ()
     takes_all_bits: ClassVar[bool] = False

@@ -27,8 +27,9 @@ PACK = 16
 
 def workspace_bytes(graph: Graph) -> int:
     """Bytes that a rank's graph takes on a GPU beside its memory plan."""
-    multiplies = any(work_of(node) for each in graph.graphs() for node in each.nodes)
-    return PRODUCTS * multiplies + scratch_bytes(graph)
+    nodes = [node for each in graph.graphs() for node in each.nodes]
+    multiplies, in_lanes = any(map(work_of, nodes)), any(node.op.host_reads for node in nodes)
+    return PRODUCTS * (multiplies + in_lanes) + scratch_bytes(graph)
 
 
 def reserve_scratch(graph: Graph, device: Any) -> None:

@@ -71,6 +71,7 @@ class ExpertProduct(_BlocksOfRows):
     filled: int = 0
     omitted = ("filled",)
     linear_in = (0, 1)
+    host_reads = (2,)
     samples = (
         sample((8, 4), (4, 4, 6), (2, 2, 2), dtypes=ENDS, low=0, high=3),
         sample((8, 6), (4, 4, 6), (2, 2, 2), transpose_b=True, dtypes=ENDS, low=0, high=3),
@@ -110,6 +111,7 @@ class ExpertOuter(_BlocksOfRows):
     filled: int = 0
     omitted = ("filled",)
     linear_in = (0, 1)
+    host_reads = (2,)
     samples = (sample((8, 4), (8, 2), (2, 2, 2), dtypes=ENDS, low=0, high=3),)
 
     def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:

@@ -120,6 +120,7 @@ class GroupedProduct(_GroupedRows):
 
     transpose_b: bool = False
     linear_in = (0, 1)
+    host_reads = (2,)
     samples = (
         sample((8, 4), (1, 4, 6), (1,), dtypes=ENDS, low=1, high=9),
         sample((8, 6), (1, 4, 6), (1,), transpose_b=True, dtypes=ENDS, low=1, high=9),
@@ -162,6 +163,7 @@ class GroupedOuter(_GroupedRows):
 
     matrices = -1
     linear_in = (0, 1)
+    host_reads = (2,)
     samples = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=9),)
 
     def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:

@@ -9,6 +9,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import INT32, TensorType, TupleType
 from mspc.ops.control.structural import items
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import axis_in
 from mspc.ops.tensor.ordering import ascending, descending
@@ -36,6 +37,12 @@ class Sort(Op):
             return (None,)
         axis = axis_in(self.name, self.axis, len(x.shape))
         return (b.emit(GatherDGrad(axis, x.shape[axis]), items(b, out, 2)[1], dout[0]),)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.sorted_lines import sort_lines  # late: only a GPU needs it
+
+        (x,), (values, places) = inputs, out
+        return sort_lines(device, x, axis_in(self.name, self.axis, x.ndim), self.descending, values, places)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs

@@ -19,7 +19,8 @@ from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.ended_loops import EndedLoops
-from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, OnHost, count_of, like
+from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, count_of, like
+from mspc.runtime.gpu.on_host import OnHost
 from mspc.runtime.gpu.progress import communicates, wait_for
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory

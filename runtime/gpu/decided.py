@@ -16,7 +16,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import collectives_of
 from mspc.runtime.gpu.bound_regions import Around
-from mspc.runtime.gpu.launches import OnHost, Several, asks, run_each
+from mspc.runtime.gpu.launches import Several, asks, run_each
+from mspc.runtime.gpu.on_host import OnHost
 
 _DECIDE = r"""
 extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);

@@ -18,9 +18,9 @@ from mspc.ops.device import Array, Kernel, Launch, Sliding
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices
 from mspc.runtime.gpu.conditional import conditional_nodes
+from mspc.runtime.gpu.host_reads import Asking
 from mspc.runtime.gpu.kept_choices import KeptChoices, file_of
 from mspc.runtime.gpu.kernels import Kernels
-from mspc.runtime.gpu.launches import asking
 from mspc.runtime.gpu.matmul import Products, Unsupported
 from mspc.runtime.gpu.row_products import RowProducts
 from mspc.runtime.gpu.writers import Writers
@@ -73,6 +73,7 @@ class GpuDevice:
         self._streams = {
             "compute": self.compute, "communication": self.communication, "reduction": self.reduction,
             "copy": self.copying, "messages": cupy.cuda.Stream(non_blocking=True, priority=-1),
+            "products": cupy.cuda.Stream(non_blocking=True),
         }  # fmt: skip
         self.pool = cupy.cuda.MemoryPool()
         self._captured: list[Any] = []
@@ -261,7 +262,7 @@ class GpuDevice:
 
     def asking(self, arrays: Sequence[Array], run: Callable[..., None]) -> Launch:
         """See `Device.asking`."""
-        return asking(self, arrays, run)
+        return Asking(self, arrays, run)
 
     def beside(self, blocks: int) -> contextlib.AbstractContextManager[None]:
         """A context in which launches are made that run beside kernels of so many blocks."""

@@ -15,6 +15,8 @@ from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import TupleGetItem, TupleGetItems
 from mspc.ops.device import Array, Copy, Launch, in_order
 from mspc.ops.op import Op
+from mspc.runtime.gpu.host_reads import Asking, HostRead, makers
+from mspc.runtime.gpu.on_host import OnHost
 from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.memory import Allocation, MemoryPlan
 
@@ -80,22 +82,7 @@ def count_of(launches: Sequence[Launch]) -> int:
     return sum(getattr(launch, "count", 1) for launch in launches)
 
 
-class OnHost:
-    """A launch that asks the host while it runs.
-
-    run: waits for what the host has to know. decided: where it is captured with others it does not, as the GPU decides
-    then; else it is no part of what is captured.
-    """
-
-    def __init__(self, run: Launch, decided: bool = False) -> None:
-        self._run = run
-        self.decided = decided
-
-    def __call__(self) -> None:
-        self._run()
-
-
-def asking(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> OnHost:
+def _fed(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> OnHost:
     """A launch that waits for arrays, and calls `run` with their elements as arrays of NumPy's."""
 
     def launch() -> None:
@@ -161,6 +148,8 @@ class Launches:
         self._stored, self._regions = stored, regions
         self._views: dict[Any, Array] = {}
         self._held: dict[Value, tuple[Held, ...]] = {}
+        self._makers = makers(graph, plan)
+        self._reads: dict[Value, HostRead] = {}
 
     def arrays(self, value: Value) -> tuple[Held, ...]:
         """What holds a value, for each tensor of it."""
@@ -218,7 +207,8 @@ class Launches:
         """
         copied = self._plan.copied.get(node)
         if copied is None:
-            return self._made(node, self.arrays(node), copies)
+            launch, plain = self._made(node, self.arrays(node), copies)
+            return self._read_behind(node, launch), plain
         types = element_types(node.type)
         shown = tuple(self._array(place, type) for place, type in zip(copied, types, strict=True))
         copy = _copies(self._device, shown, self.arrays(node))
@@ -244,6 +234,8 @@ class Launches:
             single = bucket is not None or not isinstance(node.type, TupleType)
             given = (self._device, inputs, out[0] if single else out)
             launch = op.launch(*given, copies) if copies else op.launch(*given)
+            if isinstance(launch, Asking):
+                launch.share(self._shared(node, inputs, launch.arrays))
             if launch is not None:
                 return launch, False
             assert not copies, "an operator that says that it writes copies has no launch"
@@ -257,6 +249,23 @@ class Launches:
             if not hasattr(error, "node"):
                 error.node = node  # type: ignore[attr-defined]  # for the message
             raise
+
+    def _read_behind(self, node: Node, launch: Launch) -> Launch:
+        """The launch of a node, and behind it that of copies to the host of what others ask of it there."""
+        asked = [value for value, maker in self._makers.items() if maker is node]
+        if not asked or isinstance(launch, OnHost):
+            return launch
+        reads = [HostRead(self._device, self.arrays(value)[0]) for value in asked]
+        self._reads |= dict(zip(asked, reads, strict=True))
+        both = in_order(launch, *[read.begin for read in reads])
+        assert both is not None
+        return OnHost(both)
+
+    def _shared(self, node: Node, inputs: Sequence[Any], asked: Sequence[Array]) -> dict[int, HostRead]:
+        """Of the arrays for which a node's launch asks, by their numbers, what copies them ahead of it."""
+        known = [(array, self._reads[value]) for value, array in zip(node.inputs, inputs, strict=True)
+                 if value in self._reads]  # fmt: skip
+        return {i: read for i, wanted in enumerate(asked) for array, read in known if array is wanted}
 
     def _operand(self, value: Value) -> Any:
         arrays = self.arrays(value)
@@ -272,7 +281,7 @@ class Launches:
                 device.send(np.ascontiguousarray(made).reshape(target.shape), target)
             device.synchronize()
 
-        return asking(device, inputs, run)
+        return _fed(device, inputs, run)
 
     def _plain(self, op: Op, inputs: Sequence[Any], out: Sequence[Array]) -> Launch:
         """The operator's kernel on CuPy's arrays; what it returns is copied to its place."""

@@ -24,7 +24,8 @@ from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import same_way
 from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, own_copy, taken
 from mspc.runtime.gpu.decided import Turns, decided, loop_by_gpu
-from mspc.runtime.gpu.launches import Held, OnHost, Several, run_each
+from mspc.runtime.gpu.launches import Held, Several, run_each
+from mspc.runtime.gpu.on_host import OnHost
 from mspc.runtime.gpu.replayed import in_parts
 from mspc.runtime.region_memory import DEVICE_ALIGNMENT, device_bytes_of_entries
 from mspc.runtime.regions.ways import check_lengths, too_long, went

@@ -7,6 +7,7 @@ x @ y is computed as (y^T @ x^T)^T with the operands swapped and nothing moved.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,9 @@ class Products:
     """Makes products for one device. Algorithms are chosen by shape, so that all ranks can take the same ones."""
 
     def __init__(self, device: Any) -> None:
-        self._device = device
+        self.device = device
         self._handle: int = 0
-        self._workspace: Array = None
+        self._workspaces: list[Array] = []
         self.choices: Choices = device.choices
         self.candidates: dict[Key, Any] = {}
         self._layouts: dict[tuple[int, _Matrix, int], int] = {}
@@ -106,10 +107,11 @@ class Products:
         return launch
 
     def bound(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool) -> BoundProduct:
-        """One product of two matrices of an element type that cuBLASLt knows. Raises Unsupported."""
+        """One product of two matrices of an element type that cuBLASLt knows, for which no algorithm is chosen. Raises
+        Unsupported."""
         if out.dtype.name not in _TYPES or not x.dtype == y.dtype == out.dtype:
             raise Unsupported(f"{x.dtype} @ {y.dtype}")
-        return BoundProduct(self, x, y, out, transpose_a, transpose_b, None, None, "", None)
+        return BoundProduct(self, x, y, out, transpose_a, transpose_b, None, None, "", None, chosen=False)
 
     @property
     def handle(self) -> int:
@@ -118,11 +120,20 @@ class Products:
         return self._handle
 
     @property
+    def deterministic(self) -> bool:
+        """Whether nothing is chosen by time."""
+        return self.device.deterministic
+
+    @property
     def workspace(self) -> Array:
-        if self._workspace is None:
-            self._workspace = self._device.empty((PRODUCTS,), "uint8")
-            self._device.workspaces["matrix products"] = PRODUCTS
-        return self._workspace
+        return self.workspace_of(0)
+
+    def workspace_of(self, lane: int) -> Array:
+        """What products share that run one after the other; those of different lanes run at once."""
+        while len(self._workspaces) <= lane:
+            self._workspaces.append(self.device.empty((PRODUCTS,), "uint8"))
+            self.device.workspaces["matrix products"] = PRODUCTS * len(self._workspaces)
+        return self._workspaces[lane]
 
     def layout(self, kind: int, matrix: _Matrix, batch: int) -> int:
         """cuBLASLt's word for such an operand of a batch, the same for all products."""
@@ -136,19 +147,20 @@ class Products:
         """The address of what was chosen for products like `key`."""
         return _address(self.candidates[key], self.choices[key])
 
-    def choose(self, key: Key, product: BoundProduct) -> None:
-        """Find algorithms for a product unless one like it has been there, and take the fastest.
+    def choose(self, key: Key, product: BoundProduct, seconds: Callable[[int], float]) -> None:
+        """Find algorithms for a product unless one like it has been there, and take the fastest. seconds: of what is
+        done by the algorithm at an address.
 
         Raises:
             Unsupported: there is none.
         """
         if key in self.choices:
             return
-        found = product.candidates(1 if self._device.deterministic else CANDIDATES)
+        found = product.candidates(1 if self.deterministic else CANDIDATES)
         if not len(found):
             raise Unsupported(f"cuBLASLt has no algorithm for {key}")
         self.candidates[key] = found
-        self.choices.choose(key, len(found), lambda i: product.seconds(_address(found, i)))
+        self.choices.choose(key, len(found), lambda i: seconds(_address(found, i)))
 
     def stream(self) -> int:
         """The current stream, as CUDA knows it."""
@@ -156,14 +168,15 @@ class Products:
 
     def current(self) -> Any:
         """The current stream."""
-        return self._device.xp.cuda.get_current_stream()
+        return self.device.xp.cuda.get_current_stream()
 
 
 class BoundProduct:
     """One product of arrays that stay where they are."""
 
     def __init__(self, products: Products, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool,
-                 addend: Array | None, bias: Array | None, activation: str, before: Array | None) -> None:  # fmt: skip
+                 addend: Array | None, bias: Array | None, activation: str, before: Array | None,
+                 chosen: bool = True) -> None:  # fmt: skip
         self._products = products
         self._arrays = (x, y, out, addend, bias, before)
         source = _TYPES[x.dtype.name]
@@ -176,7 +189,7 @@ class BoundProduct:
         if epilogue is None:
             raise Unsupported(f"activation {activation!r}" + " with a bias" * (bias is not None))
         double = out.dtype.name == "float64"
-        fast = products._device.tf32 and x.dtype.name == "float32"
+        fast = products.device.tf32 and x.dtype.name == "float32"
         compute = ComputeType.COMPUTE_32F_FAST_TF32 if fast else ComputeType.COMPUTE_32F
         scale = CudaDataType.CUDA_R_64F if double else CudaDataType.CUDA_R_32F
         self.description = lt.matmul_desc_create(ComputeType.COMPUTE_64F if double else compute, scale)
@@ -203,12 +216,13 @@ class BoundProduct:
         self._layouts = layout(source, first, batch), layout(source, second, batch), layout(result, target, batch)
         number = np.float64 if double else np.float32
         self._alpha, self._beta = np.array([1], number), np.array([addend is not None], number)
-        self._key: Key = (
+        self.key: Key = (
             x.dtype.name, out.dtype.name, fast, first, second, target, batch, kind, bias is not None,
             addend is not None, products.choices.multiprocessors,
             tuple(_alignment(a) for a in self._arrays if a is not None),
         )  # fmt: skip
-        products.choose(self._key, self)
+        if chosen:
+            products.choose(self.key, self, self.seconds)
 
     def _set(self, attribute: lt.MatmulDescAttribute, value: int) -> None:
         data = np.array([value], _attribute_type(attribute))
@@ -217,7 +231,7 @@ class BoundProduct:
     @property
     def algorithm(self) -> int:
         """The address of what was chosen."""
-        return self._products.algorithm(self._key)
+        return self._products.algorithm(self.key)
 
     def own_layouts(self) -> tuple[int, int, int]:
         """Layouts of both operands and the result, in cuBLASLt's order, that may be changed."""

@@ -17,8 +17,9 @@ from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import same_way
 from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, taken
 from mspc.runtime.gpu.decided import choice_by_gpu, decided
-from mspc.runtime.gpu.launches import Held, OnHost, like, run_each
+from mspc.runtime.gpu.launches import Held, like, run_each
 from mspc.runtime.gpu.loops import loop_launch
+from mspc.runtime.gpu.on_host import OnHost
 from mspc.runtime.gpu.replayed import in_parts, one_launch
 from mspc.runtime.regions.ways import went
 

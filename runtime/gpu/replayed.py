@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from mspc.ops.device import Launch
-from mspc.runtime.gpu.launches import OnHost, Several, asks, run_each
+from mspc.runtime.gpu.launches import Several, asks, run_each
+from mspc.runtime.gpu.on_host import OnHost
 
 FEWEST = 3
 """Launches from which on one CUDA graph takes less time than they do."""

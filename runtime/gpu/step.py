@@ -24,7 +24,8 @@ from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Copy, Launch, c_type
 from mspc.runtime.gpu.bound_regions import Around
 from mspc.runtime.gpu.ended_loops import EndedLoops
-from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, OnHost, asks
+from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, asks
+from mspc.runtime.gpu.on_host import OnHost
 from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates

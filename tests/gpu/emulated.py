@@ -19,8 +19,8 @@ from mspc.ops.convolution.products import convolve, input_gradient, weight_gradi
 from mspc.ops.convolution.window import Window
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices
+from mspc.runtime.gpu.host_reads import Asking
 from mspc.runtime.gpu.kept_choices import KeptChoices
-from mspc.runtime.gpu.launches import asking
 from mspc.runtime.gpu.writers import Writers
 from tests.ops.cuda.cuda_emulator import Emulator, aligned
 
@@ -162,7 +162,7 @@ class EmulatedGpu(Emulator):
         return None
 
     def asking(self, arrays: Any, run: Callable[..., None]) -> Any:
-        return asking(self, arrays, run)
+        return Asking(self, arrays, run)
 
     def convolution(self, kind: str, image: Any, weight: Any, result: Any, windows: Any) -> Any:
         along = [Window(w, s.stride, s.dilation, s.before, s.after)

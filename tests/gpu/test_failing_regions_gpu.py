@@ -20,7 +20,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.gpu.launches import OnHost
+from mspc.runtime.gpu.on_host import OnHost
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import device
 from tests.gpu.test_profile_gpu import TimedGpu

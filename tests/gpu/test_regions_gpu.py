@@ -22,8 +22,8 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.gpu.launches import OnHost
 from mspc.runtime.gpu.loops import MOST_UNROLLED
+from mspc.runtime.gpu.on_host import OnHost
 from tests.gpu.test_gpu_executor import device
 from tests.random_regions import RandomRegions
 from tests.runtime.region_graphs import COUNT, SCALAR, calls_with_tuples, run_graphs

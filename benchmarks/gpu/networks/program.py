@@ -67,7 +67,7 @@ class Task:
 class Program(NamedTuple):
     """`step()` starts a step and gives its loss, `value(loss)` reads it, `wait()` waits for the device, `peak()` is the
     most bytes that the device held. `parameters` are their names and shapes. `line()` is what the first rank is told;
-    `speaks`: whether this is the first."""
+    `speaks`: whether this is the first. `ending()` is what else a program says at its end."""
 
     step: Callable[[], Any]
     value: Callable[[Any], float]
@@ -76,6 +76,7 @@ class Program(NamedTuple):
     parameters: dict[str, tuple[int, ...]]
     line: Callable[[], str] = next_line
     speaks: bool = True
+    ending: Callable[[], dict[str, Any]] = dict
 
 
 def resident() -> int:
@@ -94,7 +95,8 @@ def serve(program: Program, out: Any) -> None:
     while line := program.line():
         if line.strip() == "end":
             if program.speaks:
-                print(json.dumps({"peak": program.peak(), "resident": resident()}), file=out, flush=True)
+                said = {"peak": program.peak(), "resident": resident(), **program.ending()}
+                print(json.dumps(said), file=out, flush=True)
             return
         steps, loss = int(line), None
         program.wait()

@@ -19,7 +19,7 @@ load_operators()
 MODULES = (
     "nn.softmax", "nn.norm", "nn.rms_norm", "loss.loss", "math.reduce", "tensor.broadcast", "tensor.moving",
     "tensor.tiling", "tensor.slicing", "tensor.embedding", "tensor.one_hot", "random.dropout", "random.random_mask",
-    "tensor.creation", "tensor.selection", "tensor.masking",
+    "tensor.creation", "tensor.selection", "tensor.masking", "tensor.sort",
 )  # fmt: skip
 PARTLY = ("tensor.scatter", "tensor.scatter_elements", "math.mint", "math.running", "convolution.resampling")
 """Modules of which some operators have kernels."""
@@ -239,6 +239,10 @@ def odd_cases() -> Iterator[Case]:
         yield _case("TopK", dtype, (70, 8), k=2, low=-3, high=3)
         yield _case("TopK", dtype, (3, 900), k=5)
         yield _case("RepeatInterleaveInt", dtype, (4, 6, 24), repeats=3, dim=1)
+    for dtype in (f32, b16, f64, "Int8", "Int32", "Int64", "UInt64", "Bool"):
+        descends, low = dtype in (f64, "Int64"), 0 if dtype == "UInt64" else -3
+        yield _case("Sort", dtype, (700, 2), axis=0, descending=descends, low=low, high=3)
+        yield _case("Sort", dtype, (2, 70), descending=not descends, low=low, high=3)
     for ends, dtype in (("Int64", f32), ("Int32", b16)):
         grouped = (dtype, dtype, ends)
         for rows, first, extra in ((90, 0, {}), (40, 30, {"begin": 1, "count": 2})):

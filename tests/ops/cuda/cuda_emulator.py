@@ -79,6 +79,7 @@ static inline unsigned int __funnelshift_r(unsigned int low, unsigned int high, 
     return (unsigned int)(((unsigned long long)high << 32 | low) >> (shift & 31));
 }
 static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline long long __double_as_longlong(double v) { long long r; std::memcpy(&r, &v, 8); return r; }
 static inline double __longlong_as_double(long long v) { double r; std::memcpy(&r, &v, 8); return r; }
 static inline unsigned int __umulhi(unsigned int a, unsigned int b) { return (unsigned long long)a * b >> 32; }
 static inline float rsqrt(float v) { return 1 / std::sqrt(v); }

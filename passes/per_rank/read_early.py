@@ -1,0 +1,69 @@
+"""Takes what the host has to know of a GPU's values ahead of work that does not need it, so that the host has it when
+the first launch that depends on it is due.
+
+Input:  `%1 = TopK(%0)`, `%2 = Sort(%1)`, `%3 = Gather(%x, %2)`, `%4 = Counts(%1)`, `%5 = GroupedProduct(%3, %w, %4)`
+Output: `%1 = TopK(%0)`, `%4 = Counts(%1)`, `%2 = Sort(%1)`, `%3 = Gather(%x, %2)`, `%5 = GroupedProduct(%3, %w, %4)`
+
+Only nodes with small results move, which neither communicate nor change anything, and none past a node that does, past
+another one for which the host reads, or from the backward part into the forward part.
+"""
+
+from __future__ import annotations
+
+from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.base import Pass
+
+SMALL = 1 << 20
+"""Bytes of results up to which a node moves: they live longer then."""
+
+
+@dataclass(frozen=True)
+class ReadEarly(Pass):
+    """Put the nodes that make what the host reads right behind what they read."""
+
+    def run(self, graph: Graph) -> bool:
+        wanted = _wanted(graph)
+        if not wanted:
+            return False
+        behind: list[list[Node]] = [[] for _ in range(len(graph.nodes) + 1)]
+        found: dict[Value, int] = {}  # behind how many nodes, as they stood, the host's are put
+        fence, phase = 0, ""
+        for place, node in enumerate(graph.nodes):
+            fence, phase = fence if node.phase == phase else place, node.phase
+            found[node] = place + 1
+            if node in wanted:
+                found[node] = max([fence, *(found.get(value, 0) for value in node.inputs)])
+                behind[found[node]].append(node)
+            elif _is_fixed(node):
+                fence = place + 1
+        nodes = list(behind[0])
+        for place, node in enumerate(graph.nodes):
+            nodes += [] if node in wanted else [node]
+            nodes += behind[place + 1]
+        changed = nodes != graph.nodes
+        graph.nodes = nodes
+        return changed
+
+
+def _wanted(graph: Graph) -> set[Node]:
+    """The nodes that make what the host reads, and those that they wait for, as far as they may move."""
+    own = set(graph.nodes)
+    stack = [node.inputs[i] for node in graph.nodes for i in node.op.host_reads]
+    wanted: set[Node] = set()
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Node) and value in own and value not in wanted and _moves(value):
+            wanted.add(value)
+            stack += value.inputs
+    return wanted
+
+
+def _moves(node: Node) -> bool:
+    return not _is_fixed(node) and sum(type.nbytes for type in element_types(node.type)) <= SMALL
+
+
+def _is_fixed(node: Node) -> bool:
+    """Whether a node stays where it is, and others on their side of it."""
+    op = node.op
+    return bool(op.is_collective or op.has_side_effect or op.mutates or op.host_reads or node.regions)

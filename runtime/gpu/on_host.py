@@ -1,0 +1,20 @@
+"""Launches that ask the host while they run."""
+
+from __future__ import annotations
+
+from mspc.ops.device import Launch
+
+
+class OnHost:
+    """A launch that asks the host while it runs.
+
+    run: waits for what the host has to know. decided: where it is captured with others it does not, as the GPU decides
+    then; else it is no part of what is captured.
+    """
+
+    def __init__(self, run: Launch, decided: bool = False) -> None:
+        self._run = run
+        self.decided = decided
+
+    def __call__(self) -> None:
+        self._run()

@@ -1,0 +1,74 @@
+"""Runs of rows that are multiplied, each by a matrix: what belongs to none of them, and lanes in which they go.
+
+A product of few tiles leaves multiprocessors idle at its end. In two lanes, each a stream, the next one begins there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """Rows from `begin` to `end` with the matrix of a number. adds: to what earlier runs of its matrix have made."""
+
+    matrix: int
+    begin: int
+    end: int
+    adds: bool = False
+
+
+def runs_of(given: Iterable[tuple[int, slice]], rows: int) -> list[Run]:
+    """The runs within so many rows that have any, as they follow each other."""
+    found: list[Run] = []
+    seen: set[int] = set()
+    for matrix, place in given:
+        begin, end, _ = place.indices(rows)
+        if end > begin:
+            found.append(Run(matrix, begin, end, matrix in seen))
+            seen.add(matrix)
+    return found
+
+
+def between(runs: Sequence[Run], rows: int) -> Iterator[slice]:
+    """The rows in no run."""
+    behind = 0
+    for run in runs:
+        if run.begin > behind:
+            yield slice(behind, run.begin)
+        behind = max(behind, run.end)
+    if rows > behind:
+        yield slice(behind, rows)
+
+
+def without(runs: Sequence[Run], matrices: int) -> Iterator[int]:
+    """The matrices without a run."""
+    seen = {run.matrix for run in runs}
+    return (matrix for matrix in range(matrices) if matrix not in seen)
+
+
+def lanes_of(runs: Sequence[Run], count: int) -> list[list[Run]]:
+    """The runs of every lane, with about as many rows in each; those of one matrix stay in one lane and in order where
+    some of them add to others."""
+    lanes: list[list[Run]] = [[] for _ in range(count)]
+    rows = [0] * count
+    bound = any(run.adds for run in runs)
+    home: dict[int, int] = {}
+    for run in runs:
+        lane = home.get(run.matrix, -1) if bound else -1
+        if lane < 0:
+            lane = home[run.matrix] = rows.index(min(rows))
+        lanes[lane].append(run)
+        rows[lane] += run.end - run.begin
+    return lanes
+
+
+def foreseen(rows: int, matrices: int, most: int) -> list[Run]:
+    """Runs by which ways to multiply are timed: one for each matrix, for `most` of them at most. As with data,
+    neighbours are not equally long: they differ by a sixteenth of what even ones have."""
+    even = rows / matrices
+    borders = [round(even * (i + i % 2 / 32)) for i in range(min(matrices, most))]
+    borders.append(rows if matrices <= most else round(even * most))
+    pairs = enumerate(itertools.pairwise(borders))
+    return [Run(matrix, begin, end) for matrix, (begin, end) in pairs if end > begin]

@@ -1,0 +1,168 @@
+"""Products of runs of rows: which rows go in which lane, and what cuBLASLt, played by NumPy, is told of each."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import sys
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+from mspc.runtime.gpu.row_runs import Run, between, foreseen, lanes_of, runs_of, without
+from tests.runtime.gpu.fake_gpu import FakeArray, fake
+
+
+def test_runs_follow_each_other_and_the_rest_is_zeros() -> None:
+    runs = runs_of([(0, slice(0, 3)), (1, slice(3, 3)), (2, slice(4, 6)), (0, slice(6, 99))], 8)
+    assert runs == [Run(0, 0, 3), Run(2, 4, 6), Run(0, 6, 8, adds=True)]
+    assert list(between(runs, 9)) == [slice(3, 4), slice(8, 9)]
+    assert list(without(runs, 4)) == [1, 3]
+
+
+def test_lanes_have_as_many_rows_and_keep_sums_together() -> None:
+    runs = [Run(i, 10 * i, 10 * i + 10) for i in range(5)]
+    assert [[run.matrix for run in lane] for lane in lanes_of(runs, 2)] == [[0, 2, 4], [1, 3]]
+    sums = [Run(0, 0, 9), Run(1, 9, 10), Run(0, 10, 12, adds=True), Run(2, 12, 13), Run(1, 13, 14, adds=True)]
+    assert [[run.matrix for run in lane] for lane in lanes_of(sums, 2)] == [[0, 0], [1, 2, 1]]
+
+
+@pytest.mark.parametrize(("rows", "matrices"), [(1024, 8), (1024, 3), (5, 8), (1, 1)])
+def test_foreseen_runs_are_uneven_and_within_the_rows(rows: int, matrices: int) -> None:
+    runs = foreseen(rows, matrices, 4)
+    assert len(runs) <= 4
+    assert all(0 <= run.begin < run.end <= rows for run in runs)
+    assert rows < 8 or matrices == 1 or len({run.end - run.begin for run in runs}) > 1
+
+
+class Playing:
+    """cuBLASLt and the device: arrays are found by their addresses. refused: numbers of rows that algorithms refuse."""
+
+    def __init__(self, arrays: list[Any], outer: bool, transpose_b: bool) -> None:
+        self.arrays, self.outer, self.transpose_b = arrays, outer, transpose_b
+        self.rows: dict[str, int] = {}
+        self.refused: set[int] = set()
+        self.streams: list[str] = ["compute"]
+        self.ran: list[tuple[str, int, int]] = []
+
+    @contextlib.contextmanager
+    def stream(self, name: str) -> Any:
+        self.streams.append(name)
+        yield
+        self.streams.pop()
+
+    def at(self, address: int) -> tuple[Any, int]:
+        """The array that an address lies in, and the number of its entry there."""
+        array = next(a for a in self.arrays if a.ctypes.data <= address < a.ctypes.data + a.nbytes)
+        return np.asarray(array), (address - array.ctypes.data) // array.strides[0]
+
+    def set_rows(self, layout: str, _: Any, address: int, nbytes: int) -> None:
+        self.rows[layout] = ctypes.c_uint64.from_address(address).value
+
+    def matmul(self, handle: int, description: str, alpha: int, b: int, first: str, a: int, second: str, beta: int,
+               c: int, third: str, d: int, target: str, algorithm: int, room: int, size: int, stream: int) -> None:
+        count = self.rows["second"]
+        if count in self.refused and algorithm != EXPECTED.ctypes.data:
+            raise Refused
+        (x, at), (y, of), (out, to) = self.at(a), self.at(b), self.at(d)
+        adds = ctypes.c_float.from_address(beta).value
+        if self.outer:
+            assert self.rows["first"] == count
+            out[to] = adds * np.nan_to_num(out[to]) + x[at : at + count].T @ y[of : of + count]
+        else:
+            assert self.rows["target"] == count
+            out[to : to + count] = x[at : at + count] @ (y[of].T if self.transpose_b else y[of])
+        self.ran.append((self.streams[-1], room, count))
+
+
+class Refused(Exception):
+    """cuBLASLt's error."""
+
+
+EXPECTED = np.zeros(1)
+
+
+class Room(FakeArray):
+    """A slice of it can be set to zeros."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        def zeros(*_: Any) -> None:
+            self[...] = 0
+
+        return SimpleNamespace(ptr=self.ctypes.data, memset_async=zeros)
+
+
+class Chosen:
+    """Choices, each of which ends as the number that is given, once all ways were tried."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._found: set[Any] = set()
+
+    def choose(self, key: Any, count: int, seconds: Any) -> None:
+        assert all(seconds(i) == 0 for i in range(count))
+        self._found.add(key)
+
+    def seconds(self, launch: Any) -> float:
+        launch()
+        return 0.0
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._found
+
+    def __getitem__(self, key: Any) -> int:
+        return self._number
+
+
+@pytest.mark.parametrize("kind", ["rows", "transposed", "outer"])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_products_of_runs(kind: str, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    outer, transposed = kind == "outer", kind == "transposed"
+    for name in ("nvmath", "nvmath.bindings", "nvmath.bindings.cublas", "nvmath.bindings.cublasLt"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    for name in ("matmul", "row_products"):
+        monkeypatch.delitem(sys.modules, f"mspc.runtime.gpu.{name}", raising=False)
+    module = importlib.import_module("mspc.runtime.gpu.row_products")
+    for name in ("matmul", "row_products"):
+        del sys.modules[f"mspc.runtime.gpu.{name}"]  # they have what stands in for nvmath
+    draw = np.random.default_rng(0)
+    x = fake(draw.standard_normal((32, 4), np.float32))
+    y = fake(draw.standard_normal((32, 8) if outer else (4, 8, 4) if transposed else (4, 4, 8), np.float32))
+    out = fake(np.full((4, 4, 8) if outer else (32, 8), np.nan, np.float32)).view(Room)
+    play = Playing([x, y, out], outer, transposed)
+    play.refused = {5}
+    lt = SimpleNamespace(
+        matmul=play.matmul, matrix_layout_set_attribute=play.set_rows, cuBLASLtError=Refused,
+        MatrixLayoutAttribute=SimpleNamespace(COLS="columns"),
+    )  # fmt: skip
+    monkeypatch.setattr(module, "lt", lt)
+    bound = SimpleNamespace(
+        key=("bound",), description="product", own_layouts=lambda: ("first", "second", "target"),
+        factors=lambda: (np.ones(1, np.float32), (np.zeros(1, np.float32), np.ones(1, np.float32))),
+        expected=lambda count, layouts: EXPECTED,
+    )  # fmt: skip
+    device = SimpleNamespace(signal=lambda: "event", wait=lambda event: None, stream=play.stream)
+    products = SimpleNamespace(
+        bound=lambda *_: bound, choices=Chosen(module._LANES.index(lanes)), device=device, deterministic=False,
+        handle=1, choose=lambda key, product, seconds: seconds(77), algorithm=lambda key: 77, stream=lambda: 7,
+        workspace_of=lambda lane: SimpleNamespace(data=SimpleNamespace(ptr=lane)), current=lambda: None,
+    )  # fmt: skip
+    multiply = module.RowProducts(products, x, y, out, transposed, outer)
+    out[...] = np.nan
+    play.ran.clear()
+    runs = [(2, slice(0, 7)), (0, slice(7, 12)), (3, slice(12, 12)), (2 if outer else 1, slice(16, 30))]
+    multiply(runs)
+    wanted = np.zeros(out.shape, np.float32)
+    for matrix, rows in runs:
+        if outer:
+            wanted[matrix] += np.asarray(x)[rows].T @ np.asarray(y)[rows]
+        else:
+            wanted[rows] = np.asarray(x)[rows] @ (np.asarray(y)[matrix].T if transposed else np.asarray(y)[matrix])
+    np.testing.assert_allclose(np.asarray(out), wanted, rtol=1e-6)
+    ways = {("compute", 0), ("products", 1)} if lanes == 2 else {("compute", 0)}
+    assert {(stream, room) for stream, room, _ in play.ran} == ways
