@@ -103,10 +103,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK) merge_chunks(const T* x, con
 
 
 def sort_lines(
-    device: Device, x: Array, axis: int, descending: bool, out: Array, places: Array
+    device: Device, x: Array, axis: int, descending: bool, out: Array, places: Array, held: int = 0
 ) -> Launch | None:  # fmt: skip
     """Launch of the elements of x in order along an axis, and of the places (Int32) that they come from. None for lines
-    that are too long."""
+    that are too long. held: bytes at the begin of the scratch memory that are taken."""
     count, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     if not math.prod(x.shape) or count > MOST:
         return None
@@ -116,7 +116,7 @@ def sort_lines(
     source += constants(LINES=lines, COUNT=count, INNER=inner, CHUNK=chunk, BLOCK=BLOCK) + _SORT
     wide = 8 if x.dtype.itemsize == 8 else 4
     several = count > chunk
-    keys, chunks = divided(device, 0, (wide * lines * count, 4 * lines * count) if several else (1, 1))
+    keys, chunks = divided(device, held, (wide * lines * count, 4 * lines * count) if several else (1, 1))
     sort = device.kernel(source, "sort_chunks")
     merge = device.kernel(source, "merge_chunks") if several else None
     grid = grid_of(lines * -(-count // BLOCK))

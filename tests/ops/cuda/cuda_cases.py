@@ -20,6 +20,7 @@ MODULES = (
     "nn.softmax", "nn.norm", "nn.rms_norm", "loss.loss", "math.reduce", "tensor.broadcast", "tensor.moving",
     "tensor.tiling", "tensor.slicing", "tensor.embedding", "tensor.one_hot", "random.dropout", "random.random_mask",
     "tensor.creation", "tensor.selection", "tensor.masking", "tensor.sort",
+    "nn.expert_places",
 )  # fmt: skip
 PARTLY = ("tensor.scatter", "tensor.scatter_elements", "math.mint", "math.running", "convolution.resampling")
 """Modules of which some operators have kernels."""
@@ -254,6 +255,8 @@ def odd_cases() -> Iterator[Case]:
         yield _case("ExpertProduct", grouped, (160, 24), (4, 24, 40), (2, 2, 2), low=0, high=40)
         yield _case("ExpertOuter", grouped, (160, 24), (160, 40), (2, 2, 2), low=0, high=40)
     for kind in ("Int32", "Int64"):
+        for parts, more in ((2, {}), (4, {"outer": 2}), (2, {"outer": 3, "own": (1, 2, 1, 1)})):
+            yield _case("ExpertPlaces", (kind, "Int32"), (8,), (1500,), low=0, high=1500, parts=parts, **more)
         for drop_type in (0, 1):
             router = {"expert_num": 7, "drop_type": drop_type}
             yield _case("TopKRouter", kind, (3, 300, 2), low=-2, high=7, capacity=40, **router)
