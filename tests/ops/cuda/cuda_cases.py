@@ -252,8 +252,12 @@ def odd_cases() -> Iterator[Case]:
             yield _case("GroupedProduct", grouped, (rows, 24), (held, 24, 40), (5,), **more)
             yield _case("GroupedProduct", grouped, (rows, 24), (held, 40, 24), (5,), transpose_b=True, **more)
             yield _case("GroupedOuter", grouped, (rows, 24), (rows, 40), (5,), **more)
+            yield _case("GroupedRows", grouped, (rows, 24), (held, 24), (5,), **more)
+            yield _case("GroupedSums", grouped[1:], (rows, 23), (5,), **more)
         yield _case("ExpertProduct", grouped, (160, 24), (4, 24, 40), (2, 2, 2), low=0, high=40)
         yield _case("ExpertOuter", grouped, (160, 24), (160, 40), (2, 2, 2), low=0, high=40)
+        for name, shapes in (("ExpertRows", ((160, 24), (4, 24))), ("ExpertSums", ((160, 300),))):
+            yield _case(name, grouped[-1 - len(shapes) :], *shapes, (2, 2, 2), low=0, high=40)
     for kind in ("Int32", "Int64"):
         for parts, more in ((2, {}), (4, {"outer": 2}), (2, {"outer": 3, "own": (1, 2, 1, 1)})):
             yield _case("ExpertPlaces", (kind, "Int32"), (8,), (1500,), low=0, high=1500, parts=parts, **more)
