@@ -244,6 +244,11 @@ def odd_cases() -> Iterator[Case]:
         descends, low = dtype in (f64, "Int64"), 0 if dtype == "UInt64" else -3
         yield _case("Sort", dtype, (700, 2), axis=0, descending=descends, low=low, high=3)
         yield _case("Sort", dtype, (2, 70), descending=not descends, low=low, high=3)
+    yield _case("SortExt", b16, (2, 600), dim=1, descending=True)
+    yield _case("TopkExt", f32, (9, 40), k=5, largest=False)
+    yield _case("TopkExt", b16, (70, 8), k=2, low=-3, high=3)
+    yield _case("Swiglu", b16, (40, 48))
+    yield _case("Swiglu", f32, (4, 48, 6), dim=1)
     for ends, dtype in (("Int64", f32), ("Int32", b16)):
         grouped = (dtype, dtype, ends)
         for rows, first, extra in ((90, 0, {}), (40, 30, {"begin": 1, "count": 2})):
