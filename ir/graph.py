@@ -39,6 +39,7 @@ class OpLike(Protocol):
     is_view: ClassVar[bool]
     moves: ClassVar[bool]
     is_collective: ClassVar[bool]
+    host_reads: ClassVar[tuple[int, ...]]
 
     def attributes(self) -> Mapping[str, Any]: ...
 

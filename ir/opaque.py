@@ -35,6 +35,7 @@ class OpaqueOp:
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     has_side_effect: ClassVar[bool] = True
     mutates: ClassVar[tuple[int, ...]] = ()
+    host_reads: ClassVar[tuple[int, ...]] = ()
     updates_aside: ClassVar[bool] = False
     is_view: ClassVar[bool] = False
     moves: ClassVar[bool] = False

@@ -128,9 +128,9 @@ class Device(Protocol):
         """
         ...
 
-    def asking(self, arrays: Sequence[Array], run: Callable[..., None]) -> Launch:
+    def asking(self, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None) -> Launch:
         """A launch that waits for arrays, and calls `run` with their elements as arrays of NumPy's: the host says what
-        is done."""
+        is done. ahead: what makes some of them."""
         ...
 
     def convolution(self, kind: str, image: Array, weight: Array, result: Array,

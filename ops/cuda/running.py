@@ -55,13 +55,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) running_sum(const T* x, T*
 }
 """
 _TOP = r"""
-// Whether element a at place i comes before b at place j: what is no number first, equal ones in their order.
+// Whether element a at place i comes before b at place j: what is no number counts as the largest, equal ones in order.
 __device__ __forceinline__ bool before(A a, int i, A b, int j) {
     const bool odd = a != a, other = b != b;
-    if (odd || other) return odd && other ? i < j : odd;
-    return a > b || (a == b && i < j);
+    if (odd || other) return odd && other ? i < j : SMALLEST ? other : odd;
+    return (SMALLEST ? a < b : a > b) || (a == b && i < j);
 }
-extern "C" __global__ void __launch_bounds__(THREADS) top_elements(const T* x, T* values, int* places) {
+extern "C" __global__ void __launch_bounds__(THREADS) top_elements(const T* x, T* values, Place* places) {
     __shared__ A best_of[THREADS / 32];
     __shared__ int place_of[THREADS / 32];
     const u64 row = blockIdx.x;
@@ -114,9 +114,9 @@ def running_sum(device: Device, axis: int, exclusive: bool, reverse: bool, x: Ar
     return lambda: kernel(grid, _BLOCK, [x, out])
 
 
-def top_elements(device: Device, x: Array, values: Array, places: Array) -> Launch | None:
-    """Launch of the largest elements of every row in descending order, and their places (Int32); as many as the results
-    have room for."""
+def top_elements(device: Device, x: Array, values: Array, places: Array, smallest: bool = False) -> Launch | None:
+    """Launch of the largest elements of every row in descending order, or of the smallest in ascending order, and their
+    places; as many as the results have room for."""
     count, most = x.shape[-1], values.shape[-1]
     rows = math.prod(x.shape[:-1])
     if not rows or count >= 2**31:
@@ -124,6 +124,7 @@ def top_elements(device: Device, x: Array, values: Array, places: Array) -> Laun
     dtype = dtype_of(x.dtype)
     threads = 32 if count <= 512 else _BLOCK
     source = f"typedef {c_type(dtype)} T;\ntypedef {accumulating_type(dtype)} A;\n"
+    source += f"typedef {c_type(dtype_of(places.dtype))} Place;\n" + constants(SMALLEST=smallest)
     source += constants(COUNT=count, K=most, THREADS=threads) + _TOP
     kernel = device.kernel(source, "top_elements")
     return lambda: kernel(grid_of(rows), threads, [x, values, places])

@@ -37,7 +37,7 @@ constexpr int BLOCKS = (COUNT + BLOCK - 1) / BLOCK;
 __device__ __forceinline__ Index begin_of(Index line) { return line / INNER * COUNT * INNER + line % INNER; }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) sort_chunks(const T* x, Key* keys, int* chunks, T* out,
-                                                                int* places) {
+                                                                Place* places) {
     __shared__ Key others[BLOCK];
     const int own = blockIdx.x % BLOCKS * BLOCK, at = own + threadIdx.x;
     const Index line = blockIdx.x / BLOCKS, base = begin_of(line);
@@ -84,7 +84,7 @@ __device__ __forceinline__ int keys_before(const Key* sorted, int count, Key key
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) merge_chunks(const T* x, const Key* keys, const int* chunks, T* out,
-                                                                 int* places) {
+                                                                 Place* places) {
     const Index thread = (Index)blockIdx.x * BLOCK + threadIdx.x;
     if (thread >= (Index)LINES * COUNT) return;
     const Index line = thread / COUNT, base = begin_of(line);
@@ -103,20 +103,21 @@ extern "C" __global__ void __launch_bounds__(BLOCK) merge_chunks(const T* x, con
 
 
 def sort_lines(
-    device: Device, x: Array, axis: int, descending: bool, out: Array, places: Array
+    device: Device, x: Array, axis: int, descending: bool, out: Array, places: Array, held: int = 0
 ) -> Launch | None:  # fmt: skip
-    """Launch of the elements of x in order along an axis, and of the places (Int32) that they come from. None for lines
-    that are too long."""
+    """Launch of the elements of x in order along an axis, and of the places that they come from. None for lines
+    that are too long. held: bytes at the begin of the scratch memory that are taken."""
     count, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     if not math.prod(x.shape) or count > MOST:
         return None
     lines, chunk = math.prod(x.shape) // count, chunk_of(count)
     source = _keys(dtype_of(x.dtype), descending)
+    source += f"typedef {c_type(dtype_of(places.dtype))} Place;\n"
     source += f"typedef {index_type(lines * count + BLOCK * inner)} Index;\n"
     source += constants(LINES=lines, COUNT=count, INNER=inner, CHUNK=chunk, BLOCK=BLOCK) + _SORT
     wide = 8 if x.dtype.itemsize == 8 else 4
     several = count > chunk
-    keys, chunks = divided(device, 0, (wide * lines * count, 4 * lines * count) if several else (1, 1))
+    keys, chunks = divided(device, held, (wide * lines * count, 4 * lines * count) if several else (1, 1))
     sort = device.kernel(source, "sort_chunks")
     merge = device.kernel(source, "merge_chunks") if several else None
     grid = grid_of(lines * -(-count // BLOCK))

@@ -10,7 +10,7 @@ of their experts, blocks can be sharded evenly, so that every rank has the rows 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -19,6 +19,9 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+
+if TYPE_CHECKING:
+    from mspc.ops.cuda.grouped_rows import Grouping
 
 Gradients = Sequence[Value | None]
 ENDS = ("Float64", "Float64", "Int64")
@@ -61,6 +64,14 @@ def _blocks(rows: int, ends: Any) -> Iterator[tuple[int, slice]]:
         for e, end in enumerate(borders):
             yield block % parts * experts + e, slice(block * size + start, block * size + end)
             start = end
+
+
+def _grouping(rows: int, ends: Array) -> Grouping:
+    """The same for kernels."""
+    from mspc.ops.cuda.grouped_rows import Grouping  # late: only a GPU needs it
+
+    outer, parts, experts = ends.shape
+    return Grouping(outer * parts, parts, experts, rows // (outer * parts), 0, 0, parts * experts, True)
 
 
 class ExpertProduct(_BlocksOfRows):
@@ -153,6 +164,12 @@ class ExpertRows(_BlocksOfRows):
     def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
         return None, b.emit(ExpertSums(), dout, ends), None
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.grouped_rows import rows_of_groups  # late: only a GPU needs it
+
+        like, b, ends = inputs
+        return rows_of_groups(device, _grouping(like.shape[0], ends), b, ends, out)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (like, b, ends) = be.xp, inputs
         made = xp.zeros((like.shape[0], b.shape[1]), b.dtype)
@@ -171,6 +188,12 @@ class ExpertSums(_BlocksOfRows):
     def rule(self, x: TensorType, ends: TensorType) -> str:
         rows, experts, groups = self.names(ends)
         return f"{rows} n, {groups} -> {experts} n"
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.grouped_rows import sums_of_groups  # late: only a GPU needs it
+
+        x, ends = inputs
+        return sums_of_groups(device, _grouping(x.shape[0], ends), x, ends, out)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, ends) = be.xp, inputs

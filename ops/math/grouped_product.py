@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
 from mspc.ops.operator_arguments import ints_of, sequence_of
+
+if TYPE_CHECKING:
+    from mspc.ops.cuda.grouped_rows import Grouping
 
 Gradients = Sequence[Value | None]
 MOST_ROWS = "most_rows"
@@ -104,6 +107,13 @@ class _GroupedRows(Op, abstract=True):
         group = groups_of(be.xp, ends, self.first, rows)
         yield from ((i, (group == self.begin + i)[:, None]) for i in range(count))
 
+
+    def grouping(self, rows: int, ends: Array) -> Grouping:
+        """Where the groups of so many rows lie, for kernels."""
+        from mspc.ops.cuda.grouped_rows import Grouping  # late: only a GPU needs it
+
+        groups = ends.shape[0]
+        return Grouping(1, 1, groups, rows, self.first, self.begin, self.count or groups, False)
 
     def asking(self, device: Device, multiply: RowProducts | None, ends: Array, rows: int) -> Launch | None:
         """The products of all groups, where there is something that makes them."""
@@ -205,6 +215,12 @@ class GroupedRows(_GroupedRows):
     def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
         return None, b.emit(GroupedSums(), dout, ends), None
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.grouped_rows import rows_of_groups  # late: only a GPU needs it
+
+        like, b, ends = inputs
+        return rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (like, b, ends) = be.xp, inputs
         group = groups_of(xp, ends, self.first, like.shape[0]) - self.begin
@@ -224,6 +240,12 @@ class GroupedSums(_GroupedRows):
 
     def rule(self, x: TensorType, ends: TensorType) -> str:
         return f"m n, g! -> e={self.held(ends)} n"
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.grouped_rows import sums_of_groups  # late: only a GPU needs it
+
+        x, ends = inputs
+        return sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x, ends) = be.xp, inputs

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import INT32, INT64, TensorType, TupleType, Type
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
 from mspc.ops.tensor.embedding import require_integer
 
@@ -82,12 +83,35 @@ class ExpertPlaces(Op):
         own = (groups.start, groups.stop - groups.start, parts.start, parts.stop - parts.start)
         return self if own == (0, self.outer, 0, self.parts) else replace(self, own=own)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.expert_places import Blocks, place_rows  # late: only a GPU needs it
+
+        ends, source = inputs
+        size = self.room or source.shape[0] // self.outer
+        counts = device.empty((self.outer * self.parts,), "int32")
+        blocks = Blocks(self.outer, self.parts, size, self._own)
+        places = place_rows(device, blocks, ends, source, tuple(out), counts)
+
+        def check(counts: Any, ends: Any) -> None:
+            _require_within(ends, source.shape[0])
+            self._require_room(counts, size)
+
+        return None if places is None else device.asking([counts, ends], check, ahead=places)
+
+    def _require_room(self, counts: Any, size: int) -> None:
+        """Raises IndexError where more rows want to go to a block than it has room for."""
+        if not counts.size or counts.max() <= size:
+            return
+        worst = int(counts.argmax())
+        raise IndexError(
+            f"{counts[worst]} rows of part {worst // self.parts} of the batch go to the experts of rank "
+            f"{worst % self.parts} of {self.parts}, and most_rows leaves room for {size}"
+        )
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (ends, source) = be.xp, inputs
         rows, experts = source.shape[0], ends.shape[0]
-        if experts and not 0 <= ends.min() <= ends.max() <= rows:
-            wrong = ends[(ends < 0) | (ends > rows)][0]
-            raise IndexError(f"an expert's rows end at {wrong}, but there are {rows} rows")
+        _require_within(ends, rows)
         dtype = xp.int64 if self._blocks_of(rows) >= 2**31 else xp.int32
         each, share = experts // self.parts, rows // self.outer
         size = self.room or share
@@ -98,12 +122,7 @@ class ExpertPlaces(Op):
         block = group * self.parts + xp.minimum(expert // each, self.parts - 1)
         order = xp.argsort(block, kind="stable")  # rows of one block stay in the order of their experts
         counts = xp.bincount(block, minlength=blocks)
-        if rows and counts.max() > size:
-            worst = int(counts.argmax())
-            raise IndexError(
-                f"{counts[worst]} rows of part {worst // self.parts} of the batch go to the experts of rank "
-                f"{worst % self.parts} of {self.parts}, and most_rows leaves room for {size}"
-            )
+        self._require_room(counts, size)
         starts = xp.cumsum(counts) - counts
         within = xp.empty(rows, xp.int64)
         within[order] = xp.arange(rows) - starts[block[order]]
@@ -117,3 +136,10 @@ class ExpertPlaces(Op):
         block_ends = xp.cumsum(of_experts.reshape(self.outer, self.parts, each), -1)
         mine = block_ends[first : first + groups, begin : begin + parts]
         return sources.astype(dtype), own, slots, mine.astype(ends.dtype)
+
+
+def _require_within(ends: Any, rows: int) -> None:
+    """Raises IndexError where an expert's rows end where there are none."""
+    if ends.size and not 0 <= ends.min() <= ends.max() <= rows:
+        wrong = ends[(ends < 0) | (ends > rows)][0]
+        raise IndexError(f"an expert's rows end at {wrong}, but there are {rows} rows")

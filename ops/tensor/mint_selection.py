@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types
 from mspc.ir.types import INT64, TensorType, TupleType
 from mspc.ops.control.structural import items
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.embedding import GatherGrad
@@ -113,6 +114,12 @@ class SortExt(_Ordered):
     def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
         return self.spread(b, x, self.dim, out, dout)
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.sorted_lines import sort_lines  # late: only a GPU needs it
+
+        (x,) = inputs
+        return sort_lines(device, x, axis_in(self.name, self.dim, x.ndim), self.descending, *out)
+
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
         places = descending(xp, x, self.dim) if self.descending else ascending(xp, x, self.dim)
@@ -144,6 +151,14 @@ class TopkExt(_Ordered):
 
     def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
         return self.spread(b, x, self.dim, out, dout)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.running import top_elements  # late: only a GPU needs it
+
+        (x,) = inputs
+        if axis_in(self.name, self.dim, x.ndim) != x.ndim - 1:
+            return None
+        return top_elements(device, x, *out, smallest=not self.largest)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs

@@ -195,6 +195,18 @@ class SplitTensor(_Pieces):
         return axis, (self.split_size,) * count + ((rest,) if rest or not count else ())
 
 
+def _slice_line(shape: tuple[int, ...], axis: int, begin: int, end: int) -> str:
+    """A part of a kernel's first operand along an axis, as a line of a fused operator."""
+    begins, ends = [0] * len(shape), list(shape)
+    begins[axis], ends[axis] = begin, end
+    masks = ", ".join(f"{name}_mask=0" for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"))
+    where = ", ".join(
+        f"{name}=({', '.join(map(str, values))})"
+        for name, values in (("begin", begins), ("end", ends), ("strides", [1] * len(shape)))
+    )
+    return f"StridedSlice(x0, {masks}, {where})"
+
+
 class Swiglu(Op):
     """silu(a) * b for the two halves a and b of x along `dim`. Called as `Swiglu()(input, dim)`."""
 
@@ -228,6 +240,15 @@ class Swiglu(Op):
         inner = b.emit(Add(), one, b.emit(Mul(), gate, b.emit(Sub(), one, steep)))
         dgate = b.emit(Mul(), b.emit(Mul(), dout, value), b.emit(Mul(), steep, inner))
         return (b.emit(Concat(axis), dgate, b.emit(Mul(), dout, b.emit(SiLU(), gate))),)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.fused.elementwise import FusedElementwise  # late: only a GPU needs it
+
+        (x,) = inputs
+        axis = axis_in(self.name, self.dim, x.ndim)
+        half = x.shape[axis] // 2
+        gate, value = (_slice_line(x.shape, axis, begin, begin + half) for begin in (0, half))
+        return FusedElementwise((gate, value, "SiLU(t0)", "Mul(t2, t1)"), (3,)).launch(device, inputs, out)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         gate, value = be.xp.split(inputs[0], 2, axis=self.dim)

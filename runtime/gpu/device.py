@@ -260,9 +260,9 @@ class GpuDevice:
         except Unsupported:
             return None
 
-    def asking(self, arrays: Sequence[Array], run: Callable[..., None]) -> Launch:
+    def asking(self, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None) -> Launch:
         """See `Device.asking`."""
-        return Asking(self, arrays, run)
+        return Asking(self, arrays, run, ahead)
 
     def beside(self, blocks: int) -> contextlib.AbstractContextManager[None]:
         """A context in which launches are made that run beside kernels of so many blocks."""

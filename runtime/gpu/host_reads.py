@@ -8,7 +8,7 @@ from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.device import Array
+from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.on_host import OnHost
 from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.memory import MemoryPlan
@@ -34,10 +34,13 @@ class HostRead:
 
 class Asking(OnHost):
     """A launch that calls `run` with the elements of arrays, which are those of NumPy's; what copies them is its own,
-    unless `share` says of some of them who does."""
+    unless `share` says of some of them who does. ahead: what makes some of them."""
 
-    def __init__(self, device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> None:
+    def __init__(
+        self, device: Any, arrays: Sequence[Array], run: Callable[..., None], ahead: Launch | None = None
+    ) -> None:  # fmt: skip
         super().__init__(self._ask)
+        self._ahead = ahead
         self.arrays = arrays
         self._device, self._with = device, run
         self._reads: list[HostRead] | None = None
@@ -51,6 +54,8 @@ class Asking(OnHost):
         if self._reads is None:
             made = (self._shared.get(i) or HostRead(self._device, array) for i, array in enumerate(self.arrays))
             self._reads = list(made)
+        if self._ahead is not None:
+            self._ahead()
         for i, read in enumerate(self._reads):
             if i not in self._shared:
                 read.begin()

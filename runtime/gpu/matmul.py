@@ -84,9 +84,23 @@ class Products:
         if not out.size:
             return _nothing
         x, y, out, addend, before = _folded(x, y, out, transpose_a, addend, before)
-        if _uneven(x, out) or _uneven(y, out):
-            return self._one_by_one(x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
-        return BoundProduct(self, x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
+        if not _uneven(x, out) and not _uneven(y, out):
+            return BoundProduct(self, x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
+        in_order = self._one_by_one(x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
+        adds_in_place = addend is not None and addend.data.ptr == out.data.ptr  # nothing is timed that changes it
+        if out.ndim != 4 or bias is not None or activation or adds_in_place:
+            return in_order
+        if not all(_is_packed(a) for a in (x, y, out, addend)):
+            return in_order
+        # Products of the other dimension's places may be fewer and larger.
+        turned = [None if a is None else _turned(a) for a in (x, y, out, addend)]
+        left, right, result, plus = turned
+        try:
+            others = self._one_by_one(left, right, result, transpose_a, transpose_b, plus, None, "", None)
+        except Unsupported:
+            return in_order
+        shapes = tuple(a.shape for a in (x, y, out)), x.dtype.name, transpose_a, transpose_b, addend is not None
+        return self.choices.fastest(("pieces", self.choices.multiprocessors, *shapes), [others, in_order])
 
     def _one_by_one(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, addend: Array | None,
                     bias: Array | None, activation: str, before: Array | None) -> Launch:  # fmt: skip
@@ -300,7 +314,8 @@ def _matrix(array: Array, transposed: bool, batch: int) -> _Matrix:
     rows, columns = array.shape[-1], array.shape[-2]
     own = array.size // max(1, rows * columns)
     pitch = array.strides[-2] // array.itemsize if columns > 1 and not array.flags.c_contiguous else rows
-    return _Matrix(rows, columns, transposed, rows * columns if own == batch and batch > 1 else 0, pitch)
+    apart = rows * columns if array.ndim != 3 else array.strides[0] // array.itemsize
+    return _Matrix(rows, columns, transposed, apart if own == batch and batch > 1 else 0, pitch)
 
 
 def _layout(kind: int, matrix: _Matrix, batch: int) -> int:
@@ -339,6 +354,15 @@ def _at(array: Array, place: tuple[int, ...], rank: int) -> Array:
     missing = rank - array.ndim
     own = place[missing:] if missing < len(place) else ()
     return array[tuple(0 if n == 1 else i for i, n in zip(own, array.shape, strict=False))]
+
+
+def _is_packed(array: Array | None) -> bool:
+    return array is None or bool(array.flags.c_contiguous)
+
+
+def _turned(array: Array) -> Array:
+    """An operand of products over two leading dimensions with these in the other order."""
+    return array.reshape((1,) * (4 - array.ndim) + array.shape).swapaxes(0, 1)
 
 
 def _address(found: Any, index: int) -> int:

@@ -10,7 +10,7 @@ from mspc.analysis.cost.nodes import least_seconds, sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.driver import Compiled
 from mspc.compiler.run_graph import run_graph
-from mspc.compiler.sent_bytes import sent_by_ranks
+from mspc.compiler.sent_bytes import Sent, sent_by_ranks
 from mspc.engine.capture import CapturedCall
 from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError
@@ -28,6 +28,9 @@ from mspc.search.plans.alternatives import Alternative, PlanRequest
 from mspc.search.plans.degrees import degrees_of
 from mspc.search.plans.regions import layers_alike
 from mspc.search.plans.row import PlanResult, Remarks
+
+KINDS = 16
+"""Of ranks, up to which all are looked at for the one that takes longest."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
     memory = memory_of(graph, captured, compiled.config.device)
     if 0 < limit < memory:
         raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")
-    time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
+    time, attrs = _slowest(Timeline(graph, asked.machine), compiled, sent, asked), compiled.graph.attrs
     cut_further, gathered_again = count_of(compiled.strategies.parameters), count_of(compiled.strategies.gathered)
     least = min(time.total, least_seconds(_as_often(compiled.graph), asked.ranks, asked.machine))
     return PlanResult(
@@ -105,6 +108,15 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         foreseen=attrs.get("search_held"),
         remarks=Remarks(degrees=degrees_of(compiled, gathered_again, cut_further)),
     )
+
+
+def _slowest(time: Timeline, compiled: Compiled, sent: Sent, asked: PlanRequest) -> Timeline:
+    """The step of the rank that takes longest, where one's is known: ranks of different kinds may have more to compute
+    without sending more, as those that share a causal attention."""
+    if not 1 < len(sent.kinds) <= KINDS:
+        return time
+    others = (Timeline(as_run(compiled, rank), asked.machine) for rank in sent.kinds if rank != sent.rank)
+    return max((time, *others), key=lambda step: step.total)
 
 
 def _as_often(graph: Graph) -> Iterator[Node]:

@@ -161,8 +161,8 @@ class EmulatedGpu(Emulator):
     def attention(self, *arrays: Any, **options: Any) -> Any:
         return None
 
-    def asking(self, arrays: Any, run: Callable[..., None]) -> Any:
-        return Asking(self, arrays, run)
+    def asking(self, arrays: Any, run: Callable[..., None], ahead: Any = None) -> Any:
+        return Asking(self, arrays, run, ahead)
 
     def convolution(self, kind: str, image: Any, weight: Any, result: Any, windows: Any) -> Any:
         along = [Window(w, s.stride, s.dilation, s.before, s.after)

@@ -20,6 +20,7 @@ MODULES = (
     "nn.softmax", "nn.norm", "nn.rms_norm", "loss.loss", "math.reduce", "tensor.broadcast", "tensor.moving",
     "tensor.tiling", "tensor.slicing", "tensor.embedding", "tensor.one_hot", "random.dropout", "random.random_mask",
     "tensor.creation", "tensor.selection", "tensor.masking", "tensor.sort",
+    "nn.expert_places",
 )  # fmt: skip
 PARTLY = ("tensor.scatter", "tensor.scatter_elements", "math.mint", "math.running", "convolution.resampling")
 """Modules of which some operators have kernels."""
@@ -243,6 +244,11 @@ def odd_cases() -> Iterator[Case]:
         descends, low = dtype in (f64, "Int64"), 0 if dtype == "UInt64" else -3
         yield _case("Sort", dtype, (700, 2), axis=0, descending=descends, low=low, high=3)
         yield _case("Sort", dtype, (2, 70), descending=not descends, low=low, high=3)
+    yield _case("SortExt", b16, (2, 600), dim=1, descending=True)
+    yield _case("TopkExt", f32, (9, 40), k=5, largest=False)
+    yield _case("TopkExt", b16, (70, 8), k=2, low=-3, high=3)
+    yield _case("Swiglu", b16, (40, 48))
+    yield _case("Swiglu", f32, (4, 48, 6), dim=1)
     for ends, dtype in (("Int64", f32), ("Int32", b16)):
         grouped = (dtype, dtype, ends)
         for rows, first, extra in ((90, 0, {}), (40, 30, {"begin": 1, "count": 2})):
@@ -251,9 +257,15 @@ def odd_cases() -> Iterator[Case]:
             yield _case("GroupedProduct", grouped, (rows, 24), (held, 24, 40), (5,), **more)
             yield _case("GroupedProduct", grouped, (rows, 24), (held, 40, 24), (5,), transpose_b=True, **more)
             yield _case("GroupedOuter", grouped, (rows, 24), (rows, 40), (5,), **more)
+            yield _case("GroupedRows", grouped, (rows, 24), (held, 24), (5,), **more)
+            yield _case("GroupedSums", grouped[1:], (rows, 23), (5,), **more)
         yield _case("ExpertProduct", grouped, (160, 24), (4, 24, 40), (2, 2, 2), low=0, high=40)
         yield _case("ExpertOuter", grouped, (160, 24), (160, 40), (2, 2, 2), low=0, high=40)
+        for name, shapes in (("ExpertRows", ((160, 24), (4, 24))), ("ExpertSums", ((160, 300),))):
+            yield _case(name, grouped[-1 - len(shapes) :], *shapes, (2, 2, 2), low=0, high=40)
     for kind in ("Int32", "Int64"):
+        for parts, more in ((2, {}), (4, {"outer": 2}), (2, {"outer": 3, "own": (1, 2, 1, 1)})):
+            yield _case("ExpertPlaces", (kind, "Int32"), (8,), (1500,), low=0, high=1500, parts=parts, **more)
         for drop_type in (0, 1):
             router = {"expert_num": 7, "drop_type": drop_type}
             yield _case("TopKRouter", kind, (3, 300, 2), low=-2, high=7, capacity=40, **router)

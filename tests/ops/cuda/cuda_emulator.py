@@ -379,8 +379,16 @@ class Emulator:
 
         return multiply
 
-    def asking(self, arrays: Any, run: Callable[..., None]) -> Any:
-        return lambda: run(*(np.array(array) for array in arrays))
+    def asking(self, arrays: Any, run: Callable[..., None], ahead: Any = None) -> Any:
+        def launch() -> None:
+            if ahead is not None:
+                ahead()
+            run(*(np.array(array) for array in arrays))
+
+        return launch
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return aligned(int(np.prod(shape)) * np.dtype(dtype).itemsize).view(dtype).reshape(shape)
 
     def stood_in(self, source: str) -> str:
         """A kernel as g++ takes it."""

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import importlib
 import sys
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -119,17 +120,26 @@ class Chosen:
         return self._number
 
 
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Modules of the GPU runtime, loaded with what stands in for nvmath; they are forgotten again."""
+    names = [f"mspc.runtime.gpu.{name}" for name in ("matmul", "row_products")]
+    before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    for each in ("nvmath", "nvmath.bindings", "nvmath.bindings.cublas", "nvmath.bindings.cublasLt"):
+        monkeypatch.setitem(sys.modules, each, MagicMock())
+    yield lambda name: importlib.import_module(f"mspc.runtime.gpu.{name}")
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(before)
+
+
 @pytest.mark.parametrize("kind", ["rows", "transposed", "outer"])
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_products_of_runs(kind: str, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_runs(
+    kind: str, lanes: int, loaded: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     outer, transposed = kind == "outer", kind == "transposed"
-    for name in ("nvmath", "nvmath.bindings", "nvmath.bindings.cublas", "nvmath.bindings.cublasLt"):
-        monkeypatch.setitem(sys.modules, name, MagicMock())
-    for name in ("matmul", "row_products"):
-        monkeypatch.delitem(sys.modules, f"mspc.runtime.gpu.{name}", raising=False)
-    module = importlib.import_module("mspc.runtime.gpu.row_products")
-    for name in ("matmul", "row_products"):
-        del sys.modules[f"mspc.runtime.gpu.{name}"]  # they have what stands in for nvmath
+    module = loaded("row_products")
     draw = np.random.default_rng(0)
     x = fake(draw.standard_normal((32, 4), np.float32))
     y = fake(draw.standard_normal((32, 8) if outer else (4, 8, 4) if transposed else (4, 4, 8), np.float32))
@@ -166,3 +176,44 @@ def test_products_of_runs(kind: str, lanes: int, monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(np.asarray(out), wanted, rtol=1e-6)
     ways = {("compute", 0), ("products", 1)} if lanes == 2 else {("compute", 0)}
     assert {(stream, room) for stream, room, _ in play.ran} == ways
+
+
+class Strided:
+    """A product of a batch, of operands that are found again by what cuBLASLt is told of them."""
+
+    made = 0
+
+    def __init__(self, module: Any, batch: int, *arrays: Any) -> None:
+        Strided.made += 1
+        self.x, self.y, self.out = (self._seen(module._matrix(array, False, batch), array, batch) for array in arrays)
+
+    @staticmethod
+    def _seen(matrix: Any, array: Any, batch: int) -> Any:
+        size, strides = array.itemsize, (matrix.stride, matrix.pitch, 1)
+        shape = batch, matrix.columns, matrix.rows
+        return np.lib.stride_tricks.as_strided(np.asarray(array), shape, [size * n for n in strides])
+
+    def __call__(self) -> None:
+        self.out[...] = self.x @ self.y
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 4, 6), (2, 4, 6)])
+@pytest.mark.parametrize("turned", [True, False])
+def test_products_of_places_go_along_either_dimension(
+    shape: tuple[int, ...], turned: bool, loaded: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = loaded("matmul")
+    monkeypatch.setattr(Strided, "made", 0)
+
+    def bound(products: Any, x: Any, y: Any, out: Any, *rest: Any) -> Any:
+        return Strided(module, int(np.prod(out.shape[:-2])), x, y, out)
+
+    monkeypatch.setattr(module, "BoundProduct", bound)
+    monkeypatch.setattr(module, "_TYPES", {"float32": 0})
+    draw = np.random.default_rng(0)
+    x, y = draw.standard_normal((5, 2, 3, 4), np.float32), draw.standard_normal(shape, np.float32)
+    out = np.full((5, 2, 3, 6), np.nan, np.float32)
+    fastest = SimpleNamespace(multiprocessors=0, fastest=lambda key, launches: launches[0 if turned else 1])
+    module.Products(SimpleNamespace(choices=fastest)).launch(x, y, out, False, False)()
+    np.testing.assert_allclose(out, x @ y, rtol=1e-6)
+    assert Strided.made == 2 + 5
