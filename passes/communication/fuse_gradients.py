@@ -105,7 +105,7 @@ def _changes_last(nodes: list[Node]) -> list[Node]:
     waiting: set[Value] = set()
     for node in nodes:
         op = node.op
-        changes = isinstance(op, Op) and op.mutates
+        changes = isinstance(op, Op) and op.mutates and not op.updates_aside
         widens = isinstance(op, Cast) and any(isinstance(v, Node) and _reduces_gradient(v) for v in node.inputs)
         if changes or widens or any(value in waiting for value in node.inputs):
             last.append(node)

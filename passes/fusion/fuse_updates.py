@@ -135,13 +135,15 @@ def _key(node: Node, cast: Node | None) -> Hashable:
 
 
 def _bucket(node: Node) -> Node | None:
-    """The reduction of many gradients in which the update's own travelled, if it did: the updates after one bucket need
-    not wait for the next."""
+    """The bucket of gradients in which the update's own travelled, if it did: the updates after one bucket need not
+    wait for the next. What ranks add up on the way, as a norm's sums, is small and comes early."""
     index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
     value = node.inputs[index] if index is not None else None
     while isinstance(value, Node) and isinstance(value.op, (TupleGetItem, Cast)):
         value = value.inputs[0]
-    return value if isinstance(value, Node) and isinstance(value.op, AllReduce) and len(value.inputs) > 1 else None
+    if not isinstance(value, Node) or not isinstance(value.op, AllReduce) or "mirror_user_id" not in value.attrs:
+        return None
+    return value if len(value.inputs) > 1 else None
 
 
 def _widening(node: Node, rewriter: Rewriter, updates: Updates) -> Node | None:

@@ -13,7 +13,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE, STAGES, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.borders import Joined
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.needs import GLOBAL, LOWERED
 from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement, local_type
@@ -61,6 +61,7 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
     local.returns_tuple = graph.returns_tuple
     mapping: dict[Value, Value] = {}
     shared: Shared = {}
+    tuples: dict[Value, Node] = {}
     for parameter in graph.parameters:
         copy = Parameter(
             parameter.name,
@@ -77,14 +78,23 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
         if is_released(node):
             continue
         inputs = [value if isinstance(value, Constant) else mapping[value] for value in node.inputs]
+        if isinstance(node.op, TupleGetItem) and inputs[0] in tuples:
+            mapping[node] = tuples[inputs[0]].inputs[node.op.index]
+            continue
         if places.of_operand:
             for index in range(len(inputs)):
                 place = places.of_operand.get((node, index))
                 if place is not None:
                     inputs[index] = parts[place].constant or inputs[index]
         place = places.of_node.get(node)
-        mapping[node] = _place(local.nodes, node, inputs, None if place is None else parts[place], shared)
+        part = None if place is None else parts[place]
+        mapping[node] = made = _place(local.nodes, node, inputs, part, shared)
+        if part is not None and part.op is None and isinstance(made, Node) and isinstance(made.op, MakeTuple):
+            tuples[made] = made
     local.results = [mapping.get(v, v) for v in graph.results]
+    if tuples:  # of what one operator became, whose results are read one by one
+        read = {value for node in local.nodes for value in node.inputs}.union(local.results)
+        local.nodes = [node for node in local.nodes if node not in tuples or node in read]
     if any(isinstance(node.op, Joined) for node in local.nodes):
         from mspc.passes.sharding.closed_graphs import close_regions  # late: few graphs have regions
 
