@@ -43,12 +43,14 @@ BLOCK, STEP = 64, 32
 
 @dataclass(frozen=True)
 class Product:
-    """The sizes of a product of matrices: of so many [rows, summed] by [summed, columns]."""
+    """The sizes of a product of matrices: of so many [rows, summed] by [summed, columns]. pieces: how many a GPU makes
+    of it, as libraries repeat an operand for all of a batch or for none."""
 
     batch: int
     rows: int
     summed: int
     columns: int
+    pieces: int = 1
 
     @property
     def is_deep(self) -> bool:
@@ -79,7 +81,15 @@ def product_of(node: Node) -> Product | None:
     batch = math.prod(made[:-2])
     if len(right) == 2 and not transposed:
         batch, rows = 1, batch * rows
-    return Product(batch, rows, summed, made[-1])
+    return Product(batch, rows, summed, made[-1], _pieces(made[:-2], left[:-2], right[:-2]))
+
+
+def _pieces(leading: Sequence[int], *operands: Sequence[int]) -> int:
+    """How many batches with one stride there are, along whichever of two dimensions there are fewer."""
+    batch = math.prod(leading)
+    if len(leading) < 2 or all(math.prod(own) in (1, batch) for own in operands):
+        return 1
+    return min(leading) if len(leading) == 2 else math.prod(leading[:-1])
 
 
 def kind_of_work(node: Node) -> str:

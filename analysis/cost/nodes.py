@@ -47,7 +47,8 @@ def seconds(
         ranks = node.op.members if len(node.op.members) else range(UNKNOWN_GROUP)
         name = LIKE_OTHERS.get(node.op.name, node.op.name)
         return machine.collective_seconds(name, sent_bytes(node), ranks)
-    begins = machine.kernel * (1 + len(cost_of_lines(node).asides) * (machine.device == "GPU"))
+    more = len(cost_of_lines(node).asides) + _pieces(node) - 1
+    begins = machine.kernel * (1 + more * (machine.device == "GPU"))
     return begins + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
 
 
@@ -95,8 +96,15 @@ def computing_seconds(node: Node, machine: Machine) -> float:
     found = _alone(machine, ELEMENTWISE, lines.operations) + _alone(machine, DRAWS, lines.draws)
     operations = computed(node, machine)
     if operations:
-        found += machine.work_seconds(kind_of_work(node), operand_types(node)[0].dtype, operations)
+        pieces = _pieces(node) if machine.device == "GPU" else 1
+        dtype = operand_types(node)[0].dtype
+        found += pieces * machine.work_seconds(kind_of_work(node), dtype, operations / pieces)
     return found
+
+
+def _pieces(node: Node) -> int:
+    product = product_of(node)
+    return 1 if product is None else product.pieces
 
 
 def computed(node: Node, machine: Machine) -> float:

@@ -243,5 +243,9 @@ def _plain(value: Value, updates: Updates) -> Value:
         return value
     if isinstance(value.op, BroadcastTo):
         return value if updates.changes(value.inputs[0]) else value.inputs[0]
-    number = value.op.uniform() if isinstance(value.op, Op) and not value.inputs else None
+    source: Value = value
+    while isinstance(source, Node) and source.op.moves and len(source.inputs) == 1:
+        source = source.inputs[0]
+    made = source.op if isinstance(source, Node) and not source.inputs else None
+    number = made.uniform() if isinstance(made, Op) else None
     return value if number is None else Constant(number, value.type.dtype)

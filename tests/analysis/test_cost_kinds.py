@@ -142,6 +142,21 @@ def test_products_are_filled_up_on_gpus() -> None:
     assert (one.batch, one.rows, one.summed, one.columns) == (1, 8 * 27, 16, 128)
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "pieces"),
+    [
+        ((8, 2, 64, 64), (2, 64, 64), 2), ((2, 8, 64, 64), (8, 64, 64), 2), ((8, 2, 64, 64), (8, 2, 64, 64), 1),
+        ((8, 2, 64, 64), (64, 64), 1), ((3, 4, 5, 64, 64), (5, 64, 64), 12),
+    ],
+)  # fmt: skip
+def test_operands_that_repeat_along_one_dimension_make_several_products(
+    left: tuple[int, ...], right: tuple[int, ...], pieces: int
+) -> None:
+    product = product_of(node(BatchMatMul(), left, right))
+    assert product is not None
+    assert product.pieces == pieces
+
+
 def test_rows_that_begin_at_gaps_are_even() -> None:
     made = node(MatMul(transpose_b=True), (128, 480), (1023, 480))
     assert kind_of_work(made) == "products_of_2_bytes"

@@ -275,9 +275,12 @@ def test_views_are_in_groups_and_behind_them() -> None:
         np.testing.assert_array_equal(a, c)
 
 
-def test_a_tensor_of_one_number_is_that_number() -> None:
+@pytest.mark.parametrize("rows", [4, 9])
+def test_a_tensor_of_one_number_is_that_number(rows: int) -> None:
     graph, b, (x,) = new_graph(x=("input", (4, 4)))
-    zeros = b.emit(op("Fill", FLOAT32, (4, 4), 0))
+    zeros = b.emit(op("Fill", FLOAT32, (rows, 4), 0))
+    if rows > 4:
+        zeros = b.emit(op("StridedSlice", begin=(2, 0), end=(6, 4), strides=(1, 1)), zeros)
     graph.results = [b.emit(op("Maximum"), b.emit(op("Neg"), x), zeros)]
     result = fused(graph)
     assert names(result) == ["FusedElementwise"]
