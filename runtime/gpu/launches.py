@@ -253,7 +253,7 @@ class Launches:
     def _read_behind(self, node: Node, launch: Launch) -> Launch:
         """The launch of a node, and behind it that of copies to the host of what others ask of it there."""
         asked = [value for value, maker in self._makers.items() if maker is node]
-        if not asked or isinstance(launch, OnHost):
+        if not asked or (isinstance(launch, OnHost) and launch.decided):
             return launch
         reads = [HostRead(self._device, self.arrays(value)[0]) for value in asked]
         self._reads |= dict(zip(asked, reads, strict=True))
