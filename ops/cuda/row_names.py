@@ -21,10 +21,12 @@ from mspc.ops.device import Array, Device, Launch, c_type
 
 BLOCK = 256
 _CHUNK = 512
-"""Names that are sorted by counting, at least; a multiple of the block."""
+"""Names that are sorted by counting, at least; a multiple of the block, and a power of two."""
 _SEARCH = 18
 """Times the number of names at most the square of a chunk. A name is compared with all of its own chunk and searched
 for in all others: about there both together are least, a step of a search counted as four comparisons."""
+ABREAST = 8
+"""Chunks in which a thread searches at once."""
 _ALIGNMENT = 256
 
 NAMES = r"""
@@ -101,8 +103,22 @@ extern "C" __global__ void __launch_bounds__(BLOCK) merge_chunks(const u64* chun
     sorted += thread - at;
     const u64 name = chunks[at];
     int place = at - own;
-    for (int begin = 0; begin < COUNT; begin += CHUNK)
-        if (begin != own) place += names_before(chunks + begin, begin + CHUNK < COUNT ? CHUNK : COUNT - begin, name);
+    // Searches in chunks that are full go abreast, as each step waits for memory.
+    for (int first = 0; first < COUNT / CHUNK; first += ABREAST) {
+        int low[ABREAST];
+#pragma unroll
+        for (int n = 0; n < ABREAST; ++n) low[n] = 0;
+        for (int step = CHUNK / 2; step; step >>= 1)
+#pragma unroll
+            for (int n = 0; n < ABREAST; ++n)
+                if (first + n < COUNT / CHUNK && chunks[(first + n) * CHUNK + low[n] + step - 1] < name) low[n] += step;
+#pragma unroll
+        for (int n = 0; n < ABREAST; ++n)
+            if (first + n < COUNT / CHUNK && (first + n) * CHUNK != own)
+                place += low[n] + (chunks[(first + n) * CHUNK + low[n]] < name);
+    }
+    const int rest = COUNT / CHUNK * CHUNK;
+    if (rest < COUNT && rest != own) place += names_before(chunks + rest, COUNT - rest, name);
     sorted[place] = name;
 }
 """
@@ -159,7 +175,7 @@ def sorting(device: Device, sums: Sequence[NamedRows], table: Array, chunks: Arr
     lookup = sums[0].lookup
     chunk = chunk_of(lookup.count)
     groups = len(sums) * lookup.batch
-    source = head(sums) + constants(CHUNK=chunk) + _SORT
+    source = head(sums) + constants(CHUNK=chunk, ABREAST=ABREAST) + _SORT
     sort = device.kernel(source, "sort_chunks")
     merge = device.kernel(source, "merge_chunks") if lookup.count > chunk else None
 
