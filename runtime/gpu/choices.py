@@ -143,6 +143,7 @@ class Choices:
         if self._held is None:
             self._held = device.zeros((2,), "uint32")
         hold, wait, free = (device.kernel(_HOLD, name) for name in ("hold", "await_holders", "free_holders"))
+        device.load_kernels()
         before = device.signal()
         total = 0.0
         for _ in range(_TIMED):

@@ -218,7 +218,7 @@ class GpuDevice:
 
         Memory that CuPy takes meanwhile is reserved for the replays.
         """
-        self.kernels.wait()
+        self.load_kernels()
         stream = cupy.cuda.get_current_stream()
         pool = cupy.cuda.MemoryPool()
         self._captured.append(pool)
@@ -242,6 +242,11 @@ class GpuDevice:
     def kernel(self, source: str, name: str) -> Kernel:
         """See `Device.kernel`; it is compiled beside what the host does until the first launch."""
         return self.kernels.kernel(source, name)
+
+    def load_kernels(self) -> None:
+        """Return when all kernels that were asked for are loaded. A load may wait until the GPU is idle: it must not
+        come behind a kernel that waits for what is launched later, here or on another rank."""
+        self.kernels.wait()
 
     def matmul(self, x: Array, y: Array, out: Array, transpose_a: bool, transpose_b: bool, *,
                addend: Array | None = None, bias: Array | None = None, activation: str = "",

@@ -22,14 +22,16 @@ class Kernels:
 
     Args:
         xp: CuPy. index: of the GPU among those that this process sees.
+
+    threads: that compile at most.
     """
 
     def __init__(self, xp: Any, index: int) -> None:
         self._xp = xp
         self._modules: dict[str, Future[Any]] = {}
         self._kernels: dict[tuple[str, str], LateKernel] = {}
-        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-        self._pool = ThreadPoolExecutor(threads, "kernels", initializer=lambda: xp.cuda.Device(index).use())
+        self.threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        self._pool = ThreadPoolExecutor(self.threads, "kernels", initializer=lambda: xp.cuda.Device(index).use())
 
     def kernel(self, source: str, name: str) -> LateKernel:
         """See `Device.kernel`. What its compiler says against a source is raised by the first launch."""

@@ -111,6 +111,7 @@ class GpuStep:
             self._build(messages)
             if device.progress is not None:
                 self._end = device.progress.mark()
+        device.load_kernels()
 
     @property
     def ended(self) -> EndedLoops:

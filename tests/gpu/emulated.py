@@ -100,6 +100,8 @@ class EmulatedGpu(Emulator):
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return memory[offset : offset + size].view(dtype).reshape(shape)
 
+    def load_kernels(self) -> None: ...
+
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.empty(shape, dtype)
 
