@@ -2,14 +2,15 @@
 reductions that close it.
 
 A loop runs over packs: `pack` elements side by side in the last dimension, which are loaded and stored at once. Sizes
-are arguments of the kernels; what changes the code (types, patterns of strides, packs in flight) is in the source.
+and offsets are arguments of the kernels; what changes the code (types, patterns of strides, packs in flight) is in the
+source.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,9 @@ class Loop:
         for read in self.reads:
             if read.array is not None:
                 self.add(f"const {c_type(read.dtype)}* {read.name}", read.array)
+                if read.moved is not None:
+                    number = np.int32 if read.moved.index == "int" else np.int64
+                    self.add(f"const {read.moved.index} f{read.name}", number(read.moved.at.offset))
         for name, dtype, array in self.writes:
             self.add(f"{c_type(dtype)}* {name}", array)
         if self.step is not None:
@@ -170,7 +174,8 @@ class Loop:
         for read in self.reads:
             kind, type = self.kind(read), c_type(read.dtype)
             if read.moved is not None:
-                lines += read.moved.load(f"a{read.name}[u]", read.name, self.pack, self._coordinates)
+                moved = replace(read.moved, begin=f"f{read.name}")
+                lines += moved.load(f"a{read.name}[u]", read.name, self.pack, self._coordinates)
             elif kind == "held":
                 lines.append(f"a{read.name}[u] = {read.name}[o{read.name}];")
             elif kind != "one":

@@ -96,9 +96,9 @@ def move(device: Device, name: str, moves: Sequence[Move]) -> Launch | None:
     return in_order(*(_moved(device, name, part, size) for part in parts))
 
 
-def _place(strides: Sequence[int], offset: int) -> str:
+def _place(strides: Sequence[int], offset: str) -> str:
     terms = [f"i{d} * {n}ll" for d, n in enumerate(strides) if n]
-    return " + ".join([*terms, f"{offset}ll"])
+    return " + ".join([*terms, offset])
 
 
 def coordinates(sizes: Sequence[int], rest: str) -> str:
@@ -117,6 +117,7 @@ def _moved(device: Device, name: str, moves: Sequence[Move], size: int) -> Launc
     """A thread for each pack of each move."""
     source = MOVE
     calls: list[str] = []
+    offsets: list[np.int64] = []
     most, biggest = 0, 0
     for number, each in enumerate(moves):
         lanes = each.lanes(size)
@@ -135,12 +136,13 @@ def _moved(device: Device, name: str, moves: Sequence[Move], size: int) -> Launc
             )
             count = math.prod(packed.sizes)
         element = f"Pack<{word}, {lanes}>" if splat else word
-        value = f"((const {word}*)from{number})[{_place(packed.source_strides, packed.source_offset)}]"
+        offsets += [np.int64(packed.source_offset), np.int64(packed.target_offset)]
+        value = f"((const {word}*)from{number})[{_place(packed.source_strides, f'read{number}')}]"
         if splat:
             filled = f"{element} v; const {word} one = {value}; for (int j = 0; j < {lanes}; ++j) v.at[j] = one;"
         else:
             filled = f"const {element} v = {value};"
-        place = _place(packed.target_strides, packed.target_offset)
+        place = _place(packed.target_strides, f"written{number}")
         index = index_type(count)
         calls.append(
             f"    if (blockIdx.y == {number}) {{ typedef {index} Index;\n"
@@ -152,9 +154,10 @@ def _moved(device: Device, name: str, moves: Sequence[Move], size: int) -> Launc
         biggest = max(biggest, lanes)
     numbers = range(len(moves))
     parameters = ", ".join(f"const void* from{i}, void* to{i}" for i in numbers)
+    parameters += "".join(f", const long long read{i}, const long long written{i}" for i in numbers)
     source += f'extern "C" __global__ void __launch_bounds__({_BLOCK}) {name}({parameters}) {{\n{"".join(calls)}}}\n'
     kernel = device.kernel(source, name)
-    arguments = [array for each in moves for array in (each.source, each.target)]
+    arguments = [*(array for each in moves for array in (each.source, each.target)), *offsets]
     grid = (-(-most // _BLOCK), len(moves), 1)
     return lambda: kernel(grid, _BLOCK, arguments)
 

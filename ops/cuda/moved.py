@@ -48,6 +48,8 @@ class MovedRead:
     where: tuple[tuple[Offset, int, int], ...] = ()
     index: str = "int"
     """The C++ type of places."""
+    begin: str = ""
+    """The C++ name of the number that `at.offset` is, where a kernel gets it as an argument: many then are one."""
 
     @property
     def vectors(self) -> tuple[Steps, ...]:
@@ -93,7 +95,7 @@ class MovedRead:
             return [f"{target} = {self.element(name, coordinates('0'))};"]
         if self.is_packed(pack):
             first, type = coordinates("0"), self.register(pack)
-            load = f"{target} = *(const {type}*)({name} + ({self.at.text(first, self.index)}));"
+            load = f"{target} = *(const {type}*)({name} + ({self._place(first)}));"
             holds = self._holds(first)
             clear = f"for (int e = 0; e < {pack}; ++e) {target}.at[e] = {self._zero()};"
             return [load] if holds == "true" else [f"if ({holds}) {load}", f"else {clear}"]
@@ -110,8 +112,14 @@ class MovedRead:
         holds = self._holds(coordinates)
         if self.array is None:
             return f"narrow<{c_type(self.dtype)}>({holds})"
-        value = f"{name}[{self.at.text(coordinates, self.index)}]"
+        value = f"{name}[{self._place(coordinates)}]"
         return value if holds == "true" else f"{holds} ? {value} : {self._zero()}"
+
+    def _place(self, coordinates: Sequence[str]) -> str:
+        """C++ of the place of the element at these coordinates."""
+        if not self.begin:
+            return self.at.text(coordinates, self.index)
+        return f"{replace(self.at, offset=0).text(coordinates, self.index)} + {self.begin}"
 
     def _holds(self, coordinates: Sequence[str]) -> str:
         """C++ of whether the conditions hold."""
