@@ -29,7 +29,7 @@ from mspc.ir.types import TensorType
 from mspc.output.dumps import NO_FILES
 from mspc.output.first_values import first_values
 from mspc.output.programs import Programs, compile_for
-from mspc.passes.base import OnPass
+from mspc.passes.base import OnPass, find_pass, run_passes
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.verify.compared_operators import number_operators
 from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, difference_of, name_by_script, name_gradients
@@ -41,8 +41,9 @@ from mspc.verify.pytorch.against import against_torch
 from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
 Array = Any
-SLICED, CUT = "slice_to_rank", "cut_stages"
-"""The passes behind which a rank's graph still has the operators of one device; the second one of several stages."""
+SLICED, CUT, ORDERED = "slice_to_rank", "cut_stages", "order_micro_batches"
+"""The passes behind which a rank's graph still has the operators of one device; the second one of several stages, whose
+work the third one writes down for all micro-batches."""
 
 
 def verify_target(target: str, options: CompileOptions, seed: int, with_torch: bool = False, mpi: bool = False) -> None:
@@ -196,8 +197,9 @@ def compiled_with_numbers(
 
 
 def _plain(compiled: Compiled, rank: int) -> Graph:
-    """A rank's graph as it is sliced and cut into stages, before operators are fused."""
+    """A rank's graph as it is sliced and cut into stages, which work in the order of their schedule, before operators
+    are fused."""
     found: list[Graph] = []
-    behind = CUT if compiled.config.pipeline_stages > 1 else SLICED
-    compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (behind,))
-    return found[0]
+    staged = compiled.config.pipeline_stages > 1
+    compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (CUT if staged else SLICED,))
+    return run_passes(found[0], [find_pass(ORDERED)]) if staged else found[0]

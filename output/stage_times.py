@@ -88,7 +88,7 @@ def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> Tim
     }
     behind = {stage: program.behind for stage, program in enumerate(programs)}
     awaited = {stage: program.awaited for stage, program in enumerate(programs)}
-    return timeline(schedule, every, messages, behind=behind, awaited=awaited)
+    return timeline(schedule, every, messages, None, behind, awaited)
 
 
 @dataclass

@@ -33,7 +33,7 @@ class Walk:
 
     def __init__(self, way: Way) -> None:
         self.way, self.schedule = way, way.made
-        line = timeline(self.schedule, equal_durations(self.schedule))
+        line = timeline(self.schedule, equal_durations(self.schedule), overlap=None)
         spans = [(span.start, stage, span.entry) for stage, row in enumerate(line.spans) for span in row]
         numbers: dict[Made, int] = {}
         self._steps: list[tuple[int, list[tuple[int, int]], list[tuple[int, bool]], list[int]]] = []
