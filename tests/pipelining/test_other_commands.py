@@ -109,5 +109,10 @@ def test_a_search_is_for_as_many_stages_and_explains_one(
 ) -> None:  # fmt: skip
     search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,)))
     assert re.search(r"2  the\s.*\n\s+script's\n", capsys.readouterr().out)
-    with pytest.raises(MspcError, match="the network has 2 stages, and layouts are explained for networks of one"):
-        search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,), explain="MatMul"))
+    search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,), explain="MatMul"))
+    assert "to shard it" in capsys.readouterr().out
+
+
+def test_a_mesh_is_of_the_ranks_of_one_of_the_scripts_stages(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match="--mesh 2 is of the 2 ranks of one stage, and --stages is 2 of 2 ranks"):
+        search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,), meshes=("2",)))
