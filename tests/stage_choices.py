@@ -94,6 +94,8 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
     ]
     of_weights = (costs.late_of(way), costs.between_of(way))
     late, between = ([numbers[each].sum() for each in chunks] for numbers in of_weights)
+    if way.is_apart:  # nobody waits for a gradient of the first chunk: all of its are with those of weights
+        late[0], between[0] = kept[0].sum(), float(costs.entry[borders[0]]) if borders else 0.0
     found = 0.0
     for stage in range(schedule.stages):
         own = schedule.chunks_of(stage)
