@@ -91,9 +91,8 @@ def _how_to_divide(rows: int, count: int, stages: int) -> str:
         return f"{rows} rows can be cut into {fewer} micro-batches, for example"
     whole = rows - rows % count
     right = " or ".join(str(each) for each in (whole, whole + count) if each)
-    return (
-        f"give {right} rows; where they are the last ones of a data set, batch(..., drop_remainder=True) leaves them out"
-    )
+    last = "where they are the last ones of a data set, batch(..., drop_remainder=True) leaves them out"
+    return f"give {right} rows; {last}"
 
 
 def _take_out_stacks(tracer: Tracer) -> None:
