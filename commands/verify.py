@@ -22,6 +22,7 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, compile_traced, trace_call
 from mspc.compiler.pipeline import before_grad
+from mspc.compiler.stage_graphs import CUT, of_all_micro_batches
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -29,7 +30,7 @@ from mspc.ir.types import TensorType
 from mspc.output.dumps import NO_FILES
 from mspc.output.first_values import first_values
 from mspc.output.programs import Programs, compile_for
-from mspc.passes.base import OnPass, find_pass, run_passes
+from mspc.passes.base import OnPass
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.verify.compared_operators import number_operators
 from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, difference_of, name_by_script, name_gradients
@@ -41,9 +42,8 @@ from mspc.verify.pytorch.against import against_torch
 from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
 Array = Any
-SLICED, CUT, ORDERED = "slice_to_rank", "cut_stages", "order_micro_batches"
-"""The passes behind which a rank's graph still has the operators of one device; the second one of several stages, whose
-work the third one writes down for all micro-batches."""
+SLICED = "slice_to_rank"
+"""The pass behind which a rank's graph still has the operators of one device; of several stages they are cut first."""
 
 
 def verify_target(target: str, options: CompileOptions, seed: int, with_torch: bool = False, mpi: bool = False) -> None:
@@ -202,4 +202,4 @@ def _plain(compiled: Compiled, rank: int) -> Graph:
     found: list[Graph] = []
     staged = compiled.config.pipeline_stages > 1
     compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (CUT if staged else SLICED,))
-    return run_passes(found[0], [find_pass(ORDERED)]) if staged else found[0]
+    return of_all_micro_batches(found[0]) if staged else found[0]
