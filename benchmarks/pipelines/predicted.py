@@ -263,9 +263,9 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--rows", type=int, default=192, help="of a micro-batch")
-    parser.add_argument("--steps", type=int, default=12, help="of a run; all but two are compared")
+    parser.add_argument("--steps", type=int, default=10, help="of a run; all but two are compared")
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
-    parser.add_argument("--seconds", type=float, default=110, help="after which no run is repeated")
+    parser.add_argument("--seconds", type=float, default=90, help="after which no run is repeated")
     parser.add_argument("--machine", type=Path, help="a file of mspc calibrate")
     given = parser.parse_args()
     layers = tuple(int(each) for each in given.layers.split(","))[: given.ranks]
