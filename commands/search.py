@@ -114,6 +114,7 @@ def search_target(target: str, options: SearchOptions) -> None:
         MspcError: every mistake of the command, the script or the network.
     """
     check_json(options.compile.json)
+    options = _with_own_stages(target, options)
     cases = cases_of(options.ranks, options.meshes, options.stages)
     _check(options, len(cases))
     machine = machine_of(options.machine)
@@ -143,6 +144,16 @@ def search_target(target: str, options: SearchOptions) -> None:
 
             found.append(_plans(launched.captured, asked, options, found, tell))
     _tell(found, machine, options)
+
+
+def _with_own_stages(target: str, options: SearchOptions) -> SearchOptions:
+    """What is asked for, with the script's number of stages where it has several and a question is of the ranks of one.
+    """
+    if options.stages is not None or not (options.meshes or options.explain):
+        return options
+    ranks = next(iter(options.ranks), None)
+    own = find_call(target, replace(options.compile, ranks=ranks)).captured.context.pipeline_stages
+    return replace(options, stages=(own,)) if own > 1 else options
 
 
 def _plans(

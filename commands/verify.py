@@ -22,6 +22,7 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, compile_traced, trace_call
 from mspc.compiler.pipeline import before_grad
+from mspc.compiler.stage_graphs import CUT, of_all_micro_batches
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -41,8 +42,8 @@ from mspc.verify.pytorch.against import against_torch
 from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
 Array = Any
-SLICED, CUT = "slice_to_rank", "cut_stages"
-"""The passes behind which a rank's graph still has the operators of one device; the second one of several stages."""
+SLICED = "slice_to_rank"
+"""The pass behind which a rank's graph still has the operators of one device; of several stages they are cut first."""
 
 
 def verify_target(target: str, options: CompileOptions, seed: int, with_torch: bool = False, mpi: bool = False) -> None:
@@ -196,8 +197,9 @@ def compiled_with_numbers(
 
 
 def _plain(compiled: Compiled, rank: int) -> Graph:
-    """A rank's graph as it is sliced and cut into stages, before operators are fused."""
+    """A rank's graph as it is sliced and cut into stages, which work in the order of their schedule, before operators
+    are fused."""
     found: list[Graph] = []
-    behind = CUT if compiled.config.pipeline_stages > 1 else SLICED
-    compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (behind,))
-    return found[0]
+    staged = compiled.config.pipeline_stages > 1
+    compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (CUT if staged else SLICED,))
+    return of_all_micro_batches(found[0]) if staged else found[0]

@@ -13,7 +13,7 @@ from mspc.api.nn.declared_inputs import is_open
 from mspc.compiler.config import Config
 from mspc.compiler.declared_sizes import compiled_for_declared
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
-from mspc.compiler.stage_graphs import CUT
+from mspc.compiler.stage_graphs import CUT, of_all_micro_batches
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, group_of, on_mesh
@@ -80,7 +80,7 @@ def _compiled(
         elif stage.name == LAID_OUT:
             read.update(_first_reads(stage.graph))
         elif stage.name == last:
-            facts.operators = _operators(stage.graph)
+            facts.operators = _operators(of_all_micro_batches(stage.graph) if last == CUT else stage.graph)
 
     last = CUT if config.pipeline_stages > 1 else SLICED
     compiled = compile_call(target, args, config, look)

@@ -132,8 +132,8 @@ def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:
 def rank_passes_of(device: str = "CPU", stages: int = 1) -> tuple[str, ...]:
     """Names of the passes that run for every rank, for a device and a number of stages."""
     if stages > 1:
-        first, *rest = rank_passes_of(device)
-        return (first, "cut_stages", *rest)
+        first, *rest, last = rank_passes_of(device)
+        return (first, "cut_stages", *rest, "order_micro_batches", last)
     at = PER_RANK.index("fuse_elementwise")
     if device != "GPU":
         return PER_RANK[:at] + FOR_CPU_ROWS + PER_RANK[at:]

@@ -9,10 +9,11 @@ from typing import Any
 from mspc.compiler.rank_graphs import RankGraph, RankGraphs, RankStages
 from mspc.ir.graph import STAGE, STAGES, Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.base import OnPass
+from mspc.passes.base import OnPass, find_pass, run_passes
 from mspc.passes.per_rank.slice_to_rank import check_rank
 
-CUT = "cut_stages"
+CUT, ORDERED = "cut_stages", "order_micro_batches"
+"""The passes that make a stage's program of one micro-batch, and of all."""
 
 
 @dataclass
@@ -53,6 +54,11 @@ class StageGraphs(RankGraphs):
         found = self._graphs(rank).of(rank, wanted)
         self.kind(rank, ())
         return found
+
+
+def of_all_micro_batches(cut: Graph) -> Graph:
+    """A rank's graph as `CUT` leaves it, a copy that nobody else reads, with its stage's work on all micro-batches."""
+    return run_passes(cut, [find_pass(ORDERED)])
 
 
 def rank_graphs(graph: Graph, passes: Sequence[str], on_pass: OnPass | None = None) -> RankGraphs:

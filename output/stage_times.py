@@ -16,9 +16,17 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule
-from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, KINDS, WEIGHT_GRADIENT
+from mspc.passes.pipelining.schedules.action import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    KINDS,
+    WEIGHT_GRADIENT,
+    Schedule,
+)  # fmt: skip
 from mspc.passes.pipelining.stage_program import CHUNK
-from mspc.passes.pipelining.timeline import Timeline, timeline
+from mspc.passes.pipelining.timed_order import Work
+from mspc.passes.pipelining.timeline import Timeline
 
 Seconds = Callable[[Node], float]
 """The time of a node: of a message that is sent how long it is on its way."""
@@ -48,10 +56,17 @@ def stage_times(
         MspcError: there are no micro-batches.
     """
     if own is None and way is None:
-        return timeline_of(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
+        schedule, work = predicted_work(graphs, machine)
+        return work.line(schedule)
     rates = _rates(machine)
     programs = [StageTimes.of(graph, own or rates, way or rates, sends=own is not None) for graph in graphs]
     return timeline_of(graphs[0].attrs, programs)
+
+
+def predicted_work(graphs: Sequence[Graph], machine: Machine) -> tuple[Schedule, Work]:
+    """The schedule of a program, and what its actions take on a machine. graphs: of one rank of every stage. Raises
+    MspcError as `stage_times` does."""
+    return work_of_programs(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
 
 
 def predicted_times(graph: Graph, machine: Machine) -> StageTimes:
@@ -67,6 +82,12 @@ def _rates(machine: Machine) -> Seconds:
 
 def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> Timeline:
     """The timeline of a program with this header. programs: of every stage. Raises MspcError as `stage_times` does."""
+    schedule, work = work_of_programs(attrs, programs)
+    return work.line(schedule)
+
+
+def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> tuple[Schedule, Work]:
+    """The schedule of a program with this header, and what its actions take. programs, raises: as of `timeline_of`."""
     micro_batches = 1 + max((number for each in programs for number in each.micro_batches), default=-1)
     if not micro_batches:
         raise MspcError(
@@ -88,7 +109,7 @@ def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> Tim
     }
     behind = {stage: program.behind for stage, program in enumerate(programs)}
     awaited = {stage: program.awaited for stage, program in enumerate(programs)}
-    return timeline(schedule, every, messages, behind=behind, awaited=awaited)
+    return schedule, Work(every, messages, behind, awaited)
 
 
 @dataclass

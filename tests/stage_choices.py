@@ -84,7 +84,8 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
         (c, kind): float(of_chunk(costs, way, own, *each).sum())
         for c, own in enumerate(chunks) for kind, each in kinds.items()
     }  # fmt: skip
-    times = timeline(schedule, durations, max((float(costs.message[b - 1]) for b in borders), default=0.0))
+    message = max((float(costs.message[b - 1]) for b in borders), default=0.0)
+    times = timeline(schedule, durations, message, overlap=None)
     pairs = ((costs.kept_of(way), costs.apart.kept), (costs.held_of(way), costs.apart.held))
     kept, held_by = ([of_chunk(costs, way, each, *pair) for each in chunks] for pair in pairs)
     work = [
@@ -93,6 +94,8 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
     ]
     of_weights = (costs.late_of(way), costs.between_of(way))
     late, between = ([numbers[each].sum() for each in chunks] for numbers in of_weights)
+    if way.is_apart:  # nobody waits for a gradient of the first chunk: all of its are with those of weights
+        late[0], between[0] = kept[0].sum(), float(costs.entry[borders[0]]) if borders else 0.0
     found = 0.0
     for stage in range(schedule.stages):
         own = schedule.chunks_of(stage)

@@ -9,6 +9,10 @@ from mspc.analysis.cost.nodes import seconds, seconds_inside
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.collective.base import Collective
 
+RECEIVED = "ReceiveFromStage"
+"""The operator of a message that another stage sends while this one works, up to where it is read. By its name: few
+programs have any, and load it."""
+
 
 class Timeline:
     """A step of a graph in the order of its nodes, on one stream and on several.
@@ -39,7 +43,8 @@ class Timeline:
             time = compute + communication
             stream = node.attrs.get("stream")
             if stream:
-                begin = max(sides.get(stream, 0.0), main)
+                came = time if node.op.name == RECEIVED else 0.0
+                begin = max(sides.get(stream, 0.0), main - came)
                 over[node] = sides[stream] = begin + time
             else:
                 begin = max(main, ready)

@@ -1,19 +1,21 @@
 """A network of equal layers in stages, to be compiled. Asked by compiles.py.
 
-    mspc compile layered_network.py --ranks 2 -- LAYERS STAGES MICRO_BATCHES SCHEDULE OPTIMIZER
+    mspc compile layered_network.py --ranks 2 -- LAYERS STAGES MICRO_BATCHES SCHEDULE OPTIMIZER [lazy]
+
+With `lazy` equal layers are one graph a stage (`lazy_inline`).
 """
 
 import sys
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, lazy_inline, nn, ops
 from mindspore.communication import init
 
 WIDTH, ROWS = 64, 2
 """Of a layer, and of a micro-batch."""
 LAYERS, STAGES, MICRO_BATCHES = map(int, sys.argv[1:4])
-SCHEDULE, OPTIMIZER = sys.argv[4:]
+SCHEDULE, OPTIMIZER, *LAZY = sys.argv[4:]
 IN_ROUNDS, THERE_AND_BACK = SCHEDULE == "interleaved", SCHEDULE in ("zero_bubble_v", "dual_pipe_v")
 """Whether a stage has two chunks, as stages come again, or as they come back."""
 
@@ -28,6 +30,10 @@ class Layer(nn.Cell):
 
     def construct(self, x):
         return x + self.down(ops.relu(self.up(self.norm(x))))
+
+
+if LAZY:
+    Layer.__init__ = lazy_inline(Layer.__init__)
 
 
 class Net(nn.Cell):

@@ -3,14 +3,17 @@
     python -m benchmarks.pipelines.predicted [--ranks 4] [--layers 2,6,4,4] [--micro-batches 8] [--machine here.toml]
 
 The timeline is given what nodes take, and what a message takes between two ranks; it knows nothing of when a rank
-waited. For every schedule as many ranks train under MPI, each on one thread: the nodes of the first steps are timed
-(`mspc run --profile`), the steps behind these are measured, from the first rank's begin to the last one's end. So
-memory, caches and cores are the same for both, and no step is measured by times of its own. Each timed step gives a
-timeline; what is printed is the median of these, and of the steps; `spread` is what the middle half of the steps lies
-apart. `others` is what the nodes of the first schedule above with actions of the same kinds predict. Steps count in
-which every rank had its core nearly all the time; a run that has too few of these is repeated while `--seconds` last,
-and then all count, which the column `steps` says. With `--machine`, a file of `mspc calibrate`, a column has what its
-rates predict. The status is 1 where a prediction is more than 10 % off. Needs as many cores as ranks.
+waited, nor of how long a step took. For every schedule as many ranks train under MPI, each on one thread. All steps
+are measured, from the first rank's begin to the last one's end, and the nodes of all are timed (`mspc run --profile`),
+which takes a hundredth of a step; a step is predicted by the nodes of the steps right before and behind it, never by
+its own. So the machine is as busy, and memory and caches are as full, for one as for the other, and what changes
+slowly, as other work on the machine, changes both. Each step gives a ratio, predicted / measured; what is printed is
+the median of the ratios, and how far it may be off by itself (`+-`, from their middle half and their number). `others`
+is what the nodes of the first schedule above with actions of the same kinds predict. Steps count in which every rank
+had its core nearly all the time, as far as there are some; then all count, which the column `steps` says. A schedule
+is run until the median is known to a hundredth, or its share of `--seconds` is over. With `--machine`, a file of
+`mspc calibrate`, a column has what its rates predict. The status is 1 where a prediction is more than 10 % off. Needs
+as many cores as ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Any
 
 if __name__ == "__main__":  # before NumPy is loaded, here and in the ranks
@@ -44,10 +47,12 @@ SCHEDULES = ("1f1b", "gpipe", "zero_bubble_h1", "zero_bubble_2p", "interleaved",
 TWO_CHUNKS = ("interleaved", "zero_bubble_v", "dual_pipe_v")
 ALLOWED = 0.10
 PREPARING = 2
-"""Steps that prepare; as many are left out behind those whose nodes are timed, when times are gathered and written."""
-OWN_CORE, ENOUGH = 0.95, 3
-"""The part of a step in which a rank has a core at least, and how many such steps of both kinds are wanted. A rank that
-waits in MPI has its core, too."""
+"""Steps that prepare."""
+OWN_CORE, ENOUGH = 0.95, 5
+"""The part of a step in which a rank has a core at least, and how many such steps are wanted. A rank that waits in MPI
+has its core, too."""
+KNOWN = 0.01
+"""How far a median may be off by itself where no more steps are wanted."""
 WORKS = 0.02
 """Seconds that a rank computes behind a message whose time is measured."""
 MESSAGE = """
@@ -75,8 +80,7 @@ comm.finalize()
 
 @dataclass(frozen=True)
 class Case:
-    """A network in stages. layers: of every stage. steps: of each kind, timed and measured. Sizes: see
-    uneven_network.py."""
+    """A network in stages. layers: of every stage. steps: of a run. Sizes: see uneven_network.py."""
 
     layers: tuple[int, ...]
     micro_batches: int
@@ -91,28 +95,60 @@ class Case:
     def arguments(self, folder: Path, schedule: str) -> list[str]:
         """What the script is given."""
         layers = [each // 2 for each in self.layers] if schedule in TWO_CHUNKS else self.layers
-        sizes = (self.micro_batches, self.width, self.rows, 2 * (PREPARING + self.steps))
+        sizes = (self.micro_batches, self.width, self.rows, PREPARING + self.steps)
         return [str(folder), schedule, ",".join(map(str, layers)), *map(str, sizes)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A measured step. seconds: what it took. calm: every rank had its core. before, behind: what nodes took, of every
+    rank, in the steps next to it."""
+
+    seconds: float
+    calm: bool
+    before: list[Steps]
+    behind: list[Steps]
+
+    def predicted(self, graphs: Sequence[Graph], message: Callable[[int], float], attrs: Any = None) -> list[Timeline]:
+        """The timelines of the steps next to it. attrs: of a program by another schedule with the same actions."""
+        return [NodeTimes.of(graphs, each, [True]).timeline(message, attrs) for each in (self.before, self.behind)]
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Of steps: predicted / measured. own: the median. error: how far it may be off by itself."""
+
+    own: float
+    error: float
+
+    @staticmethod
+    def of(ratios: Sequence[float]) -> Ratios:
+        low, middle, high = quantiles(ratios, n=4) if len(ratios) > 1 else (ratios * 3)
+        # Of a median of normal values with this middle half.
+        return Ratios(middle, 1.253 * (high - low) / 1.349 / len(ratios) ** 0.5)
 
 
 @dataclass
 class Found:
-    """Steps of runs by one schedule. timed: what nodes took in them, of every rank. seconds: of the measured ones."""
+    """Steps of runs by one schedule."""
 
-    timed: list[list[Steps]] = field(default_factory=list[Any])
-    seconds: list[float] = field(default_factory=list[float])
-
-    def add(self, other: Found) -> None:
-        self.timed += other.timed
-        self.seconds += other.seconds
+    steps: list[Step] = field(default_factory=list[Step])
 
     @property
-    def is_enough(self) -> bool:
-        return min(len(self.timed), len(self.seconds)) >= ENOUGH
+    def counted(self) -> list[Step]:
+        """The calm ones where there are some, else all."""
+        calm = [step for step in self.steps if step.calm]
+        return calm if len(calm) >= ENOUGH else self.steps
 
-    def predicted(self, graphs: Sequence[Graph], message: Callable[[int], float], attrs: Any = None) -> Timeline:
-        """The timeline of median length. attrs: of a program by another schedule with the same actions."""
-        each = [NodeTimes.of(graphs, steps, [True]).timeline(message, attrs) for steps in self.timed]
+    def ratios(self, graphs: Sequence[Graph], message: Callable[[int], float]) -> Ratios:
+        """predicted / measured."""
+        return Ratios.of([
+            sum(line.makespan for line in step.predicted(graphs, message)) / 2 / step.seconds for step in self.counted
+        ])  # fmt: skip
+
+    def typical(self, graphs: Sequence[Graph], message: Callable[[int], float], attrs: Any = None) -> Timeline:
+        """The predicted timeline of median length. attrs: as of `Step`."""
+        each = [line for step in self.counted for line in step.predicted(graphs, message, attrs)]
         return sorted(each, key=lambda timeline: timeline.makespan)[len(each) // 2]
 
 
@@ -132,20 +168,14 @@ def programs(case: Case, schedule: str, folder: Path) -> list[Graph]:
     return graphs_of_folder(folder / schedule, case.ranks)
 
 
-def read_run(case: Case, folder: Path) -> tuple[Found, Found]:
-    """(steps in which every rank had its core, all steps) of a run."""
-    timed = [list(each) for each in zip(*steps_of_trace(folder / "trace.json", case.ranks), strict=True)]
-    times = np.array([np.load(folder / f"times_{rank}.npy") for rank in range(case.ranks)])
+def read_run(case: Case, folder: Path) -> list[Step]:
+    """The measured steps of a run: those with a timed one before and behind. Behind the last one times are gathered."""
+    of_ranks = steps_of_trace(folder / "trace.json", case.ranks)
+    timed = [[[own] for own in step] for step in zip(*of_ranks, strict=True)]
+    times = np.array([np.load(folder / f"times_{rank}.npy")[PREPARING:] for rank in range(case.ranks)])
     calm = undisturbed(times)
-    first, measured = PREPARING, 2 * PREPARING + case.steps
-    seconds = [float(each) for each in times[:, measured:, 1].max(0) - times[:, measured:, 0].min(0)]
-    alone = [[[step] for step in ranks] for ranks in timed]
-    # The last timed step ends with what is done for all of them: its nodes count, whoever had the core then.
-    kept = Found(
-        [each for each, counts in zip(alone, calm[first : first + case.steps], strict=True) if counts],
-        [each for each, counts in zip(seconds, calm[measured:], strict=True) if counts],
-    )
-    return kept, Found(alone, seconds)
+    seconds = [float(each) for each in times[:, :, 1].max(0) - times[:, :, 0].min(0)]
+    return [Step(seconds[n], calm[n], timed[n - 1], timed[n + 1]) for n in range(1, case.steps - 1)]
 
 
 def undisturbed(times: Any) -> list[bool]:
@@ -154,15 +184,15 @@ def undisturbed(times: Any) -> list[bool]:
     return [bool(each) for each in share.min(0) >= OWN_CORE]
 
 
-def run_until_enough(case: Case, schedule: str, folder: Path, until: float) -> tuple[Found, int]:
-    """(the steps that count, how many were measured). until: no run is begun later."""
-    kept, every = Found(), Found()
-    while not every.seconds or (not kept.is_enough and time.perf_counter() < until):
+def run_until_known(
+    case: Case, schedule: str, folder: Path, ratios: Callable[[Found], Ratios], until: float
+) -> Found:  # fmt: skip
+    """The steps of one run, and of more until the median is known well. until: no run is begun later."""
+    found = Found()
+    while not found.steps or (time.perf_counter() < until and ratios(found).error > KNOWN):
         run_ranks(case, schedule, folder)
-        calm, more = read_run(case, folder)
-        kept.add(calm)
-        every.add(more)
-    return kept if kept.is_enough else every, len(every.seconds)
+        found.steps += read_run(case, folder)
+    return found
 
 
 def seconds_of_message(nbytes: int, ranks: int) -> float:
@@ -193,18 +223,20 @@ class Comparison:
         """Run one more schedule and print its line; how far its prediction is off."""
         graphs = programs(self.case, schedule, folder)
         self._time_messages(graphs)
-        found, measured = run_until_enough(self.case, schedule, folder, until)
-        own = found.predicted(graphs, self.known.__getitem__)
-        idle = sum(map(own.idle_share, range(self.case.ranks))) / self.case.ranks
-        step = median(found.seconds)
-        low, _, high = quantiles(found.seconds, n=4) if len(found.seconds) > 1 else (step,) * 3
+        message = self.known.__getitem__
+        found = run_until_known(self.case, schedule, folder, lambda found: found.ratios(graphs, message), until)
+        ratios, line = found.ratios(graphs, message), found.typical(graphs, message)
+        seconds = [step.seconds for step in found.counted]
+        idle = sum(map(line.idle_share, range(self.case.ranks))) / self.case.ranks
+        low, step, high = quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
         rates = f"{_ms(stage_times(graphs, self.rates).makespan)} " if self.rates is not None else ""
         other = self._by_another(graphs)
-        ratios = f"{own.makespan / step:.3f} {'' if other is None else f'{other / step:.3f}'}"
-        self.out(f"{schedule:15} {_ms(own.makespan)} {idle:6.1%} {rates}{_ms(step)} {(high - low) / step:7.1%} "
-                 f"{len(found.seconds):3} of {measured:2}   {ratios}")  # fmt: skip
+        others = "" if other is None else f"{other / step:.3f}"
+        counted = f"{len(seconds):3} of {len(found.steps):2}"
+        self.out(f"{schedule:15} {_ms(line.makespan)} {idle:6.1%} {rates}{_ms(step)} {(high - low) / step:7.1%} "
+                 f"{counted}   {ratios.own:.3f} +- {ratios.error:.3f}  {others}")  # fmt: skip
         self.run.append((graphs, found))
-        return abs(own.makespan / step - 1)
+        return abs(ratios.own - 1)
 
     def _time_messages(self, graphs: list[Graph]) -> None:
         for nbytes in sorted(NodeTimes(graphs).message_bytes() - self.known.keys()):
@@ -216,7 +248,7 @@ class Comparison:
         actions = NodeTimes(graphs).actions()
         for others, found in self.run:
             if NodeTimes(others).actions() == actions:
-                return found.predicted(others, self.known.__getitem__, graphs[0].attrs).makespan
+                return found.typical(others, self.known.__getitem__, graphs[0].attrs).makespan
         return None
 
 
@@ -231,9 +263,9 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--rows", type=int, default=192, help="of a micro-batch")
-    parser.add_argument("--steps", type=int, default=5, help="that are timed, and as many that are measured")
+    parser.add_argument("--steps", type=int, default=10, help="of a run; all but two are compared")
     parser.add_argument("--schedules", default=",".join(SCHEDULES))
-    parser.add_argument("--seconds", type=float, default=40, help="after which no run is repeated")
+    parser.add_argument("--seconds", type=float, default=90, help="after which no run is repeated")
     parser.add_argument("--machine", type=Path, help="a file of mspc calibrate")
     given = parser.parse_args()
     layers = tuple(int(each) for each in given.layers.split(","))[: given.ranks]

@@ -1,4 +1,4 @@
-"""Writes the timeline of a pipeline as a picture."""
+"""Writes the timeline of a pipeline as a picture, and the order of its work that is quickest by it as a table."""
 
 from __future__ import annotations
 
@@ -9,24 +9,31 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
 from mspc.output.schedule_svg import schedule_svg
 from mspc.output.schedule_text import schedule_text
-from mspc.output.stage_times import stage_times
+from mspc.output.stage_times import predicted_work
+from mspc.passes.pipelining.schedules.table import write_table
+from mspc.passes.pipelining.timed_order import ordered_by_times
 from mspc.search.calibration.machine_file import machine_of
 
-PICTURES = (".svg", ".txt")
+PICTURES, TABLE = (".svg", ".txt"), ".csv"
 
 
 def check_picture(path: Path, machine: str = "") -> None:
     """Raises MspcError where a file is to be written in a form that there is not, or there is no such machine."""
     machine_of(machine)
-    if path.suffix not in PICTURES:
-        raise MspcError(f"--schedule {path}: its name ends in neither .svg nor .txt")
+    if path.suffix not in (*PICTURES, TABLE):
+        raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((*PICTURES, TABLE))}")
 
 
 def write_picture(compiled: Compiled, path: Path, machine: str = "") -> None:
-    """Write the timeline, by the times of a machine (its name or its file), in the form that the file's name asks for.
-    Raises MspcError as `stage_times` does, and where the file cannot be written."""
+    """Write the timeline, by the times of a machine (its name or its file), in the form that the file's name asks for;
+    as a table the quickest order of the same work that is found, which keeps no more micro-batches. Raises MspcError as
+    `stage_times` does, and where the file cannot be written."""
     config = compiled.config
     graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
-    times = stage_times(graphs, machine_of(machine))
-    text = schedule_svg(times) if path.suffix == ".svg" else schedule_text(times)
+    schedule, work = predicted_work(graphs, machine_of(machine))
+    if path.suffix == TABLE:
+        text = write_table(ordered_by_times(schedule, work))
+    else:
+        times = work.line(schedule)
+        text = schedule_svg(times) if path.suffix == ".svg" else schedule_text(times)
     write_atomically(path, lambda file: file.write(text.encode()))

@@ -35,7 +35,10 @@ OnlyRanks = Annotated[
 ]
 SchedulePicture = Annotated[
     Path | None,
-    typer.Option("--schedule", metavar="FILE", help="Write when each stage works on which micro-batch: .svg or .txt."),
+    typer.Option(
+        "--schedule", metavar="FILE",
+        help="Write when each stage works on which micro-batch (.svg, .txt), or the quickest order found (.csv).",
+    ),
 ]
 TorchPlan = Annotated[
     Path | None,

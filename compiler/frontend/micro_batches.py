@@ -76,13 +76,23 @@ def _parts(tracer: Tracer, place: Location | None, value: Any, index: int, count
     if not found.shape:
         raise _refused(place, f"{given} has no rows", "every input has a row for each sample of the batch")
     if found.shape[0] % count:
-        wanted = next(each for each in range(count, 0, -1) if found.shape[0] % each == 0)
         raise _refused(
             place, f"{given} must have a number of rows that is a multiple of micro_size={count}",
-            f"{found.shape[0]} rows can be cut into {wanted} micro-batches, for example",
+            _how_to_divide(found.shape[0], count, tracer.stages),
         )  # fmt: skip
     shape = (count, found.shape[0] // count, *found.shape[1:])
     return tracer.emit(tracer.op("Reshape", shape=shape), found)
+
+
+def _how_to_divide(rows: int, count: int, stages: int) -> str:
+    """What would be right of rows that are no multiple of `count`: as many micro-batches as stages are needed."""
+    fewer = next((each for each in range(count - 1, max(stages, 2) - 1, -1) if rows % each == 0), 0)
+    if fewer:
+        return f"{rows} rows can be cut into {fewer} micro-batches, for example"
+    whole = rows - rows % count
+    right = " or ".join(str(each) for each in (whole, whole + count) if each)
+    last = "where they are the last ones of a data set, batch(..., drop_remainder=True) leaves them out"
+    return f"give {right} rows; {last}"
 
 
 def _take_out_stacks(tracer: Tracer) -> None:

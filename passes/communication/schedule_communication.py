@@ -21,7 +21,7 @@ results of the graph that were known ahead of it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mspc.analysis.cost.known_machines import H200
@@ -101,25 +101,6 @@ def _is_seen(node: Node, known: dict[Graph, bool]) -> bool:
     return any(known[region] for region in node.regions)
 
 
-_MESSAGES = ("SendToStage", "ReceiveFromStage")  # by their names: few programs have any, and load them
-
-
-def _times() -> Callable[[Node], float]:
-    """The seconds of nodes; of graphs that many of them run, and of messages of one size, found once."""
-    known: dict[Graph, tuple[float, float]] = {}
-    messages: dict[tuple[str, int], float] = {}
-
-    def taken(node: Node) -> float:
-        if node.op.name not in _MESSAGES:
-            return seconds(node, ONE_HOST, known)
-        key = node.op.name, node.type.nbytes
-        if key not in messages:
-            messages[key] = seconds(node, ONE_HOST)
-        return messages[key]
-
-    return taken
-
-
 class _Facts:
     """What a schedule depends on, by the numbers of the nodes.
 
@@ -138,8 +119,8 @@ class _Facts:
         self.is_collective = [node.op.is_collective for node in nodes]
         self.apart = _apart(nodes)
         free = [view or SHADOW in node.attrs for view, node in zip(self.is_view, nodes, strict=True)]
-        taken = _times()
-        self.costs = [0.0 if free[i] else taken(node) for i, node in enumerate(nodes)]
+        known: dict[Graph, tuple[float, float]] = {}
+        self.costs = [0.0 if free[i] else seconds(node, ONE_HOST, known) for i, node in enumerate(nodes)]
         self.sizes = [0 if self.is_view[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
         self.needs = self._dependencies(graph)
 

@@ -83,10 +83,13 @@ def _placement_of_table(table: Table, stages: int) -> Placement:
     """Raises MspcError where the table is for other stages, or has its chunks as no network is placed."""
     schedule = table.schedule
     if schedule.stages != stages:
-        raise MspcError(
-            f"the schedule {schedule.name} has {schedule.stages} stages, and pipeline_stages is {stages}",
-            notes=["a table has a line for every stage"], kind=ValueError,
-        )  # fmt: skip
+        last = min(schedule.stages, stages + 1) - 1
+        place = table.lines[last][0]
+        if last < stages:
+            message = f"this is the last line, of stage {last}, and pipeline_stages is {stages}"
+        else:
+            message = f"this line is of stage {last}, and pipeline_stages is {stages}"
+        raise MspcError(message, place, ["a table has a line for every stage"], kind=ValueError)
     for shape in (ONCE, ROUNDS, V_SHAPED):
         found = Placement(stages, shape)
         fits = len(schedule.placement) == (stages if shape == ONCE else len(schedule.placement))

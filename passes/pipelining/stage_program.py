@@ -1,4 +1,4 @@
-"""Writes the nodes of one stage's program: the work on micro-batches in the order of the schedule, and messages."""
+"""Writes the nodes of one stage's program: a loop over micro-batches with its work on one of them, and messages."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from mspc.ir.builder import Builder
-from mspc.ir.copies import copied_node
-from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Parameter, Value
+from mspc.ir.copies import copied_node, copied_parameter
+from mspc.ir.graph import WORK, Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Scan, body_of
 from mspc.ops.control.regions import Call, emit_regions
-from mspc.ops.control.structural import CALL, TupleGetItem
-from mspc.ops.tensor.moving import Stack
-from mspc.ops.tensor.slicing import StridedSlice
-from mspc.passes.pipelining.call_tuples import Tuples, call_tuples
-from mspc.passes.pipelining.chosen_schedule import chosen_schedule, has_weights_apart, kinds_of
+from mspc.ops.control.structural import TupleGetItem
+from mspc.passes.pipelining.chosen_schedule import has_weights_apart
 from mspc.passes.pipelining.chunk_graphs import ChunkGraph, Key, chunk_graphs
 from mspc.passes.pipelining.placement import Placement
-from mspc.passes.pipelining.schedules.action import FORWARD, actions_of
+from mspc.passes.pipelining.schedules.action import FORWARD, KINDS
 
 CHUNK = "chunk"
-"""Attribute of the calls of a stage's program beside WORK and MICRO_BATCH: of which chunk the work is."""
-
-
-_Message = SendToStage | ReceiveFromStage
+"""Attribute of the calls of a stage's program beside WORK: of which chunk the work is."""
 
 
 @dataclass
@@ -35,10 +29,14 @@ class Messages:
     placement: Placement
     ranks: int
     _numbers: dict[object, int] = field(default_factory=dict[object, int])
+    _next: int = 0
 
-    def tag(self, key: object) -> int:
-        """The tag of a message; all stages ask in the same order."""
-        return self._numbers.setdefault(key, len(self._numbers))
+    def tag(self, key: object, count: int = 1) -> int:
+        """The first tag of so many messages in a row; all stages ask in the same order."""
+        if key not in self._numbers:
+            self._numbers[key] = self._next
+            self._next += count
+        return self._numbers[key]
 
     def distance(self, source: int, target: int) -> int:
         """By how many ranks the stages are apart."""
@@ -49,20 +47,12 @@ class StageProgram:
     """The program of one stage as it is written. of: what stands in it for values of the graph of all stages."""
 
     def __init__(self, graph: Graph, loop: Node | None, stage: int, messages: Messages) -> None:
-        self.graph, self.loop, self.stage, self.messages = graph, loop, stage, messages
+        self.loop, self.stage, self.messages = loop, stage, messages
         self.of: dict[Value, Value] = {}
         self._builder = Builder(Graph(""))
-        self._entries: dict[tuple[Value, int], Node] = {}
-        """Parts of what is given to the loop."""
-        self._first_part: dict[Value, Node] = {}
-        self._first_message: dict[tuple[Value, int | None], Node] = {}
-        """What sends a value to a stage, or receives it, for the first micro-batch."""
-        self._values: dict[tuple[Value, int], Value] = {}
-        """What this stage has of a micro-batch."""
-        self._totals: dict[int, Value] = {}
-        self._results: dict[int, list[Value]] = {}
-        self._calls: dict[Key, Node] = {}
-        """The first call of each graph."""
+        self._made_loop: Node | None = None
+        self._places: dict[int, int] = {}
+        """Of the results of the loop those of this stage's loop."""
         self._readers: dict[Value, set[int]] = {}
         """The stages that read a value of a micro-batch which another graph makes."""
         if loop is not None:
@@ -70,17 +60,13 @@ class StageProgram:
             self.op = loop.op
             self.body = body_of(loop)
             self.places = {parameter: i for i, parameter in enumerate(self.body.parameters)}
-            self.weights_apart = has_weights_apart(graph.attrs)
-            self.chunks = chunk_graphs(self.body, self.weights_apart)
+            self.chunks = chunk_graphs(self.body, has_weights_apart(graph.attrs))
             for chunk in self.chunks.graphs.values():
                 for value in chunk.read:
                     source, target = self._stage(self.chunks.made_in[value]), self._stage(chunk.key)
                     self._readers.setdefault(value, set()).add(target)
                     if source != target:
-                        for number in range(self.op.turns):
-                            messages.tag((value, target, number))
-            stage_of = {key: self._stage(key) for key in self.chunks.graphs}
-            self.tuples = Tuples(call_tuples(self.chunks, stage_of, self.op, self.body, loop.inputs), self.op.turns)
+                        messages.tag((value, target), self.op.turns)
 
     def _stage(self, key: Key) -> int:
         return self.messages.placement.stage(key.chunk)
@@ -93,11 +79,15 @@ class StageProgram:
             for parameter in chunk.given:
                 found.setdefault(self.loop.inputs[self.places[parameter]], set()).add(self._stage(key))
         for number in range(self.op.carried):
-            result = self.body.results[number]
-            stage = self._stage(self.chunks.made_in[result]) if result in self.chunks.made_in else None
+            stage = self._made_on(number)
             for each in range(self.messages.placement.stages) if stage is None else [stage]:
                 found.setdefault(self.loop.inputs[number], set()).add(each)
         return found
+
+    def _made_on(self, place: int) -> int | None:
+        """The stage that makes a result of the loop; None where all have it."""
+        result = self.body.results[place]
+        return self._stage(self.chunks.made_in[result]) if result in self.chunks.made_in else None
 
     # What is of no micro-batch
 
@@ -108,150 +98,97 @@ class StageProgram:
     def add(self, node: Node, operands: Sequence[Value]) -> None:
         """Compute a node here."""
         if self.loop is not None and node.inputs[:1] == [self.loop]:
-            self.of[node] = self._result(node)
-            return
-        made = copied_node(node, [v if isinstance(v, Constant) else self.of[v] for v in operands])
+            assert isinstance(node.op, TupleGetItem)
+            assert self._made_loop is not None
+            made = copied_node(node, [self._made_loop], TupleGetItem(self._places[node.op.index]))
+        else:
+            made = copied_node(node, [v if isinstance(v, Constant) else self.of[v] for v in operands])
         self._builder.nodes.append(made)
         self.of[node] = made
 
     def hand_on(self, node: Node, source: int, target: int) -> None:
         """Send a value to another stage, or receive it, where this stage is one of the two."""
-        tag = self.messages.tag((node, target, -1))
+        tag = self.messages.tag((node, target))
         if self.stage == source:
-            self._send(node, self.of[node], target, tag, -1)
+            self._send(self._builder, node, self.of[node], target, tag)
         elif self.stage == target:
-            self.of[node] = self._receive(node, source, tag, -1)
+            self.of[node] = self._receive(self._builder, node, source, tag)
 
-    def _send(self, value: Value, mine: Value, target: int, tag: int, number: int) -> None:
-        op = SendToStage(target, self.messages.distance(self.stage, target), tag, number)
-        self._message((value, target), value, op, [mine]).attrs["reason"] = f"{_said(value)} is read by stage {target}"
+    def _send(self, b: Builder, value: Node, mine: Value, target: int, tag: int) -> None:
+        _like(b, value)
+        made = b.emit(SendToStage(target, self.messages.distance(self.stage, target), tag), mine)
+        made.attrs["reason"] = f"{_said(value)} is read by stage {target}"
 
-    def _receive(self, value: Value, source: int, tag: int, number: int) -> Value:
+    def _receive(self, b: Builder, value: Node, source: int, tag: int) -> Node:
+        _like(b, value)
         kind = value.tensor_type
-        op = ReceiveFromStage(
-            source, self.messages.distance(source, self.stage), tag, kind.shape, kind.dtype, number
-        )
-        made = self._message((value, None), value, op, [])
-        made.name, made.type = value.name, kind  # the same one of every micro-batch
+        made = b.emit(ReceiveFromStage(source, self.messages.distance(source, self.stage), tag, kind.shape, kind.dtype))
+        made.name = value.name
         made.attrs["reason"] = f"{_said(value)} is computed by stage {source}"
         return made
-
-    def _message(self, key: tuple[Value, int | None], value: Value, op: _Message, operands: list[Value]) -> Node:
-        """What sends a value, or receives it; of later micro-batches a copy of the first one's, of the same type."""
-        b, first = self._at(value), self._first_message.get(key)
-        if first is None:
-            found = self._first_message[key] = b.emit(op, *operands)
-            return found
-        found = copied_node(first, operands, op)
-        b.nodes.append(found)
-        return found
-
-    def _at(self, value: Value) -> Builder:
-        b = self._builder
-        if isinstance(value, Node):
-            b.like(value).phase = value.phase
-        return b
 
     # Micro-batches
 
     def run_micro_batches(self) -> None:
-        """The stage's work on all micro-batches."""
+        """The loop with the stage's work on one micro-batch, a call for each of its graphs."""
         assert self.loop is not None
-        self._at(self.loop)
-        for number in range(self.op.carried):
-            operand = self.loop.inputs[number]
-            if operand in self.of or isinstance(operand, Constant):
-                self._totals[number] = self._own(operand)
-        schedule = chosen_schedule(self.graph.attrs, self.op.turns)
-        for action in actions_of(schedule.entries[self.stage]):
-            for kind in kinds_of(action.kind, self.weights_apart):
-                chunk = self.chunks.graphs.get(Key(kind, action.chunk))
-                if chunk is not None:
-                    self._run(chunk, action.micro_batch)
+        loop, op = self.loop, self.op
+        mine = [self.chunks.graphs[key] for key in sorted(self.chunks.graphs, key=_as_values_flow)
+                if self._stage(key) == self.stage]  # fmt: skip
+        given = {parameter for chunk in mine for parameter in chunk.given}
+        kept = [place for place in range(len(self.body.results)) if self._made_on(place) in (self.stage, None)]
+        self._places = {place: number for number, place in enumerate(kept)}
+        carried = {place for place in kept if place < op.carried}
+        body = Graph(self.body.name)
+        body.returns_tuple = True
+        inside: dict[Value, Value] = {}
+        operands: list[Value] = []
+        scanned = 0
+        for place, parameter in enumerate(self.body.parameters):
+            if place in carried or (parameter in given and place >= op.carried):
+                inside[parameter] = copy = copied_parameter(parameter)
+                body.parameters.append(copy)
+                operand = loop.inputs[place]
+                operands.append(operand if isinstance(operand, Constant) else self.of[operand])
+                scanned += place in op.scanned_operands
+        b = Builder(body)
+        for chunk in mine:
+            self._call(b, chunk, inside)
+        results = [self.body.results[place] for place in kept]
+        body.results = [value if isinstance(value, Constant) else inside[value] for value in results]
+        own = Scan(carried=len(carried), scanned=scanned, stacked=len(kept) - len(carried), reverse=op.reverse,
+                   turns=op.turns, micro_batches=True)  # fmt: skip
+        _like(self._builder, loop)
+        self._made_loop = emit_regions(self._builder, own, operands, (body,))
 
-    def _own(self, value: Value) -> Value:
-        return value if isinstance(value, Constant) else self.of[value]
-
-    def _run(self, chunk: ChunkGraph, number: int) -> None:
-        loop = self.loop
-        assert loop is not None
-        own = self.tuples.of[chunk.key]
-        operands = [self._given(parameter, number) for parameter in own.single_given]
-        operands += [self._read(value, number) for value in own.single_read]
-        b = self._at(loop)
-        operands += self.tuples.operands(b, chunk.key, number, lambda parameter: self._given(parameter, number))
-        b = self._at(loop)
-        b.phase = "forward" if chunk.key.kind == FORWARD else "backward"
-        first = self._calls.get(chunk.key)
-        made = emit_regions(b, Call(), operands, (chunk.graph,)) if first is None else copied_node(first, operands)
-        if first is None:
-            self._calls[chunk.key] = made
-        else:
-            b.nodes.append(made)
-        made.attrs[CALL] = number + 1
-        made.attrs |= {WORK: chunk.key.kind, CHUNK: chunk.key.chunk, MICRO_BATCH: number}
+    def _call(self, b: Builder, chunk: ChunkGraph, inside: dict[Value, Value]) -> None:
+        """What a graph reads of other stages, its call, and what it makes, which is sent to stages that read it."""
+        assert self.loop is not None
+        for value in chunk.read:
+            if value not in inside:
+                source = self._stage(self.chunks.made_in[value])
+                inside[value] = self._receive(b, value, source, self.messages.tag((value, self.stage)))
+        _like(b, self.loop).phase = "forward" if chunk.key.kind == FORWARD else "backward"
+        made = emit_regions(b, Call(), [inside[value] for value in (*chunk.given, *chunk.read)], (chunk.graph,))
+        made.attrs |= {WORK: chunk.key.kind, CHUNK: chunk.key.chunk}
         b.scope, b.frames = "", ()  # the call has them
-        apart = self.tuples.take_apart(b, chunk, number, made)
-        self._values |= {(value, number): mine for value, mine in apart.items()}
-        for place, result in enumerate(self.body.results):
-            if result in apart:
-                mine = apart[result]
-                if place < self.op.carried:
-                    self._totals[place] = mine
-                else:
-                    self._results.setdefault(place, []).append(mine)
+        for index, value in enumerate(chunk.results):
+            inside[value] = b.emit(TupleGetItem(index), made, name=value.name)
         for value in chunk.results:
             for target in sorted(self._readers.get(value, set()) - {self.stage}):
-                tag = self.messages.tag((value, target, number))
-                self._send(value, self._values[value, number], target, tag, number)
-
-    def _given(self, parameter: Parameter, number: int) -> Value:
-        loop, op, place = self.loop, self.op, self.places[parameter]
-        assert loop is not None
-        if place < op.carried:
-            return self._totals[place]
-        operand = self._own(loop.inputs[place])
-        if place not in op.scanned_operands:
-            return operand
-        if (operand, number) not in self._entries:
-            rank = len(operand.shape)
-            part = StridedSlice(
-                shrink_axis_mask=1, begin=(number, *[0] * (rank - 1)), end=(number + 1, *operand.shape[1:]),
-                strides=(1,) * rank,
-            )  # fmt: skip
-            self._entries[operand, number] = self._part(operand, part, parameter.name)
-        return self._entries[operand, number]
-
-    def _part(self, operand: Value, part: StridedSlice, name: str) -> Node:
-        """What is of a micro-batch; of later ones a copy of the first one's, of the same type."""
-        assert self.loop is not None
-        b = self._at(self.loop)
-        first = self._first_part.get(operand)
-        if first is None:
-            found = self._first_part[operand] = b.emit(part, operand, name=name)
-            return found
-        found = copied_node(first, [operand], part)
-        b.nodes.append(found)
-        return found
-
-    def _read(self, value: Node, number: int) -> Value:
-        if (value, number) not in self._values:
-            tag = self.messages.tag((value, self.stage, number))
-            source = self._stage(self.chunks.made_in[value])
-            self._values[value, number] = self._receive(value, source, tag, number)
-        return self._values[value, number]
-
-    def _result(self, node: Node) -> Value:
-        """A result of the loop: a total, or what was kept of every micro-batch."""
-        assert isinstance(node.op, TupleGetItem)
-        if node.op.index < self.op.carried:
-            return self._totals[node.op.index]
-        parts = self._results[node.op.index]
-        return self._at(node).emit(Stack(axis=0), *parts)
+                self._send(b, value, inside[value], target, self.messages.tag((value, target)))
 
 
-def _said(value: Value) -> str:
+def _as_values_flow(key: Key) -> tuple[bool, int, int]:
+    is_backward = key.kind != FORWARD
+    return is_backward, -key.chunk if is_backward else key.chunk, [*KINDS].index(key.kind)
+
+
+def _like(b: Builder, value: Node) -> Builder:
+    b.like(value).phase = value.phase
+    return b
+
+
+def _said(value: Node) -> str:
     """How a reason names a value."""
-    if not isinstance(value, Node):
-        return value.name
     return f"the result of {value.label}" if value.phase != "backward" else f"the gradient that {value.label} computes"

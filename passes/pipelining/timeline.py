@@ -22,6 +22,7 @@ from mspc.passes.pipelining.schedules.action import (
     Entry,
     Overlapped,
     Schedule,
+    actions_of,
     parts_of,
 )  # fmt: skip
 from mspc.passes.pipelining.schedules.dependence import Made, makes, reads
@@ -53,7 +54,8 @@ class Tail:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A schedule with the time of every entry of every stage, from 0 on. tails: of the stages that have one."""
+    """A schedule with the time of every entry of every stage, or of the actions of those that run one behind the other,
+    from 0 on. tails: of the stages that have one."""
 
     schedule: Schedule
     spans: tuple[tuple[Span, ...], ...]
@@ -120,20 +122,21 @@ def equal_durations(
 
 
 def timeline(
-    schedule: Schedule, durations: Durations, message: Messages = 0, overlap: float = 0,
+    schedule: Schedule, durations: Durations, message: Messages = 0, overlap: float | None = 0,
     behind: Mapping[int, float] | None = None, awaited: Mapping[int, Collection[int]] | None = None,
 ) -> Timeline:  # fmt: skip
     """The times of a schedule.
 
     Args:
-        overlap: the part of the shorter one's time that is saved where a forward and a backward run at once, 0 to 1.
+        overlap: the part of the shorter one's time that is saved where a forward and a backward run at once, 0 to 1;
+        None where they run one behind the other, as in a stage's program: each has a span then.
         behind: what stages do behind their last actions. awaited: the stages whose last actions are ended before that.
 
     Raises:
         MspcError: the schedule does not run to its end.
     """
     walk = _Walk(schedule, durations, message, overlap)
-    if any(len(spans) < len(entries) for spans, entries in zip(walk.spans, schedule.entries, strict=True)):
+    if any(len(spans) < len(entries) for spans, entries in zip(walk.spans, walk.entries, strict=True)):
         require_schedule(schedule)
         raise AssertionError(f"the schedule {schedule.name!r} has come to a stop")
     made = Timeline(schedule, tuple(map(tuple, walk.spans)))
@@ -147,8 +150,10 @@ def timeline(
 class _Walk:
     """The clocks of all stages, which have run as far as they go."""
 
-    def __init__(self, schedule: Schedule, durations: Durations, message: Messages, overlap: float) -> None:
-        self.schedule, self.durations, self.message, self.overlap = schedule, durations, message, overlap
+    def __init__(self, schedule: Schedule, durations: Durations, message: Messages, overlap: float | None) -> None:
+        self.schedule, self.durations, self.message, self.overlap = schedule, durations, message, overlap or 0
+        apart = [tuple(actions_of(entries)) for entries in schedule.entries]
+        self.entries: Sequence[tuple[Entry, ...]] = apart if overlap is None else schedule.entries
         self.there: dict[Made, tuple[float, int]] = {}
         """When each value has been made, and on which stage."""
         self.waiting: dict[Made, list[int]] = {}
@@ -161,7 +166,7 @@ class _Walk:
         """Run a stage until it waits for a value that there is not yet; the stages that go on because of it."""
         released: list[int] = []
         spans = self.spans[stage]
-        for entry in self.schedule.entries[stage][len(spans) :]:
+        for entry in self.entries[stage][len(spans) :]:
             start, awaited = spans[-1].end if spans else 0, None
             for part, value in ((p, v) for p in parts_of(entry) for v in reads(p, self.schedule.chunks)):
                 if value not in self.there:

@@ -20,7 +20,7 @@ from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import WORK, Constant, Graph, Node, Value
+from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
@@ -31,7 +31,6 @@ from mspc.output.stage_times import predicted_times
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule
 from mspc.passes.pipelining.schedules import one_forward_one_backward, zero_bubble_h1
 from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from mspc.passes.pipelining.stage_program import MICRO_BATCH
 from mspc.passes.sharding.parallel_optimizer import sharded_further
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan, together

@@ -33,7 +33,7 @@ class Walk:
 
     def __init__(self, way: Way) -> None:
         self.way, self.schedule = way, way.made
-        line = timeline(self.schedule, equal_durations(self.schedule))
+        line = timeline(self.schedule, equal_durations(self.schedule), overlap=None)
         spans = [(span.start, stage, span.entry) for stage, row in enumerate(line.spans) for span in row]
         numbers: dict[Made, int] = {}
         self._steps: list[tuple[int, list[tuple[int, int]], list[tuple[int, bool]], list[int]]] = []
@@ -88,6 +88,8 @@ class Walk:
         sums = _Sums(costs, borders, self.way)
         late, between = sums.of(costs.late_of(self.way)), sums.of(costs.between_of(self.way))
         kept = sums.of(costs.kept_of(self.way), costs.apart.kept) + costs.entry[sums.edges[:-1]]
+        if self.way.is_apart:  # nobody waits for gradients of what the first chunk reads: all run with those of weights
+            late[0], between[0] = kept[0], costs.entry[sums.edges[1]] if len(sums.edges) > 2 else 0
         work = sums.most(costs.work_of(self.way), costs.apart.work)
         totals = sums.of(costs.totals)
         full = self._of_stages(sums.of(costs.held_of(self.way), costs.apart.held) - totals)

@@ -26,6 +26,7 @@ from mspc.ops.collective.collectives import (
     ReduceScatter,
 )
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
+from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.control.loops import Scan
 from mspc.ops.control.regions import If
 from mspc.ops.control.structural import Depend
@@ -161,6 +162,22 @@ def test_a_step_beside_its_collectives() -> None:
     assert found.communication == seconds(reduced)
     assert found.compute == seconds(product)
     assert found.total == max(seconds(reduced), seconds(product))
+
+
+def test_a_message_comes_while_its_stage_works() -> None:
+    """It is received right before it is read, and was on its way meanwhile."""
+    graph = Graph("net")
+    x = Parameter("x", TensorType(FLOAT32, (4096, 4096)))
+    product = Node(MatMul(), [x, x], x.type)
+    came = Node(ReceiveFromStage(0, 1, 0, (4096,), FLOAT32, 0), [], TensorType(FLOAT32, (4096,)))
+    came.attrs["stream"] = "communication"
+    graph.parameters, graph.nodes = [x], [product, came, Node(Add(), [product, came], x.type)]
+    found = Timeline(graph)
+    assert seconds(came) < seconds(product)
+    assert found.spans[came] == (seconds(product) - seconds(came), seconds(came))
+    assert found.total == found.compute
+    graph.nodes = graph.nodes[1:2]
+    assert Timeline(graph).total == seconds(came)
 
 
 def test_a_loop_takes_what_its_turns_take() -> None:

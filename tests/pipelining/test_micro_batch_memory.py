@@ -13,9 +13,12 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.api import context
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ir.graph import Graph
+from mspc.ir.graph import MICRO_BATCH, WORK, Graph
+from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.control.loops import Scan
 from mspc.ops.control.regions import Call
+from mspc.passes.pipelining.schedules.action import Action, actions_of
+from mspc.passes.pipelining.schedules.named import named_schedule
 from mspc.runtime.memory_plan import peak_of
 
 STAGES, ROWS, WIDTH, LAYERS = 4, 64, 64, 8
@@ -68,8 +71,8 @@ class Folded(Layer):
 
 
 @cache
-def graphs(schedule: str, parts: int, layer: type[Layer] = Layer) -> list[Graph]:
-    """The graphs of the stages' ranks for so many micro-batches of ROWS rows."""
+def graphs(schedule: str, parts: int, layer: type[Layer] = Layer, behind: str = "execute") -> list[Graph]:
+    """The graphs of the stages' ranks for so many micro-batches of ROWS rows, behind a pass."""
     settings = {"pipeline_stages": STAGES, "pipeline_config": {"pipeline_scheduler": schedule}}
     mspc.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, **settings)
     try:
@@ -77,7 +80,10 @@ def graphs(schedule: str, parts: int, layer: type[Layer] = Layer) -> list[Graph]
         step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.1, 0.9))
         batch = Tensor(np.ones((ROWS * parts, WIDTH), np.float32))
         compiled = compile_call(step, (batch, batch), Config.from_context(context.freeze(step), STAGES))
-        return [compiled.rank_graph(rank) for rank in range(STAGES)]
+        found: list[Graph] = []
+        for rank in range(STAGES):
+            compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (behind,))
+        return found
     finally:
         mspc.reset_auto_parallel_context()
 
@@ -120,6 +126,31 @@ def test_a_micro_batch_adds_as_many_nodes_whatever_is_kept_of_it(schedule: str) 
         )
         assert deep[0] > plain[0]  # updates
         assert deep[1] - deep[0] == plain[1] - plain[0]
+
+
+def test_passes_see_one_micro_batch() -> None:
+    """But for the last two."""
+    few, many = (graphs("zero_bubble_h1", parts, behind="schedule_communication") for parts in (STAGES, 4 * STAGES))
+    for one, other in zip(few, many, strict=True):
+        assert [len(each.nodes) for each in one.graphs()] == [len(each.nodes) for each in other.graphs()]
+        assert [node.op.turns for node in other.nodes if isinstance(node.op, Scan)] == [4 * STAGES]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zero_bubble_h1", "zero_bubble_2p"])
+def test_a_stage_works_in_the_order_of_its_schedule(schedule: str) -> None:
+    """And waits for a message only where its next work reads it."""
+    known = named_schedule(schedule, STAGES, 2 * STAGES)
+    for stage, graph in enumerate(graphs(schedule, 2 * STAGES)):
+        work = [node for node in graph.nodes if WORK in node.attrs]
+        actions = [Action(*(node.attrs[name] for name in (WORK, "chunk", MICRO_BATCH))) for node in work]
+        there = {(action.kind, action.chunk) for action in actions}
+        assert actions == [each for each in actions_of(known.entries[stage]) if (each.kind, each.chunk) in there]
+        left = iter(work)
+        following = next(left)
+        for node in graph.nodes:
+            following = next(left, node) if node is following else following
+            if isinstance(node.op, ReceiveFromStage) and node.op.micro_batch >= 0:
+                assert node in following.inputs
 
 
 def test_equal_layers_of_a_stage_are_one_graph_whichever_line_gives_the_stage() -> None:

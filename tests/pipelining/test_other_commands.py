@@ -69,8 +69,22 @@ def test_a_compile_draws_the_schedule(tmp_path: Path) -> None:
     assert all(f"{kind}{number}" in rows[1] for kind in "FB" for number in range(4))
     compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.svg", loudness=QUIET))
     ElementTree.fromstring((tmp_path / "times.svg").read_text())
-    with pytest.raises(MspcError, match=r"its name ends in neither \.svg nor \.txt"):
+    with pytest.raises(MspcError, match=r"its name ends in none of \.svg, \.txt, \.csv"):
         compile_target(script, CompileOptions(2, out=out, schedule=tmp_path / "times.png", loudness=QUIET))
+
+
+def test_a_compile_writes_the_quickest_order_as_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the times of its parts, which a compile takes as it takes a table of the user's own."""
+    monkeypatch.chdir(tmp_path)
+    first = written(tmp_path, ", pipeline_config={'pipeline_scheduler': 'zero_bubble_h1'}")
+    compile_target(first, CompileOptions(2, schedule=tmp_path / "order.csv", loudness=QUIET))
+    order = (tmp_path / "order.csv").read_text()
+    assert sorted(order.splitlines()[1].split(",")) == sorted(f"1{kind}{n}" for kind in "FIW" for n in range(4))
+    second, out = written(tmp_path, ", pipeline_config={'pipeline_scheduler': 'order.csv'}"), tmp_path / "out"
+    compile_target(second, CompileOptions(2, out=out, loudness=QUIET))
+    (program,) = (out / "rank_1").glob("*.ir")
+    found = re.findall(r'work: "(\w)", chunk: (\d), micro_batch: (\d)', program.read_text())
+    assert ",".join(chunk + kind + number for kind, chunk, number in found) == order.splitlines()[1]
 
 
 def test_a_table_orders_the_stages_and_is_proved_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,5 +123,10 @@ def test_a_search_is_for_as_many_stages_and_explains_one(
 ) -> None:  # fmt: skip
     search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,)))
     assert re.search(r"2  the\s.*\n\s+script's\n", capsys.readouterr().out)
-    with pytest.raises(MspcError, match="the network has 2 stages, and layouts are explained for networks of one"):
-        search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,), explain="MatMul"))
+    search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,), explain="MatMul"))
+    assert "to shard it" in capsys.readouterr().out
+
+
+def test_a_mesh_is_of_the_ranks_of_one_of_the_scripts_stages(tmp_path: Path) -> None:
+    with pytest.raises(MspcError, match="--mesh 2 is of the 2 ranks of one stage, and --stages is 2 of 2 ranks"):
+        search_target(written(tmp_path), SearchOptions(CompileOptions(2), (2,), meshes=("2",)))

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import STAGES
+from mspc.passes.pipelining.placement import SCHEDULER, TABLE, placement_of
 from mspc.passes.pipelining.schedule_check import check_schedule, require_schedule
 from mspc.passes.pipelining.schedules import table
 from mspc.passes.pipelining.schedules.named import SCHEDULES, named_schedule
@@ -75,6 +77,20 @@ def test_a_wrong_cell_is_shown() -> None:
 def test_what_is_wrong_is_told(text: str, message: str) -> None:
     with pytest.raises(MspcError, match=message):
         read_table(text, "mine.csv")
+
+
+def test_a_cell_is_not_meant_to_be_itself() -> None:
+    with pytest.raises(MspcError) as caught:
+        read_table("0F0,0B99999999999\n", "mine.csv")
+    assert [note.split(",")[0] for note in caught.value.notes] == ["an action is chunk"]
+
+
+@pytest.mark.parametrize(("stages", "place"), [(3, "2:1: error: this is the last line, of stage 1"),
+                                               (1, "2:1: error: this line is of stage 1")])  # fmt: skip
+def test_a_table_has_a_line_for_every_stage(stages: int, place: str) -> None:
+    attrs = {STAGES: stages, SCHEDULER: "mine.csv", TABLE: "0F0,0B0\n1F0,1B0\n"}
+    with pytest.raises(MspcError, match=f"mine.csv:{place}, and pipeline_stages is {stages}"):
+        placement_of(attrs)
 
 
 def test_all_wrong_cells_are_told_together() -> None:

@@ -54,3 +54,23 @@ def test_a_weight_that_two_stages_read_is_not_sent(rank: int, sent: int, receive
     names = list(_cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"])
     counts = [sum(name.startswith(f"{kind}-") for name in names) for kind in ("Send", "Receive")]
     assert counts == [sent, received]  # activations of two parts, and the whole result back
+
+
+def test_a_stage_sends_for_every_micro_batch() -> None:
+    class Layers(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Dense(8, 8), nn.Dense(8, 8)
+            self.first.pipeline_stage, self.last.pipeline_stage = 0, 1
+
+        def construct(self, x: Any) -> Any:
+            return self.last(self.first(x)).sum()
+
+    state.current().rank = 0
+    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=2)
+    cell = nn.PipelineCell(Layers(), 4)
+    step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.1, 0.9))
+    phase, _ = _cell_graph_executor.compile(step, Tensor(np.ones((8, 8), np.float32)))
+    names = list(_cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"])
+    counts = [sum(name.startswith(f"{kind}-") for name in names) for kind in ("Send", "Receive", "Call")]
+    assert counts == [4, 5, 8]  # activations; gradients, and the loss; forwards and backwards

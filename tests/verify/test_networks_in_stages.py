@@ -15,11 +15,12 @@ from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
 from mspc.compiler.frontend import micro_batches
 from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.graph import Node
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.math.arithmetic import AddN
 from mspc.passes.pipelining import chunk_graphs, split_sums
 from mspc.passes.pipelining.chunk_graphs import ChunkGraph
-from mspc.passes.pipelining.stage_program import StageProgram
+from mspc.passes.pipelining.ordered_work import OrderedWork
 
 SCRIPT = """\
 import numpy as np
@@ -101,12 +102,13 @@ def test_a_message_of_another_micro_batch_is_found(
     script: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first operator that reads it is named, with its micro-batch and stage."""
-    right = StageProgram._read
+    right = OrderedWork._value
 
-    def exchanged(self: StageProgram, value: Any, number: int) -> Any:
-        return right(self, value, {1: 2, 2: 1}.get(number, number) if value.phase == "forward" else number)
+    def exchanged(self: OrderedWork, value: Any, number: int) -> Any:
+        is_received = isinstance(value, Node) and isinstance(value.op, ReceiveFromStage) and value.phase == "forward"
+        return right(self, value, {1: 2, 2: 1}.get(number, number) if is_received else number)
 
-    monkeypatch.setattr(StageProgram, "_read", exchanged)
+    monkeypatch.setattr(OrderedWork, "_value", exchanged)
     error = found(script("gpipe"))
     assert error.notes[0] == "the first operator where they part is MatMul in micro-batch 1 on stage 1"
     assert "net.py" in error.render()

@@ -60,13 +60,20 @@ def text_of_table(path: Path) -> str:
     shown = shown_path(path)
     try:
         check_regular(path, LARGEST)
-        return path.read_bytes().decode("utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise MspcError(f"there is no schedule {shown!r}", kind=ValueError) from None
+        raise MspcError(f"there is no schedule {shown!r}, as there is no such file", kind=ValueError) from None
     except OSError as error:
         raise MspcError(f"cannot read the schedule {shown}: {reason_of(error)}") from None
     except ValueError as error:
         raise MspcError(f"the schedule {shown} is no text in UTF-8: {error}", kind=ValueError) from None
+    if not text.strip():
+        raise _empty(shown)
+    return text
+
+
+def _empty(file: str) -> MspcError:
+    return MspcError("the table of a schedule is empty", Location(file, 1), kind=ValueError)
 
 
 def read_table(text: str, file: str, micro_batches: int | None = None) -> Table:
@@ -99,7 +106,7 @@ def read_table(text: str, file: str, micro_batches: int | None = None) -> Table:
         stages.append(tuple(entries))
         lines.append(tuple(places))
     if not rows:
-        errors.append(MspcError("the table of a schedule is empty", Location(file, 1), kind=ValueError))
+        errors.append(_empty(file))
     raise_all(errors)
     placement = _placement(stages, lines, file)
     if micro_batches is None:
@@ -152,7 +159,7 @@ def _notes(cell: str, stage: int) -> list[str]:
     if kind in _MESSAGES:
         return ["a table has no messages: mspc sends and receives what the actions read", form]
     near = [kind] if kind in KINDS else [each for each in KINDS if each.casefold() == kind.casefold()]
-    meant = [f"{chunk or stage}{each}{number}" for each in near if number]
+    meant = [text for each in near if number and _ACTION.fullmatch(text := f"{chunk or stage}{each}{number}")]
     return [*(did_you_mean(meant[0], meant) if meant else []), form]
 
 

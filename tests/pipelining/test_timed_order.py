@@ -1,0 +1,66 @@
+"""Orders of a pipeline's work by what its actions take."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from mspc.passes.pipelining.schedule_check import check_schedule
+from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, actions_of
+from mspc.passes.pipelining.schedules.named import SCHEDULES, named_schedule
+from mspc.passes.pipelining.timed_order import Work, ordered_by_times
+from mspc.passes.pipelining.timeline import Timeline, equal_durations
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_orders_are_right_and_take_no_more_time_and_memory(name: str, seed: int) -> None:
+    r = Random(f"{name} {seed}")
+    known = named_schedule(name, r.choice((2, 3, 4)), r.randint(4, 9))
+    durations = {key: r.uniform(0.2, 2) for key in equal_durations(known)}
+    durations |= {
+        (chunk, BACKWARD): durations[chunk, INPUT_GRADIENT] + durations[chunk, WEIGHT_GRADIENT]
+        for chunk in range(known.chunks)
+    }  # fmt: skip
+    work = Work(durations, r.choice((0, 0.1, 0.5)), {0: 1.0, known.stages - 1: 2.0})
+    found = ordered_by_times(known, work)
+    assert check_schedule(found) == []
+    assert found.placement == known.placement
+    before, behind = work.line(known), work.line(found)
+    assert behind.makespan <= before.makespan
+    assert all(behind.kept(stage) <= before.kept(stage) for stage in range(known.stages))
+    for stage, entries in enumerate(found.entries):
+        assert all(part.chunk in known.chunks_of(stage) for part in entries)
+        for key in {(part.kind, part.chunk) for part in actions_of(entries)}:
+            numbers = [part.micro_batch for part in actions_of(entries) if (part.kind, part.chunk) == key]
+            assert all(one < other for one, other in pairwise(numbers)), "sums of gradients are in their order"
+
+
+def test_parts_that_take_other_times_have_another_order() -> None:
+    """Gradients for weights that take longer than the others fill more than one gap."""
+    known = named_schedule("zero_bubble_v", 4, 8)
+    work = Work(equal_durations(known, 1, 0.9, 1.4), 0.05)
+    before, behind = work.line(known), work.line(ordered_by_times(known, work))
+
+    def idle(line: Timeline) -> float:
+        return sum(line.idle_share(stage) for stage in range(4)) / 4
+
+    assert idle(before) > 0.08
+    assert idle(behind) < 0.06
+
+
+def test_gradients_are_apart_on_all_micro_batches_where_they_are_on_some() -> None:
+    known = named_schedule("dual_pipe_v", 2, 4)
+    assert any(part.kind == BACKWARD for entries in known.entries for part in actions_of(entries))
+    found = ordered_by_times(known, Work(equal_durations(known)))
+    kinds = {part.kind for entries in found.entries for part in actions_of(entries)}
+    assert kinds == {FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT}
+
+
+def test_what_is_best_for_equal_times_stays() -> None:
+    for name in ("1f1b", "gpipe", "zero_bubble_h1", "zero_bubble_2p"):
+        known = named_schedule(name, 4, 8)
+        durations = equal_durations(known) | {(chunk, BACKWARD): 2 for chunk in range(4)}
+        assert ordered_by_times(known, Work(durations)) == known
