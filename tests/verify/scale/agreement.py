@@ -1,10 +1,11 @@
-"""`mspc verify --scale` beside `mspc verify`: `python -m tests.verify.scale.agreement SEED COUNT`.
+"""`mspc verify --scale` beside `mspc verify`: `python -m tests.verify.scale.agreement SEED COUNT [SOURCE]`.
 
 Each seed draws a network that is small enough to be run whole: in stages under a schedule, of experts, or over sharded
-sequences. Both commands judge what is compiled of it, and then the same with a change of what ranks execute
-(`changes_of_programs.py`). Prints a line for each of which they say different things, with what full size says, and
-counts; exits with 1 where a program is wrong at full size and equal at small sizes, or the other way where it was not
-changed. A change that is found at small sizes alone may be too small for the tolerance of full size, which has Float32.
+sequences (`stages`, `experts`, `context`), by turns or of SOURCE alone. Both commands judge what is compiled of it, and
+then the same with a change of what ranks execute (`changes_of_programs.py`). Prints a line for each of which they say
+different things, with what full size says, and counts; exits with 1 where a program is wrong at full size and equal at
+small sizes, or the other way where it was not changed. A change that is found at small sizes alone may be too small for
+the tolerance of full size, which has Float32.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ def said(same: bool, full: str, right: bool) -> str:
     return ALARM if right else FINER
 
 
-def judged(seed: int) -> list[tuple[str, str]]:
+def judged(seed: int, source: str = "") -> list[tuple[str, str]]:
     """(what was judged and what came of it, what full size says) of a seed."""
-    source = SOURCES[seed % len(SOURCES)]
+    source = source or SOURCES[seed % len(SOURCES)]
     text, ranks = WRITTEN[source](seed)
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "net.py"
@@ -92,12 +93,12 @@ def judged(seed: int) -> list[tuple[str, str]]:
 
 def main() -> int:
     """Judge networks, and count."""
-    first, count = int(sys.argv[1]), int(sys.argv[2])
+    first, count, source = int(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:])
     load_operators()
     counts: Counter[str] = Counter()
     start = time.perf_counter()
     for seed in range(first, first + count):
-        for what, full in judged(seed):
+        for what, full in judged(seed, source):
             counts[what] += 1
             if not what.endswith(AGREE):
                 print(f"seed {seed} {what}: {full or 'equal at full size'}"[:300], flush=True)
