@@ -45,7 +45,8 @@ def report_scale(found: ScaleProof, json: Path | None, loudness: Loudness, run: 
         if not loudness.quiet:
             _show(found, wrong, run.seed)
         compared = f"{len(found.rows)} values of {_ranks(found)} in {run.seconds:.1f} s"
-        print_line(f"{'equal' if found.same else 'differs'}: {compared}, {STEPS} steps in Float64 at small sizes")
+        sizes = "their own" if found.whole else "small"
+        print_line(f"{'equal' if found.same else 'differs'}: {compared}, {STEPS} steps in Float64 at {sizes} sizes")
     if found.same:
         return
     raise ExecutionError(_what(found, wrong), notes=[*_told(found), *run.notes], frames=_frames(found))
@@ -135,6 +136,7 @@ def _content(found: ScaleProof, run: ProofRun) -> dict[str, Any]:
         "ranks": found.ranks,
         "kinds": found.kinds,
         "steps": STEPS,
+        "own_sizes": found.whole,
         "seed": run.seed,
         "seconds": round(run.seconds, 2),
         "sizes": [

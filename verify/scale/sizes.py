@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Any
 
-from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.graph import Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective
@@ -15,7 +15,7 @@ from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.regions import Call, If, RegionOp
-from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGetItems
+from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem, TupleGetItems
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.update import FusedUpdate
@@ -118,7 +118,7 @@ class Sizing:
         elif isinstance(op, TupleGetItems):
             whole = self.dims(node.inputs[0])
             self.same([whole[i] for i in op.indices], self.dims(node))
-        elif isinstance(op, Depend):
+        elif isinstance(op, Depend | StopGradient):
             self.same(self.dims(node.inputs[0]), self.dims(node))
         elif isinstance(op, MakeStack):
             for value in node.inputs:
@@ -287,6 +287,24 @@ class Sizing:
             self.same([own], [outer])
 
     # The small programs
+
+    def keep_constants(self) -> None:
+        """Let dimensions keep their sizes that only constants have, and what is made of them: one device and ranks need
+        not make these smaller alike."""
+        self.divisors.settle()
+        made: set[Value] = set()
+        for value in self._dims:  # operands stand ahead of what is made of them
+            if isinstance(value, Constant) or (
+                isinstance(value, Node) and not value.regions and all(v in made for v in value.inputs)
+                and not isinstance(value.op, Collective)
+            ):  # fmt: skip
+                made.add(value)
+        others = {u for value, dims in self._dims.items() if value not in made for u in self._unknowns(dims)}
+        for value in made:
+            self.divisors.freeze(u for u in self._unknowns(self._dims[value]) if u not in others)
+
+    def _unknowns(self, dims: Dims) -> list[int]:
+        return [u for tensor in dims for dim in tensor for u in self.divisors.resolved(dim)]
 
     def keep(self, values: Iterable[Value]) -> bool:
         """Let all dimensions of some values keep their sizes; whether any of them did not."""

@@ -240,6 +240,7 @@ def small_programs(
         sizing.same_results(one, kind.graph)
         tie(sizing, one, kind.graph)
     sizing.keep(kept)
+    sizing.keep_constants()
     while True:
         sizing.resolve()
         made = Resized(sizing)

@@ -15,10 +15,11 @@ from mspc.verify.scale.sizes import Sizing
 
 @dataclass(frozen=True)
 class Tied:
-    """A tensor of a program, and its dimensions."""
+    """A tensor of a program, and its dimensions. phase: of its node."""
 
     type: TensorType
     dims: list[Product]
+    phase: str
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,17 @@ def tie(sizing: Sizing, one: Graph, other: Graph) -> None:
     known, tied = _by_key(sizing, one, by_place), _by_key(sizing, other, by_place)
     for key, values in tied.items():
         for whole, own in _pairs(known.get(key, ()), values):
-            if isinstance(key, Marked) or _has_lone(whole.type, own.type):
+            if isinstance(key, Marked) or _may_be_piece(whole, own):
                 sizing.same([whole.dims], [own.dims])
 
 
-def _has_lone(whole: TensorType, own: TensorType) -> bool:
-    """Whether a value that stands at the same place may be a piece of another, with one element along a dimension that
-    has several: of others the operators tell what they are."""
-    pairs = list(zip(whole.shape, own.shape, strict=True))
-    return all(mine and n % mine == 0 for n, mine in pairs) and any(mine == 1 < n for n, mine in pairs)
+def _may_be_piece(whole: Tied, own: Tied) -> bool:
+    """Whether a value that stands at the same place is thought to be a piece of another. Several gradients stand at one
+    place: of these only those are that have one element along a dimension that has several."""
+    pairs = list(zip(whole.type.shape, own.type.shape, strict=True))
+    if not all(mine and n % mine == 0 for n, mine in pairs):
+        return False
+    return own.phase != "backward" or any(mine == 1 < n for n, mine in pairs)
 
 
 def _by_key(sizing: Sizing, graph: Graph, by_place: bool) -> dict[Hashable, list[Tied]]:
@@ -54,7 +57,7 @@ def _by_key(sizing: Sizing, graph: Graph, by_place: bool) -> dict[Hashable, list
         for node in each.nodes:
             for number, key in enumerate(_keys_of(node, by_place)):
                 if key is not None:
-                    tied = Tied(element_types(node.type)[number], sizing.dims(node)[number])
+                    tied = Tied(element_types(node.type)[number], sizing.dims(node)[number], node.phase)
                     found.setdefault(key, []).append(tied)
     return found
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, element_types
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Op
@@ -53,6 +54,11 @@ def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
 
 def _where(node: Node) -> Hashable:
     return (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
+
+
+def _hands_on(node: Node) -> bool:
+    """Whether a node gives a tensor of what another has made, and was looked at."""
+    return isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node) and not node.inputs[0].regions
 
 
 def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
@@ -104,7 +110,7 @@ class Watch:
         """The first value that is none of one device's, and of which something is computed that is none, either: a
         rank may come to right values in another way than one device. Where that comes of an operand that is a part of a
         sum still, or lies in another order, where that begins."""
-        looked = self.right | self._wrong.keys()
+        looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
         for node, wrong in self._wrong.items():
             if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has what is wrong
