@@ -130,9 +130,14 @@ class Watch:
         return not any(source in self._wrong for source in sources if source is not node)
 
     def written_by(self, wrong: FirstWrong) -> FirstWrong:
-        """A wrong update, or the place from which on what it reads lies in a wrong order."""
+        """A wrong update, or what it reads that is none of one device's, or the place from which on that lies in a wrong
+        order."""
         if wrong.equals:
             return wrong
+        sources = self._readers_of(wrong.kind).sources(wrong.node, self.right | self._wrong.keys())
+        read = next((self._wrong[node] for node in sources if node in self._wrong), None)
+        if read is not None:
+            return blamed(read, self._readers_of(read.kind), self._told)
         return misplaced(wrong, self._readers_of(wrong.kind), self._told) or wrong
 
     def _readers_of(self, kind: RankKind) -> Readers:
