@@ -14,6 +14,7 @@ from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import label_of_result
 from mspc.verify.scale.compared import Compared
+from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.proof import STEPS, ScaleProof
 
 MOST = 12
@@ -105,6 +106,18 @@ def _told(found: ScaleProof) -> list[str]:
     label = label_of_result(first.node)
     said.append(f"the first value that is none of one device's is that of {label} on rank {ranks}")
     return [*said, *[first.equals] * bool(first.equals), *first.reads]
+
+
+def told_nodes(found: ScaleProof) -> list[tuple[int, RankKind, Node]]:
+    """(rank, its kind, node) of what the message is about."""
+    if found.odd is not None:
+        return [(found.odd.kind.ranks[0], found.odd.kind, found.odd.node)]
+    if found.first is not None:
+        mine = [rank for rank in found.first.ranks if rank in found.first.kind.place]
+        return [(rank, found.first.kind, found.first.node) for rank in mine[:1]]
+    if found.failed is not None:
+        return [(found.failed[0].ranks[0], found.failed[0], found.failed[1])]
+    return [(kind.ranks[0], kind, node) for kind, node in found.stuck[:FEW_RANKS]]
 
 
 def _frames(found: ScaleProof) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
@@ -27,6 +28,7 @@ from mspc.verify.scale.origins import NUMBER, FailedHere, alike_nodes, failed_no
 from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
 from mspc.verify.scale.readers import writers
 from mspc.verify.scale.reference import OneDeviceReference, Reference
+from mspc.verify.scale.relations import likeness
 from mspc.verify.scale.room import check_fits, values_nbytes
 from mspc.verify.scale.slices import Slices
 from mspc.verify.scale.small_programs import Unfit, small_programs
@@ -73,7 +75,11 @@ class SmallProgram:
         if watch.first is not None or not watch.whole:
             return watch.first
         written = self._first_written()
-        return None if written is None else watch.written_by(written)
+        if written is None:
+            return None
+        told = watch.written_by(written)
+        words = next(row.words for row in self.rows if not row.same)
+        return replace(told, equals=words) if told.node is written.node and not told.equals else told
 
     def watched(self, step: int = 0) -> Watch | None:
         """What is found of all values of a step; None where one device cannot be computed."""
@@ -188,6 +194,8 @@ class SmallProgram:
         row = compared(what, name, step, kind, wanted, found, Noise())
         if not row.same:
             row = compared(what, name, step, kind, wanted, found, self.reference.noise(step, key))
+            if not row.same and math.isfinite(row.apart) and all(other.same for other in self.rows):
+                row = replace(row, words=likeness(found, wanted, kind))
         self.rows.append(row)
 
 

@@ -61,6 +61,13 @@ def _hands_on(node: Node) -> bool:
     return isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node) and not node.inputs[0].regions
 
 
+def _takes_mean(op: Any) -> bool:
+    """Whether an operator takes means, of which parts are parts of a mean."""
+    if isinstance(op, FusedElementwise):
+        return any(isinstance(line.op, ReduceMean) for line in steps_of(op))
+    return isinstance(op, ReduceMean)
+
+
 def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
     """((number of the tensor in the result, of the line that makes it), operator) of a node's results."""
     if isinstance(node.op, FusedElementwise):
@@ -130,14 +137,17 @@ class Watch:
         return not any(source in self._wrong for source in sources if source is not node)
 
     def written_by(self, wrong: FirstWrong) -> FirstWrong:
-        """A wrong update, or what it reads that is none of one device's, or the place from which on that lies in a wrong
-        order."""
+        """A wrong update, or what it reads that is none of one device's, or the place from which on that lies in
+        another order."""
         if wrong.equals:
             return wrong
         sources = self._readers_of(wrong.kind).sources(wrong.node, self.right | self._wrong.keys())
         read = next((self._wrong[node] for node in sources if node in self._wrong), None)
         if read is not None:
             return blamed(read, self._readers_of(read.kind), self._told)
+        own = self._told.get(wrong.node)
+        if own is not None and own.words:
+            return replace(wrong, equals=f"it is {own.words}")
         return misplaced(wrong, self._readers_of(wrong.kind), self._told) or wrong
 
     def _readers_of(self, kind: RankKind) -> Readers:
@@ -165,7 +175,7 @@ class Watch:
     def _look(self, value: Together, fitting: Sequence[Array], number: int, operands: Sequence[Any]) -> bool:
         """Note what a value is of those of one device that have pieces of its shape; whether it is any. number: of the
         tensor in the result. operands: that it is computed of."""
-        mean = any(isinstance(node.op, ReduceMean) for _, node in value.nodes)
+        mean = any(_takes_mean(node.op) for _, node in value.nodes)
         relations = (relation(value.value, whole, value.kind, mean) for whole in fitting)
         found = next((each for each in relations if each is not None), None)
         for kind, node in value.nodes:
