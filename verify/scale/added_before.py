@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mspc.ir.graph import Node, Value
+from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
+from mspc.verify.scale.odd_ranks import ranks_in_words
 from mspc.verify.scale.readers import Readers, adds_up
-from mspc.verify.scale.relations import Relation
+from mspc.verify.scale.relations import Relation, ranks_along
 
 
 class AddedBefore:
@@ -62,7 +64,7 @@ class AddedBefore:
                     continue
                 seen.add(reader)
                 if isinstance(reader, Node) and adds_up(reader):
-                    if axes & self._added_along(reader):
+                    if axes & added_along(reader, self._kind):
                         return True
                 elif self._stays_part(reader, axes):
                     waiting.append(reader)
@@ -76,13 +78,29 @@ class AddedBefore:
             return bool(axes & {*self._told[reader].summed})
         return isinstance(reader.op, STRUCTURE) or bool(reader.regions)
 
-    def _added_along(self, node: Node) -> set[int]:
-        """Along which dimensions of the ranks' mesh a node adds up."""
-        kind = self._kind
-        found: set[int] = set()
-        for op in kind.ops_of(node.op):
-            places = [kind.place[rank] for rank in op.members if rank in kind.place]  # type: ignore[attr-defined]  # a collective's
-            if places:
-                coordinates = np.array(np.unravel_index(places, kind.mesh))
-                found |= {axis for axis, own in enumerate(coordinates) if own.min() < own.max()}
-        return found
+
+def added_along(node: Node, kind: RankKind) -> set[int]:
+    """Along which dimensions of the ranks' mesh a node adds up."""
+    found: set[int] = set()
+    for op in kind.ops_of(node.op):
+        places = [kind.place[rank] for rank in op.members if rank in kind.place]  # type: ignore[attr-defined]  # a collective's
+        if places:
+            coordinates = np.array(np.unravel_index(places, kind.mesh))
+            found |= {axis for axis, own in enumerate(coordinates) if own.min() < own.max()}
+    return found
+
+
+def sum_over_others(
+    node: Node, kind: RankKind, readers: Readers, told: Mapping[Node, Relation]
+) -> tuple[Node, str] | None:
+    """A sum that a node reads over other ranks than have parts of it: (the sum, what is wrong with it)."""
+    for source in readers.sources(node, told, moved=True):
+        if isinstance(source.op, AllReduce | ReduceScatter) and source.op.op == "sum":
+            axes = added_along(source, kind)
+            for value in source.inputs:
+                parts = told.get(value) if isinstance(value, Node) else None  # type: ignore[call-overload]  # a node
+                if parts is not None and parts.summed and axes != {*parts.summed}:
+                    ours, theirs = source.op.members, ranks_along(kind, parts.summed)
+                    read = f"{value.label} is a part of a sum over {ranks_in_words(theirs)}"
+                    return source, f"it adds up over {ranks_in_words(ours)}, and {read}"
+    return None

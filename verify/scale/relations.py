@@ -70,6 +70,17 @@ def added(value: Array, kind: RankKind, axes: Sequence[int]) -> Array:
     return widened(value, lead).sum(tuple(axes), keepdims=True) if axes else value
 
 
+def ranks_along(kind: RankKind, axes: Sequence[int]) -> list[int]:
+    """The ranks along some dimensions of the mesh, with the first one."""
+    found = [0]
+    step = 1
+    for axis in reversed(range(len(kind.mesh))):
+        if axis in axes:
+            found = [place + step * i for i in range(kind.mesh[axis]) for place in found]
+        step *= kind.mesh[axis]
+    return [kind.ranks[place] for place in sorted(found)]
+
+
 def _places(pieces: Pieces, products: Array, kind: RankKind) -> dict[int, int]:
     if pieces.count == 1 or not pieces.differ:
         return {}

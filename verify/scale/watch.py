@@ -18,10 +18,12 @@ from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.verify.marks import MARK
+from mspc.verify.scale.added_before import sum_over_others
 from mspc.verify.scale.blame import FirstWrong, blamed, misplaced, parts_read
 from mspc.verify.scale.families import Families, Together
 from mspc.verify.scale.kernels import run_on_all
 from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.other_ranks import OtherRanks
 from mspc.verify.scale.pieces import Pieces
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.relations import Relation, added, relation, scaled, times, wrong_ranks
@@ -110,6 +112,7 @@ class Watch:
                     self._wholes.setdefault((id(kind), node), []).append((number, known[key]))
         self._values = values
         self._told: dict[Node, Relation] = {}
+        self._sums = OtherRanks()
         self._readers: dict[int, Readers] = {}
 
     @property
@@ -145,6 +148,9 @@ class Watch:
         read = next((self._wrong[node] for node in sources if node in self._wrong), None)
         if read is not None:
             return blamed(read, self._readers_of(read.kind), self._told)
+        others = sum_over_others(wrong.node, wrong.kind, self._readers_of(wrong.kind), self._told)
+        if others is not None:
+            return replace(wrong, node=others[0], equals=others[1])
         own = self._told.get(wrong.node)
         if own is not None and own.words:
             return replace(wrong, equals=f"it is {own.words}")
@@ -160,6 +166,7 @@ class Watch:
     ) -> None:
         if len(self._wrong) >= MOST_WRONG:
             return
+        self._sums.note(node, operands)
         parts = parts_of(result)
         right: list[bool] = []
         for number, wholes in self._wholes.get((id(kind), node), ()):
@@ -185,33 +192,41 @@ class Watch:
                     self._told[node] = found
             elif node not in self._wrong:
                 described = self._described(kind, node, value, fitting[0])
-                if len(value.nodes) == 1 and self._is_right_of_sums(node, value, fitting, number, operands):
-                    described = replace(described, is_of_parts=True)
+                if len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):
+                    described = self._tried(described, value.kind, fitting, number, operands)
                 self._wrong[node] = described
         return found is not None
 
-    def _is_right_of_sums(
-        self, node: Node, value: Together, fitting: Sequence[Array], number: int, operands: Sequence[Any]
-    ) -> bool:
-        """Whether a value would be right were operands that are parts of sums added up before."""
-        kind = value.kind
+    def _can_be_tried(self, node: Node, kind: RankKind, operands: Sequence[Any]) -> bool:
+        """Whether a node can be computed again with other operands."""
         if len(kind.ops_of(node.op)) > 1 or node.op.mutates or node.regions or not isinstance(node.op, Op):
             return False
-        summed = parts_read(node, self._readers_of(kind), self._told)
-        if not all(isinstance(array, np.ndarray) for array in operands):
-            return False
+        return all(isinstance(array, np.ndarray) for array in operands)
+
+    def _tried(
+        self, wrong: FirstWrong, kind: RankKind, fitting: Sequence[Array], number: int, operands: Sequence[Any]
+    ) -> FirstWrong:
+        """A wrong value with what it would be right with: operands that are parts of sums added up before, or a sum
+        among other ranks."""
+
+        def is_right(given: list[Array], in_parts: bool = False) -> bool:
+            try:
+                found = run_on_all(wrong.node.op, NumPyBackend(OneRank()), kind.depth, given)
+            except (MspcError, ValueError, TypeError):
+                return False
+            relations = (relation(parts_of(found)[number], whole, kind) for whole in fitting)
+            return any(each is not None and (in_parts or not each.summed) for each in relations)
+
+        summed = parts_read(wrong.node, self._readers_of(kind), self._told)
         for count in range(1, min(len(summed), MOST_PARTS) + 1):
             for chosen in itertools.combinations(summed, count):
                 given = [
                     added(array, kind, summed[i]) if i in chosen else array for i, array in enumerate(operands)
                 ]
-                try:
-                    made = parts_of(run_on_all(node.op, NumPyBackend(OneRank()), kind.depth, given))[number]
-                except (MspcError, ValueError, TypeError):
-                    return False
-                if any(relation(made, whole, kind) is not None for whole in fitting):
-                    return True
-        return False
+                if is_right(given, in_parts=True):
+                    return replace(wrong, is_of_parts=True)
+        hint = self._sums.hint(wrong.node, kind, operands, is_right)
+        return replace(wrong, equals=wrong.equals or hint)
 
     def _fitting(self, local: tuple[int, ...], wholes: Sequence[Whole], around: tuple[int, ...]) -> Iterator[Array]:
         """Values of one device that have pieces of this shape."""
