@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Node, Value
-from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
 from mspc.verify.scale.odd_ranks import ranks_in_words
 from mspc.verify.scale.readers import Readers, adds_up
-from mspc.verify.scale.relations import Relation, ranks_along
+from mspc.verify.scale.relations import CLOSE, Relation, added, ranks_along
+
+Array = Any
 
 
 class AddedBefore:
-    """The parts of sums that a wrong value reads. told: what is known of values that are one device's."""
+    """The parts of sums that a wrong value reads. told: what is known of values that are one device's. joint: the ranks
+    in whose dimensions that is."""
 
-    def __init__(self, wrong: Node, kind: RankKind, readers: Readers, told: Mapping[Node, Relation]) -> None:
-        self._wrong, self._kind, self._readers, self._told = wrong, kind, readers, told
+    def __init__(
+        self, wrong: Node, kind: RankKind, joint: RankKind, readers: Readers, told: Mapping[Node, Relation]
+    ) -> None:
+        self._wrong, self._kind, self._joint, self._readers, self._told = wrong, kind, joint, readers, told
 
     def may_be(self, part: Node) -> bool:
         """Whether one sum of this part would do: all parts that are read come of it, and nobody adds up later what
@@ -64,7 +69,7 @@ class AddedBefore:
                     continue
                 seen.add(reader)
                 if isinstance(reader, Node) and adds_up(reader):
-                    if axes & added_along(reader, self._kind):
+                    if axes & added_along(reader, self._kind, self._joint):
                         return True
                 elif self._stays_part(reader, axes):
                     waiting.append(reader)
@@ -79,28 +84,28 @@ class AddedBefore:
         return isinstance(reader.op, STRUCTURE) or bool(reader.regions)
 
 
-def added_along(node: Node, kind: RankKind) -> set[int]:
-    """Along which dimensions of the ranks' mesh a node adds up."""
+def added_along(node: Node, kind: RankKind, joint: RankKind) -> set[int]:
+    """Along which dimensions of the mesh of `joint` a node of a kind adds up."""
     found: set[int] = set()
     for op in kind.ops_of(node.op):
-        places = [kind.place[rank] for rank in op.members if rank in kind.place]  # type: ignore[attr-defined]  # a collective's
+        places = [joint.place[rank] for rank in op.members if rank in joint.place]  # type: ignore[attr-defined]  # a collective's
         if places:
-            coordinates = np.array(np.unravel_index(places, kind.mesh))
+            coordinates = np.array(np.unravel_index(places, joint.mesh))
             found |= {axis for axis, own in enumerate(coordinates) if own.min() < own.max()}
     return found
 
 
 def sum_over_others(
-    node: Node, kind: RankKind, readers: Readers, told: Mapping[Node, Relation]
-) -> tuple[Node, str] | None:
-    """A sum that a node reads over other ranks than have parts of it: (the sum, what is wrong with it)."""
-    for source in readers.sources(node, told, moved=True):
-        if isinstance(source.op, AllReduce | ReduceScatter) and source.op.op == "sum":
-            axes = added_along(source, kind)
-            for value in source.inputs:
-                parts = told.get(value) if isinstance(value, Node) else None  # type: ignore[call-overload]  # a node
-                if parts is not None and parts.summed and axes != {*parts.summed}:
-                    ours, theirs = source.op.members, ranks_along(kind, parts.summed)
-                    read = f"{value.label} is a part of a sum over {ranks_in_words(theirs)}"
-                    return source, f"it adds up over {ranks_in_words(ours)}, and {read}"
-    return None
+    node: Node, kind: RankKind, operands: Sequence[Array], results: Sequence[Array], told: Mapping[Node, Relation]
+) -> str:
+    """What is wrong with a sum over other ranks than have parts of it, "" where it is what it should be."""
+    axes = added_along(node, kind, kind)
+    for value, read, made in zip(node.inputs, operands, results, strict=True):
+        parts = told.get(value) if isinstance(value, Node) else None
+        if parts is None or not parts.summed or axes == {*parts.summed}:
+            continue
+        if not np.allclose(added(read, kind, parts.summed), made, CLOSE, 0):
+            op: Any = node.op
+            theirs = ranks_in_words(ranks_along(kind, parts.summed))
+            return f"it adds up over {ranks_in_words(op.members)}, and {value.label} is a part of a sum over {theirs}"
+    return ""

@@ -41,8 +41,9 @@ class FirstWrong:
     is_of_parts: bool = False
 
 
-def blamed(wrong: FirstWrong, readers: Readers, told: Told) -> FirstWrong:
-    """Where parts of a sum are read that should be added up before.
+def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> FirstWrong:
+    """Where parts of a sum are read that should be added up before. joint: the ranks in whose dimensions values are
+    told to be parts.
 
     A sum of parts may go through operators that are linear in it. Where it is right to be added up behind these, others
     are; so the first operator is told that reads parts where others of the program are added up, as between a product
@@ -53,7 +54,7 @@ def blamed(wrong: FirstWrong, readers: Readers, told: Told) -> FirstWrong:
         return _in_another_order(wrong, readers, told) or wrong
     repaired = replace(wrong, reads=(*wrong.reads, ADDED_UP))
     usual = _usual_readers(readers, told, {*path})
-    added = AddedBefore(wrong.node, wrong.kind, readers, told)
+    added = AddedBefore(wrong.node, wrong.kind, joint, readers, told)
     places = zip(path, [*path[1:], wrong.node], strict=True)
     possible = [(part, reader) for part, reader in places if added.may_be(part)]
     like_others = readers.places_of_sums()

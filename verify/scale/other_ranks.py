@@ -27,10 +27,9 @@ class OtherRanks:
 
     def note(self, node: Node, operands: Sequence[Array]) -> None:
         """Remember what a sum is taken of."""
-        if isinstance(node.op, AllReduce) and node.op.op == "sum":
-            self._sums[node] = operands
-            while len(self._sums) > LAST:
-                self._sums.popitem(last=False)
+        self._sums[node] = operands
+        while len(self._sums) > LAST:
+            self._sums.popitem(last=False)
 
     def hint(
         self, node: Node, kind: RankKind, operands: Sequence[Array], is_right: Callable[[list[Array]], bool]

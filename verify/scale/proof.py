@@ -12,6 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGES, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ops.collective.base import Collective
 from mspc.passes.base import PassManager, find_pass
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.verify.difference import Noise
@@ -336,6 +337,15 @@ def _found_whole(
     return found
 
 
+def _is_the_cause(odd: Odd, made: ScaleProof) -> bool:
+    """Whether what a few ranks run otherwise may be what is wrong: ranks may do so in what is right, too."""
+    if made.stuck or made.failed is not None:
+        failing = () if made.failed is None else made.failed[0].ranks
+        op = odd.node.op
+        return (isinstance(op, Collective) and op.communicates) or not {*failing}.isdisjoint(odd.ranks)
+    return not odd.even and (made.first is None or not {*made.first.ranks}.isdisjoint(odd.ranks))
+
+
 def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False) -> ScaleProof:
     """What is found. odd: what a few ranks run otherwise. at_last: nodes that cannot be computed are told.
 
@@ -360,6 +370,6 @@ def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = 
         raise FailedHere(failed_node(small, error)) from error
     made.kinds = len(program.kinds)
     if not made.same:
-        made.odd = odd if odd is not None and (made.stuck or made.failed or not odd.even) else None
         made.first = program.first_wrong()
+        made.odd = odd if odd is not None and _is_the_cause(odd, made) else None
     return made

@@ -11,6 +11,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, element_types
+from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.reduce import ReduceMean
@@ -113,6 +114,8 @@ class Watch:
         self._values = values
         self._told: dict[Node, Relation] = {}
         self._sums = OtherRanks()
+        self._over_others: dict[Node, str] = {}
+        """What is wrong with sums, as where they are over other ranks than have parts of them; "" of others."""
         self._readers: dict[int, Readers] = {}
 
     @property
@@ -122,15 +125,18 @@ class Watch:
         sum still, or lies in another order, where that begins."""
         looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
         for node, wrong in self._wrong.items():
-            if not set(wrong.ranks) & set(wrong.kind.ranks):
-                continue  # another kind of the family has what is wrong
+            if _hands_on(node) or not set(wrong.ranks) & set(wrong.kind.ranks):
+                continue  # what reads it is told; another kind of the family has what is wrong
             readers = self._readers_of(wrong.kind)
             found = [n for n in readers.next(node, looked) if n in looked]
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
                 continue
             if not found or any(n in self._wrong for n in found):
-                return blamed(wrong, self._readers_of(wrong.kind), self._told)
+                return self._blamed(wrong)
         return None
+
+    def _blamed(self, wrong: FirstWrong) -> FirstWrong:
+        return blamed(wrong, self._families.joint(wrong.kind), self._readers_of(wrong.kind), self._told)
 
     def _is_of(self, reader: Node, node: Node, readers: Readers) -> bool:
         """Whether a wrong value reads one wrong node alone."""
@@ -147,10 +153,11 @@ class Watch:
         sources = self._readers_of(wrong.kind).sources(wrong.node, self.right | self._wrong.keys())
         read = next((self._wrong[node] for node in sources if node in self._wrong), None)
         if read is not None:
-            return blamed(read, self._readers_of(read.kind), self._told)
-        others = sum_over_others(wrong.node, wrong.kind, self._readers_of(wrong.kind), self._told)
-        if others is not None:
-            return replace(wrong, node=others[0], equals=others[1])
+            return self._blamed(read)
+        sources = self._readers_of(wrong.kind).sources(wrong.node, self._told, moved=True)
+        other = next((node for node in sources if self._over_others.get(node)), None)
+        if other is not None:
+            return replace(wrong, node=other, equals=self._over_others[other])
         own = self._told.get(wrong.node)
         if own is not None and own.words:
             return replace(wrong, equals=f"it is {own.words}")
@@ -166,8 +173,11 @@ class Watch:
     ) -> None:
         if len(self._wrong) >= MOST_WRONG:
             return
-        self._sums.note(node, operands)
         parts = parts_of(result)
+        if isinstance(node.op, AllReduce) and node.op.op == "sum":
+            self._sums.note(node, operands)
+            if self._families.joint(kind) is kind:
+                self._over_others[node] = sum_over_others(node, kind, operands, parts, self._told)
         right: list[bool] = []
         for number, wholes in self._wholes.get((id(kind), node), ()):
             if isinstance(parts[number], list) or parts[number].dtype.kind != "f":
