@@ -125,8 +125,8 @@ class Watch:
         sum still, or lies in another order, where that begins."""
         looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
         for node, wrong in self._wrong.items():
-            if _hands_on(node) or not set(wrong.ranks) & set(wrong.kind.ranks):
-                continue  # what reads it is told; another kind of the family has what is wrong
+            if not set(wrong.ranks) & set(wrong.kind.ranks):
+                continue  # another kind of the family has what is wrong
             readers = self._readers_of(wrong.kind)
             found = [n for n in readers.next(node, looked) if n in looked]
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
