@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from mspc.ir.graph import Constant, Graph, Node, Value, element_types
+from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective
@@ -288,23 +288,9 @@ class Sizing:
 
     # The small programs
 
-    def keep_constants(self) -> None:
-        """Let dimensions keep their sizes that only constants have, and what is made of them: one device and ranks need
-        not make these smaller alike."""
-        self.divisors.settle()
-        made: set[Value] = set()
-        for value in self._dims:  # operands stand ahead of what is made of them
-            if isinstance(value, Constant) or (
-                isinstance(value, Node) and not value.regions and all(v in made for v in value.inputs)
-                and not isinstance(value.op, Collective)
-            ):  # fmt: skip
-                made.add(value)
-        others = {u for value, dims in self._dims.items() if value not in made for u in self._unknowns(dims)}
-        for value in made:
-            self.divisors.freeze(u for u in self._unknowns(self._dims[value]) if u not in others)
-
-    def _unknowns(self, dims: Dims) -> list[int]:
-        return [u for tensor in dims for dim in tensor for u in self.divisors.resolved(dim)]
+    def all_dims(self) -> Mapping[Value, Dims]:
+        """The divisors of the dimensions of all values, operands ahead of what is made of them."""
+        return self._dims
 
     def keep(self, values: Iterable[Value]) -> bool:
         """Let all dimensions of some values keep their sizes; whether any of them did not."""

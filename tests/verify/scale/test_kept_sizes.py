@@ -12,6 +12,7 @@ from mspc.ops.math.arithmetic import Add
 from mspc.ops.tensor.embedding import GatherGrad
 from mspc.ops.tensor.parts import PadV3
 from mspc.ops.tensor.reshape import Reshape
+from mspc.verify.scale.kept_constants import keep_constants
 from mspc.verify.scale.sizes import Sizing
 
 
@@ -21,7 +22,7 @@ def divisors(parameter: Parameter, builder: Builder, result: Value, *of: Value) 
     graph.parameters, graph.nodes, graph.results = [parameter], builder.nodes, [result]
     sizing = Sizing()
     sizing.add(graph)
-    sizing.keep_constants()
+    keep_constants(sizing)
     sizing.resolve()
     return [[sizing.divisor(dim) for dim in sizing.dims(value)[0]] for value in of]
 
