@@ -12,7 +12,8 @@ from typing import Any
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.fitting_programs import check_fit
 from mspc.commands.options import is_imported
-from mspc.commands.report.scale import ProofRun, report_scale
+from mspc.commands.place_in_dump import place_in_dump
+from mspc.commands.report.scale import ProofRun, report_scale, told_nodes
 from mspc.commands.report.table import check_json
 from mspc.commands.verify import (
     check_has_one_device,
@@ -36,10 +37,13 @@ from mspc.verify.scale.own_rows import OwnRows
 from mspc.verify.scale.proof import ScaleProof, prove
 from mspc.verify.scale.small_programs import Unfit
 
+FEW_FILES = 3
+"""So many of the files that were edited are named."""
+
 
 @dataclass(frozen=True)
 class ToProve:
-    """What is held to one device; see `prove`. notes: for the user. compile_id: of a folder."""
+    """What is held to one device; see `prove`. notes: for the user. compile_id: of a folder. program: the folder's."""
 
     one: Graph
     kinds: list[RankKind]
@@ -47,6 +51,14 @@ class ToProve:
     own: OwnRows | None = None
     notes: tuple[str, ...] = ()
     compile_id: str = ""
+    program: Program | None = None
+
+    def places(self, found: ScaleProof) -> tuple[str, ...]:
+        """Where in a folder's files what is told stands."""
+        if self.program is None:
+            return ()
+        places = (place_in_dump(self.program, rank, kind.graph, node) for rank, kind, node in told_nodes(found))
+        return tuple(f"it stands in {place}" for place in dict.fromkeys(places) if place)
 
     def proved(self, seed: int) -> ScaleProof:
         """What is found. Raises Unfit."""
@@ -75,7 +87,8 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
             found = given.proved(seed)
     except Unfit as error:
         raise MspcError(f"the program cannot be made smaller: {error.reason}") from None
-    run = ProofRun(seed, time.perf_counter() - begin, given.notes, given.compile_id)
+    seconds = time.perf_counter() - begin
+    run = ProofRun(seed, seconds, (*given.places(found), *given.notes), given.compile_id)
     report_scale(found, options.json, options.loudness, run)
 
 
@@ -132,8 +145,9 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
             give_layouts(graph, held)
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
     values = [Stored(name, load) for name, load in slices_to_load(program, one, 0).items()]
-    notes = [f"edited since the compile: {', '.join(edited)}"] if edited else []
-    return ToProve(one, kinds, values, own, tuple(notes), program.compile_id)
+    more = f" and {len(edited) - FEW_FILES} more" * (len(edited) > FEW_FILES)
+    notes = [f"edited since the compile: {', '.join(edited[:FEW_FILES])}{more}"] if edited else []
+    return ToProve(one, kinds, values, own, tuple(notes), program.compile_id, program)
 
 
 class Stored:

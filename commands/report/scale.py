@@ -14,6 +14,7 @@ from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import label_of_result
 from mspc.verify.scale.compared import Compared
+from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.proof import STEPS, ScaleProof
 
 MOST = 12
@@ -45,7 +46,8 @@ def report_scale(found: ScaleProof, json: Path | None, loudness: Loudness, run: 
         if not loudness.quiet:
             _show(found, wrong, run.seed)
         compared = f"{len(found.rows)} values of {_ranks(found)} in {run.seconds:.1f} s"
-        print_line(f"{'equal' if found.same else 'differs'}: {compared}, {STEPS} steps in Float64 at small sizes")
+        sizes = "their own" if found.whole else "small"
+        print_line(f"{'equal' if found.same else 'differs'}: {compared}, {STEPS} steps in Float64 at {sizes} sizes")
     if found.same:
         return
     raise ExecutionError(_what(found, wrong), notes=[*_told(found), *run.notes], frames=_frames(found))
@@ -106,6 +108,18 @@ def _told(found: ScaleProof) -> list[str]:
     return [*said, *[first.equals] * bool(first.equals), *first.reads]
 
 
+def told_nodes(found: ScaleProof) -> list[tuple[int, RankKind, Node]]:
+    """(rank, its kind, node) of what the message is about."""
+    if found.odd is not None:
+        return [(found.odd.kind.ranks[0], found.odd.kind, found.odd.node)]
+    if found.first is not None:
+        mine = [rank for rank in found.first.ranks if rank in found.first.kind.place]
+        return [(rank, found.first.kind, found.first.node) for rank in mine[:1]]
+    if found.failed is not None:
+        return [(found.failed[0].ranks[0], found.failed[0], found.failed[1])]
+    return [(kind.ranks[0], kind, node) for kind, node in found.stuck[:FEW_RANKS]]
+
+
 def _frames(found: ScaleProof) -> Any:
     if found.odd is not None:
         return found.odd.node.frames
@@ -135,6 +149,7 @@ def _content(found: ScaleProof, run: ProofRun) -> dict[str, Any]:
         "ranks": found.ranks,
         "kinds": found.kinds,
         "steps": STEPS,
+        "own_sizes": found.whole,
         "seed": run.seed,
         "seconds": round(run.seconds, 2),
         "sizes": [

@@ -13,8 +13,10 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.bases import Elementwise
 from mspc.ops.collective.collectives import AllGather
-from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.arithmetic import AddN
+from mspc.ops.tensor.broadcast import Reduce
+from mspc.verify.scale.added_before import AddedBefore
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
 from mspc.verify.scale.readers import Readers, adds_up, moves_or_adds
 from mspc.verify.scale.relations import Relation, times
@@ -39,18 +41,27 @@ class FirstWrong:
     is_of_parts: bool = False
 
 
-def blamed(wrong: FirstWrong, readers: Readers, told: Told) -> FirstWrong:
-    """Where parts of a sum are read that should be added up before.
+def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> FirstWrong:
+    """Where parts of a sum are read that should be added up before. joint: the ranks in whose dimensions values are
+    told to be parts.
 
     A sum of parts may go through operators that are linear in it. Where it is right to be added up behind these, others
-    are; so the first operator is told that reads parts as no others of the program are read.
+    are; so the first operator is told that reads parts where others of the program are added up, as between a product
+    and a reshape, else the first one that reads them as no others are read.
     """
     path = _parts(wrong.node, readers, told) if wrong.is_of_parts else []
     if not path:
         return _in_another_order(wrong, readers, told) or wrong
     repaired = replace(wrong, reads=(*wrong.reads, ADDED_UP))
     usual = _usual_readers(readers, told, {*path})
-    for part, reader in zip(path, [*path[1:], wrong.node], strict=True):
+    added = AddedBefore(wrong.node, wrong.kind, joint, readers, told)
+    places = zip(path, [*path[1:], wrong.node], strict=True)
+    possible = [(part, reader) for part, reader in places if added.may_be(part)]
+    like_others = readers.places_of_sums()
+    for part, reader in possible:
+        if (reader.phase, part.op.name, reader.op.name) in like_others:
+            return repaired if reader is wrong.node else _at(wrong, reader, told)
+    for part, reader in possible:
         if _is_met(part, readers, told):
             return _at(wrong, part, told)
         sources = [s for s in readers.sources(reader, told, linear=True) if s in told and told[s].summed]
@@ -214,6 +225,8 @@ def _is_met(node: Node, readers: Readers, told: Told) -> bool:
     """Whether a node reads what ranks have added up, element by element, and it is a part of that sum still."""
     if not isinstance(node.op, Elementwise | AddN | FusedElementwise) and not moves_or_adds(node.op):
         return False
+    if isinstance(node.op, FusedElementwise) and any(isinstance(step.op, Reduce) for step in steps_of(node.op)):
+        return False  # it makes parts of its own
     for value in node.inputs:
         while isinstance(value, Node) and isinstance(value.op, STRUCTURE):
             value = value.inputs[0]

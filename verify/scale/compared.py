@@ -16,7 +16,8 @@ Array = Any
 @dataclass(frozen=True)
 class Compared:
     """A value of all ranks of a kind beside one device's. apart: the largest distance of an element, relative to the
-    largest of one device. allowed: how far rounding may bring it. rank, place: where it is, in the rank's tensor."""
+    largest of one device. allowed: how far rounding may bring it. rank, place: where it is, in the rank's tensor.
+    words: what a wrong value would be right as, of the first one."""
 
     what: str
     name: str
@@ -28,6 +29,7 @@ class Compared:
     place: tuple[int, ...] = ()
     expected: float = 0.0
     found: float = 0.0
+    words: str = ""
 
     @property
     def same(self) -> bool:

@@ -49,6 +49,10 @@ class Families:
         self._count: dict[int, Counter[Hashable]] = {id(kind): Counter() for kind in kinds}
         self._waiting: dict[Hashable, dict[int, tuple[RankKind, Node, Array]]] = {}
 
+    def joint(self, kind: RankKind) -> RankKind:
+        """The ranks of the family and the dimensions in which they lie."""
+        return self._joint[id(kind)]
+
     def note(self, kind: RankKind, key: Hashable, node: Node, number: int) -> None:
         """Say in the order of a program that a node's tensor of that number has a key."""
         count = self._count[id(kind)]

@@ -301,15 +301,19 @@ def _check_agreed(request: Request, ops: Mapping[int, Any], types: Mapping[int, 
         for meeting in meetings:
             for other in meeting.ranks:
                 if meeting not in said.get(other, ()):
-                    theirs = "; ".join(_words(each) for each in said.get(other, ())) or "nothing"
+                    given = said.get(other, ())
+                    differ = any(each.said != meeting.said for each in given)
+                    theirs = "; ".join(_words(each, differ) for each in given) or "nothing"
                     raise NodeError(
                         request.kind, request.node,
-                        f"rank {rank} calls {_words(meeting)}, and rank {other} {theirs}, so that they never meet",
+                        f"rank {rank} calls {_words(meeting, differ)}, and rank {other} {theirs}, so that they never "
+                        f"meet{' (sizes are the small ones)' * differ}",
                     )  # fmt: skip
 
 
-def _words(meeting: Meeting) -> str:
-    return f"{meeting.said} among ranks {', '.join(map(str, meeting.ranks))}"
+def _words(meeting: Meeting, with_types: bool) -> str:
+    said = meeting.said if with_types else meeting.said.partition(" of <")[0]
+    return f"{said} among ranks {', '.join(map(str, meeting.ranks))}"
 
 
 def _met(request: Request, ops: dict[int, Any], tensors: dict[int, list[Array]]) -> dict[int, Any]:

@@ -182,9 +182,9 @@ class _Walk:
         contents = self.contents[node] = tuple(_Content(node, k) for k in range(len(places)))
         if self.early and is_received(node):
             return
-        done: dict[tuple[str, Value | None, int], int] = {}
+        done: dict[tuple[str, Value | None, int, int], int] = {}
         for number, (place, content) in enumerate(zip(places, contents, strict=True)):
-            where = (place.kind, place.value, place.offset)
+            where = (place.kind, place.value, place.offset, place.nbytes)  # an empty one lies where the next one does
             if where in done:  # a result that is another one, too
                 contents = (*contents[:number], contents[done[where]], *contents[number + 1 :])
                 continue

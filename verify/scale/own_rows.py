@@ -163,9 +163,9 @@ class OwnRowsReference:
         wide = np.broadcast_shapes(*(array.shape for array in (value, *found)))
         return noise_between(np.broadcast_to(value, wide), [np.broadcast_to(array, wide) for array in found])
 
-    def known(self) -> Known:
+    def known(self, step: int) -> Known:
         values: dict[Node, dict[tuple[int, ...], Any]] = {}
-        self._run(1, known_values(values))
+        self._run(step + 1, known_values(values))  # of every step that is run those of the last one stay
         return values if len(self._kinds) == 1 else {}
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGES, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ops.collective.base import Collective
 from mspc.passes.base import PassManager, find_pass
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.verify.difference import Noise
@@ -26,14 +29,17 @@ from mspc.verify.scale.origins import NUMBER, FailedHere, alike_nodes, failed_no
 from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
 from mspc.verify.scale.readers import writers
 from mspc.verify.scale.reference import OneDeviceReference, Reference
-from mspc.verify.scale.room import check_fits
+from mspc.verify.scale.relations import likeness
+from mspc.verify.scale.room import check_fits, values_nbytes
 from mspc.verify.scale.slices import Slices
-from mspc.verify.scale.small_programs import small_programs
+from mspc.verify.scale.small_programs import Unfit, small_programs
 from mspc.verify.scale.watch import Watch
 from mspc.verify.scale.weights import first_weights
 
 Array = Any
 MANY_RANKS = 256
+MOST_WHOLE = 1 << 30
+"""So many bytes all values of all ranks may take that are looked at by their own sizes, too, before they are told."""
 STEPS = 2
 """An optimizer's states are read in the second step for the first time."""
 
@@ -62,28 +68,34 @@ class SmallProgram:
             yield
 
     def first_wrong(self) -> FirstWrong | None:
-        """The first value of the first step that is none of one device's; else the node that makes what is wrong at the
-        end. None where none is found, or where one device cannot be computed either."""
-        watch = self.watched()
+        """The first value of the first wrong step that is none of one device's; else the node that makes what is wrong
+        at the end. None where none is found, or where one device cannot be computed either."""
+        watch = self.watched(min((row.step for row in self.rows if not row.same), default=0))
         if watch is None:
             return None
         if watch.first is not None or not watch.whole:
             return watch.first
         written = self._first_written()
-        return None if written is None else watch.written_by(written)
+        if written is None:
+            return None
+        told = watch.written_by(written)
+        words = next(row.words for row in self.rows if not row.same)
+        return replace(told, equals=words) if told.node is written.node and not told.equals else told
 
-    def watched(self) -> Watch | None:
-        """What is found of all values of the first step; None where one device cannot be computed."""
+    def watched(self, step: int = 0) -> Watch | None:
+        """What is found of all values of a step; None where one device cannot be computed."""
         try:
-            known = self.reference.known()
+            known = self.reference.known(step)
         except NodeError:
             return None
         watch = Watch(self.reference.graph, known, self.kinds)
         try:
-            run_step(self.states(), self.feeds(0), 1, watch)
+            states = self.states()
+            for number in range(step + 1):
+                run_step(states, self.feeds(number), number + 1, watch if number == step else None)
         except Divided as error:
             self.kinds = divided(self.kinds, error)
-            return self.watched()
+            return self.watched(step)
         except (Stuck, NodeError):
             watch.whole = False
         return watch
@@ -183,6 +195,8 @@ class SmallProgram:
         row = compared(what, name, step, kind, wanted, found, Noise())
         if not row.same:
             row = compared(what, name, step, kind, wanted, found, self.reference.noise(step, key))
+            if not row.same and math.isfinite(row.apart) and all(other.same for other in self.rows):
+                row = replace(row, words=likeness(found, wanted, kind))
         self.rows.append(row)
 
 
@@ -225,6 +239,8 @@ class ScaleProof:
     odd: Odd | None = None
     memory: MemoryFound | None = None
     """What is found of the memory that values share, at real sizes."""
+    whole: bool = False
+    """Whether all values have their own sizes: small ones would have said that something differs."""
 
     @property
     def same(self) -> bool:
@@ -276,6 +292,9 @@ def prove(
     """
     memory = memory_of_kinds(kinds)
     found = _found(one, kinds, values, seed, own)
+    if any(not row.same for row in found.rows):
+        whole = _found_whole(one, kinds, values, seed, own)
+        found = whole if whole is not None and whole.same else found
     found.memory = memory
     return found
 
@@ -283,7 +302,7 @@ def prove(
 def _found(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None
 ) -> ScaleProof:
-    """What is found of values; arguments and errors are those of `prove`."""
+    """What is found of values at small sizes; arguments and errors are those of `prove`."""
     odd = odd_one(kinds)
     real = numbered([one, *(kind.graph for kind in kinds)])
     kept: list[Value] = []
@@ -298,6 +317,33 @@ def _found(
             before, program = program.kept, small_program(one, kinds, values, seed, own, kept)
             if program.kept == before:
                 return _proved(program, one, odd, True)
+
+
+def _found_whole(
+    one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None
+) -> ScaleProof | None:
+    """What is found at the programs' own sizes, where these are small; None else."""
+    if values_nbytes(one, kinds) > MOST_WHOLE:
+        return None
+    graphs = [one, *(kind.graph for kind in kinds)]
+    nodes = [node for graph in graphs for each in graph.graphs() for node in each.nodes]
+    kept = [value for graph in graphs for each in graph.graphs() for value in each.parameters]
+    kept += [value for node in nodes for value in (*node.inputs, node)]
+    try:
+        found = _proved(small_program(one, kinds, values, seed, own, kept), one, None, True)
+    except (MspcError, NodeFailure, Unfit):
+        return None
+    found.whole = True
+    return found
+
+
+def _is_the_cause(odd: Odd, made: ScaleProof) -> bool:
+    """Whether what a few ranks run otherwise may be what is wrong: ranks may do so in what is right, too."""
+    if made.stuck or made.failed is not None:
+        failing = () if made.failed is None else made.failed[0].ranks
+        op = odd.node.op
+        return (isinstance(op, Collective) and op.communicates) or not {*failing}.isdisjoint(odd.ranks)
+    return not odd.even and (made.first is None or not {*made.first.ranks}.isdisjoint(odd.ranks))
 
 
 def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False) -> ScaleProof:
@@ -324,6 +370,6 @@ def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = 
         raise FailedHere(failed_node(small, error)) from error
     made.kinds = len(program.kinds)
     if not made.same:
-        made.odd = odd if odd is not None and (made.stuck or made.failed or not odd.even) else None
         made.first = program.first_wrong()
+        made.odd = odd if odd is not None and _is_the_cause(odd, made) else None
     return made

@@ -107,6 +107,26 @@ class Readers:
                         found |= _read_by(each)
         return found
 
+    def places_of_sums(self) -> set[tuple[str, str, str]]:
+        """Between which operators ranks add up: (phase, operator of what is added up, that of a reader of the sum)."""
+        found: set[tuple[str, str, str]] = set()
+        for value, readers in self._of.items():
+            for node in readers:
+                if isinstance(value, Node) and isinstance(node, Node) and adds_up(node):
+                    places = [place for place, operand in enumerate(node.inputs) if operand is value]
+                    for reader in self._readers_of_sums(node, places):
+                        found.add((reader.phase, value.op.name, reader.op.name))
+        return found
+
+    def _readers_of_sums(self, node: Node, places: Collection[int]) -> Iterator[Node]:
+        """The nodes that read some of a node's results."""
+        for reader in self.of(node):
+            if isinstance(reader, Node) and isinstance(reader.op, TupleGetItem):
+                if reader.op.index in places:
+                    yield from (each for each in self.of(reader) if isinstance(each, Node))
+            elif isinstance(reader, Node):
+                yield reader
+
     def sources(
         self, node: Value, known: Collection[Node], moved: bool = False, linear: bool = False
     ) -> list[Node]:

@@ -51,8 +51,8 @@ class Reference(Protocol):
         """How far rounding moves a value: ("result", number), or a parameter's name."""
         ...
 
-    def known(self) -> Known:
-        """The values of all nodes in the first step. Raises NodeError."""
+    def known(self, step: int) -> Known:
+        """The values of all nodes in a step. Raises NodeError."""
         ...
 
 
@@ -110,12 +110,14 @@ class OneDeviceReference:
     def noise(self, step: int, key: Any) -> Noise:
         return self._noise(step, 0, key)
 
-    def known(self) -> Known:
+    def known(self, step: int) -> Known:
         values: dict[Node, dict[tuple[int, ...], Any]] = {}
         kind = RankKind((0,), self.graph, mesh=(1,))
         held = {p.name: np.array(self._weights[p.name])[None] for p in self.graph.parameters if p.kind != "input"}
-        fed = {name: array[None] for name, array in self._inputs[0].items()}
-        run_step([KindState(kind, held)], [fed], 1, known_values(values))
+        states = [KindState(kind, held)]
+        for number, inputs in enumerate(self._inputs[: step + 1]):
+            fed = {name: array[None] for name, array in inputs.items()}
+            run_step(states, [fed], number + 1, known_values(values) if number == step else None)
         return values
 
 

@@ -20,6 +20,8 @@ from mspc.verify.scale.pieces import Pieces
 from mspc.verify.scale.spread import widened
 
 Array = Any
+CLOSE = 1e-9
+"""How close values are, relative to them, that are thought to be multiples of each other."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,17 @@ def added(value: Array, kind: RankKind, axes: Sequence[int]) -> Array:
     return widened(value, lead).sum(tuple(axes), keepdims=True) if axes else value
 
 
+def ranks_along(kind: RankKind, axes: Sequence[int]) -> list[int]:
+    """The ranks along some dimensions of the mesh, with the first one."""
+    found = [0]
+    step = 1
+    for axis in reversed(range(len(kind.mesh))):
+        if axis in axes:
+            found = [place + step * i for i in range(kind.mesh[axis]) for place in found]
+        step *= kind.mesh[axis]
+    return [kind.ranks[place] for place in sorted(found)]
+
+
 def _places(pieces: Pieces, products: Array, kind: RankKind) -> dict[int, int]:
     if pieces.count == 1 or not pieces.differ:
         return {}
@@ -76,17 +89,38 @@ def _places(pieces: Pieces, products: Array, kind: RankKind) -> dict[int, int]:
 
 
 def scaled(value: Array, whole: Array, kind: RankKind) -> float | None:
-    """The number by which a value is too large everywhere; None where there is no such number."""
+    """The number by which a value is too large on all ranks that have a wrong one; None where there is no such number.
+    """
     pieces = Pieces.of(whole, value.shape[kind.depth :])
     if pieces is None:
         return None
-    first = float(pieces.product(value, kind.depth).flat[0])
+    products = pieces.product(value, kind.depth)
+    right = pieces.has(products)
+    if right.all():
+        return None
+    first = float(products[~right].flat[0])
     for factor in (first / w for w in pieces.sums[:64] if abs(w) > 1e-3 * pieces.size and math.isfinite(first)):
         near = round(factor) if abs(factor) >= 1 else 1 / round(1 / factor) if factor else 0
         if near not in (0, 1) and abs(factor - near) < 1e-6 * abs(near):
-            if pieces.has(pieces.product(value / near, kind.depth)).all():
+            if (right | pieces.has(pieces.product(value / near, kind.depth))).all():
                 return float(near)
     return None
+
+
+def likeness(value: Array, wanted: Array, kind: RankKind) -> str:
+    """What a value would have to be added up or multiplied for to be what is wanted of every rank, in words; "" where
+    nothing is found. Both have leading dimensions."""
+    wide_axes = [axis for axis, n in enumerate(kind.mesh) if n > 1]
+    for count in range(1, len(wide_axes) + 1):
+        for axes in itertools.combinations(wide_axes, count):
+            if np.allclose(added(value, kind, axes), wanted, CLOSE, 0):
+                return f"it is a part of a sum over {math.prod(kind.mesh[axis] for axis in axes)} ranks"
+    with np.errstate(all="ignore"):
+        factors = np.asarray(value / wanted)
+        factor = float(factors[np.isfinite(factors)].flat[0]) if np.isfinite(factors).any() else 0.0
+    if factor and abs(factor - 1) > CLOSE and np.allclose(value, factor * wanted, CLOSE, 0):
+        return f"it is the right value times {times(factor, kind)}"
+    return ""
 
 
 def times(factor: float, kind: RankKind) -> str:

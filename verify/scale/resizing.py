@@ -29,11 +29,11 @@ from mspc.ops.tensor.masking import Tril, Triu
 from mspc.ops.tensor.mint_creation import FillV2
 from mspc.ops.tensor.moving import Concat, Split, Stack
 from mspc.ops.tensor.one_hot import OneHot
-from mspc.ops.tensor.parts import Slice, SplitTensor, SplitV, SplitWithSize
+from mspc.ops.tensor.parts import PadV3, Slice, SplitTensor, SplitV, SplitWithSize
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.ops.tensor.slicing import StridedSlice, StridedSliceGrad
-from mspc.ops.tensor.tiling import Tile
+from mspc.ops.tensor.tiling import Pad, Tile
 from mspc.verify.scale.routed_rows import ROUTED
 from mspc.verify.scale.said_of_sizes import (
     WHOLE,
@@ -276,6 +276,13 @@ def _attention(op: Any, operands: Types, results: Types) -> Row:
     return row
 
 
+def _with_margins(op: Any, operands: Types, results: Types) -> Row:
+    rank = len(operands[0].shape)
+    margins = op.padding(rank).paddings if isinstance(op, PadV3) else op.paddings
+    wider = [d for d, margin in enumerate(margins) if any(margin)]
+    return Row(frozen=[dim for d in wider for dim in (in_dim(0, d), out_dim(d))])
+
+
 def _pasted(op: Any, operands: Types, results: Types) -> Row:
     same = [(in_dim(i, d), out_dim(d)) for i, t in enumerate(operands) for d in range(len(t.shape))]
     places = [Number("begins", (i, d), out_dim(d), n) for i, begin in enumerate(op.begins) for d, n in enumerate(begin)]
@@ -304,6 +311,8 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Ones: _made,
     ReceiveFromStage: _made,
     Receive: _made,
+    Pad: _with_margins,
+    PadV3: _with_margins,
     PasteSlices: _pasted,
     **ROUTED,
     NeighborExchange: _exchanged,

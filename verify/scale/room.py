@@ -83,6 +83,18 @@ def check_fits(one: Graph, kinds: Sequence[RankKind], real: Graph, steps: int) -
     )
 
 
+def values_nbytes(one: Graph, kinds: Sequence[RankKind]) -> int:
+    """The bytes of all values of one device and of all ranks in Float64, whether they are there at once or not."""
+    programs = [(one, 1), *((kind.graph, len(kind.ranks)) for kind in kinds)]
+    return sum(
+        math.prod(type.shape) * count * np.dtype(np.float64).itemsize
+        for graph, count in programs
+        for each in graph.graphs()
+        for value in (*each.parameters, *each.nodes)
+        for type in element_types(value.type)
+    )
+
+
 def _kept(real: Graph, small: Graph) -> list[str]:
     """What of parameters did not shrink, of the largest."""
     pairs = sorted(zip(real.parameters, small.parameters, strict=True), key=lambda pair: -_nbytes(pair[1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -15,7 +15,7 @@ from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Loop, MakeStack
 from mspc.ops.control.regions import Call, If, RegionOp
-from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGetItems
+from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem, TupleGetItems
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.update import FusedUpdate
@@ -118,7 +118,7 @@ class Sizing:
         elif isinstance(op, TupleGetItems):
             whole = self.dims(node.inputs[0])
             self.same([whole[i] for i in op.indices], self.dims(node))
-        elif isinstance(op, Depend):
+        elif isinstance(op, Depend | StopGradient):
             self.same(self.dims(node.inputs[0]), self.dims(node))
         elif isinstance(op, MakeStack):
             for value in node.inputs:
@@ -287,6 +287,10 @@ class Sizing:
             self.same([own], [outer])
 
     # The small programs
+
+    def all_dims(self) -> Mapping[Value, Dims]:
+        """The divisors of the dimensions of all values, operands ahead of what is made of them."""
+        return self._dims
 
     def keep(self, values: Iterable[Value]) -> bool:
         """Let all dimensions of some values keep their sizes; whether any of them did not."""

@@ -28,6 +28,7 @@ from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_op, wide_type
 from mspc.verify.scale.apart import made_apart
+from mspc.verify.scale.kept_constants import keep_constants
 from mspc.verify.scale.kinds import STRUCTURE, RankKind, told_apart
 from mspc.verify.scale.replaced_numbers import resized
 from mspc.verify.scale.resizing import row_of
@@ -240,6 +241,7 @@ def small_programs(
         sizing.same_results(one, kind.graph)
         tie(sizing, one, kind.graph)
     sizing.keep(kept)
+    keep_constants(sizing)
     while True:
         sizing.resolve()
         made = Resized(sizing)

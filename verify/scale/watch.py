@@ -11,16 +11,20 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, element_types
+from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.verify.marks import MARK
+from mspc.verify.scale.added_before import sum_over_others
 from mspc.verify.scale.blame import FirstWrong, blamed, misplaced, parts_read
 from mspc.verify.scale.families import Families, Together
 from mspc.verify.scale.kernels import run_on_all
 from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.other_ranks import OtherRanks
 from mspc.verify.scale.pieces import Pieces
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.relations import Relation, added, relation, scaled, times, wrong_ranks
@@ -53,6 +57,18 @@ def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
 
 def _where(node: Node) -> Hashable:
     return (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
+
+
+def _hands_on(node: Node) -> bool:
+    """Whether a node gives a tensor of what another has made, and was looked at."""
+    return isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node) and not node.inputs[0].regions
+
+
+def _takes_mean(op: Any) -> bool:
+    """Whether an operator takes means, of which parts are parts of a mean."""
+    if isinstance(op, FusedElementwise):
+        return any(isinstance(line.op, ReduceMean) for line in steps_of(op))
+    return isinstance(op, ReduceMean)
 
 
 def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
@@ -97,6 +113,9 @@ class Watch:
                     self._wholes.setdefault((id(kind), node), []).append((number, known[key]))
         self._values = values
         self._told: dict[Node, Relation] = {}
+        self._sums = OtherRanks()
+        self._over_others: dict[Node, str] = {}
+        """What is wrong with sums, as where they are over other ranks than have parts of them; "" of others."""
         self._readers: dict[int, Readers] = {}
 
     @property
@@ -104,7 +123,7 @@ class Watch:
         """The first value that is none of one device's, and of which something is computed that is none, either: a
         rank may come to right values in another way than one device. Where that comes of an operand that is a part of a
         sum still, or lies in another order, where that begins."""
-        looked = self.right | self._wrong.keys()
+        looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
         for node, wrong in self._wrong.items():
             if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has what is wrong
@@ -113,8 +132,11 @@ class Watch:
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
                 continue
             if not found or any(n in self._wrong for n in found):
-                return blamed(wrong, self._readers_of(wrong.kind), self._told)
+                return self._blamed(wrong)
         return None
+
+    def _blamed(self, wrong: FirstWrong) -> FirstWrong:
+        return blamed(wrong, self._families.joint(wrong.kind), self._readers_of(wrong.kind), self._told)
 
     def _is_of(self, reader: Node, node: Node, readers: Readers) -> bool:
         """Whether a wrong value reads one wrong node alone."""
@@ -124,9 +146,21 @@ class Watch:
         return not any(source in self._wrong for source in sources if source is not node)
 
     def written_by(self, wrong: FirstWrong) -> FirstWrong:
-        """A wrong update, or the place from which on what it reads lies in a wrong order."""
+        """A wrong update, or what it reads that is none of one device's, or the place from which on that lies in
+        another order."""
         if wrong.equals:
             return wrong
+        sources = self._readers_of(wrong.kind).sources(wrong.node, self.right | self._wrong.keys())
+        read = next((self._wrong[node] for node in sources if node in self._wrong), None)
+        if read is not None:
+            return self._blamed(read)
+        sources = self._readers_of(wrong.kind).sources(wrong.node, self._told, moved=True)
+        other = next((node for node in sources if self._over_others.get(node)), None)
+        if other is not None:
+            return replace(wrong, node=other, equals=self._over_others[other])
+        own = self._told.get(wrong.node)
+        if own is not None and own.words:
+            return replace(wrong, equals=f"it is {own.words}")
         return misplaced(wrong, self._readers_of(wrong.kind), self._told) or wrong
 
     def _readers_of(self, kind: RankKind) -> Readers:
@@ -140,6 +174,10 @@ class Watch:
         if len(self._wrong) >= MOST_WRONG:
             return
         parts = parts_of(result)
+        if isinstance(node.op, AllReduce) and node.op.op == "sum":
+            self._sums.note(node, operands)
+            if self._families.joint(kind) is kind:
+                self._over_others[node] = sum_over_others(node, kind, operands, parts, self._told)
         right: list[bool] = []
         for number, wholes in self._wholes.get((id(kind), node), ()):
             if isinstance(parts[number], list) or parts[number].dtype.kind != "f":
@@ -154,7 +192,7 @@ class Watch:
     def _look(self, value: Together, fitting: Sequence[Array], number: int, operands: Sequence[Any]) -> bool:
         """Note what a value is of those of one device that have pieces of its shape; whether it is any. number: of the
         tensor in the result. operands: that it is computed of."""
-        mean = any(isinstance(node.op, ReduceMean) for _, node in value.nodes)
+        mean = any(_takes_mean(node.op) for _, node in value.nodes)
         relations = (relation(value.value, whole, value.kind, mean) for whole in fitting)
         found = next((each for each in relations if each is not None), None)
         for kind, node in value.nodes:
@@ -164,33 +202,41 @@ class Watch:
                     self._told[node] = found
             elif node not in self._wrong:
                 described = self._described(kind, node, value, fitting[0])
-                if len(value.nodes) == 1 and self._is_right_of_sums(node, value, fitting, number, operands):
-                    described = replace(described, is_of_parts=True)
+                if len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):
+                    described = self._tried(described, value.kind, fitting, number, operands)
                 self._wrong[node] = described
         return found is not None
 
-    def _is_right_of_sums(
-        self, node: Node, value: Together, fitting: Sequence[Array], number: int, operands: Sequence[Any]
-    ) -> bool:
-        """Whether a value would be right were operands that are parts of sums added up before."""
-        kind = value.kind
+    def _can_be_tried(self, node: Node, kind: RankKind, operands: Sequence[Any]) -> bool:
+        """Whether a node can be computed again with other operands."""
         if len(kind.ops_of(node.op)) > 1 or node.op.mutates or node.regions or not isinstance(node.op, Op):
             return False
-        summed = parts_read(node, self._readers_of(kind), self._told)
-        if not all(isinstance(array, np.ndarray) for array in operands):
-            return False
+        return all(isinstance(array, np.ndarray) for array in operands)
+
+    def _tried(
+        self, wrong: FirstWrong, kind: RankKind, fitting: Sequence[Array], number: int, operands: Sequence[Any]
+    ) -> FirstWrong:
+        """A wrong value with what it would be right with: operands that are parts of sums added up before, or a sum
+        among other ranks."""
+
+        def is_right(given: list[Array], in_parts: bool = False) -> bool:
+            try:
+                found = run_on_all(wrong.node.op, NumPyBackend(OneRank()), kind.depth, given)
+            except (MspcError, ValueError, TypeError):
+                return False
+            relations = (relation(parts_of(found)[number], whole, kind) for whole in fitting)
+            return any(each is not None and (in_parts or not each.summed) for each in relations)
+
+        summed = parts_read(wrong.node, self._readers_of(kind), self._told)
         for count in range(1, min(len(summed), MOST_PARTS) + 1):
             for chosen in itertools.combinations(summed, count):
                 given = [
                     added(array, kind, summed[i]) if i in chosen else array for i, array in enumerate(operands)
                 ]
-                try:
-                    made = parts_of(run_on_all(node.op, NumPyBackend(OneRank()), kind.depth, given))[number]
-                except (MspcError, ValueError, TypeError):
-                    return False
-                if any(relation(made, whole, kind) is not None for whole in fitting):
-                    return True
-        return False
+                if is_right(given, in_parts=True):
+                    return replace(wrong, is_of_parts=True)
+        hint = self._sums.hint(wrong.node, kind, operands, is_right)
+        return replace(wrong, equals=wrong.equals or hint)
 
     def _fitting(self, local: tuple[int, ...], wholes: Sequence[Whole], around: tuple[int, ...]) -> Iterator[Array]:
         """Values of one device that have pieces of this shape."""

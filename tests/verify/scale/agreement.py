@@ -1,10 +1,11 @@
-"""`mspc verify --scale` beside `mspc verify`: `python -m tests.verify.scale.agreement SEED COUNT`.
+"""`mspc verify --scale` beside `mspc verify`: `python -m tests.verify.scale.agreement SEED COUNT [SOURCE]`.
 
 Each seed draws a network that is small enough to be run whole: in stages under a schedule, of experts, or over sharded
-sequences. Both commands judge what is compiled of it, and then the same with a change of what ranks execute
-(`changes_of_programs.py`). Prints a line for each of which they say different things, with what full size says, and
-counts; exits with 1 where a program is wrong at full size and equal at small sizes, or the other way where it was not
-changed. A change that is found at small sizes alone may be too small for the tolerance of full size, which has Float32.
+sequences (`stages`, `experts`, `context`), by turns or of SOURCE alone. Both commands judge what is compiled of it, and
+then the same with a change of what ranks execute (`changes_of_programs.py`). Prints a line for each of which they say
+different things, with what full size says, and counts; exits with 1 where a program is wrong at full size and equal at
+small sizes, or the other way where it was not changed. A change that is found at small sizes alone may be too small for
+the tolerance of full size, which has Float32.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
 from mspc.ops.check_graph import check_graph
 from mspc.ops.modules import load_operators
+from mspc.verify.scale.proof import ScaleProof
 from mspc.verify.scale.small_programs import Unfit
 from tests.verify.scale.changes_of_nodes import Unusable
 from tests.verify.scale.changes_of_programs import draw, made, rank_of
@@ -29,19 +31,20 @@ from tests.verify.scale.networks_that_are_right import WRITTEN
 from tests.verify.scale.planted_changes import Plan
 
 AGREE, MISSED, ALARM, FINER = "agree", "MISSED", "FALSE ALARM", "found at small sizes alone"
+OWN = "equal at their own sizes, not at small ones"
 SOURCES = ("stages", "experts", "context")
 TRIES = 40
 """Changes that are drawn of a network until one can be made."""
 
 
-def verdicts(plan: Plan, graphs: list[Graph]) -> tuple[bool, str]:
-    """(whether small sizes are equal, what full size says)."""
+def verdicts(plan: Plan, graphs: list[Graph]) -> tuple[ScaleProof | None, str]:
+    """(what `mspc verify --scale` finds, None where it refuses; what full size says)."""
     texts = [print_graph(graph) for graph in graphs]
     try:
-        same = plan.proof(graphs).same
+        proof = plan.proof(graphs)
     except (MspcError, Unfit):
-        same = False
-    return same, plan.differs([plan.program.graph(rank, text) for rank, text in enumerate(texts)])
+        proof = None
+    return proof, plan.differs([plan.program.graph(rank, text) for rank, text in enumerate(texts)])
 
 
 def changed(plan: Plan, generator: random.Random) -> list[Graph] | None:
@@ -61,8 +64,11 @@ def changed(plan: Plan, generator: random.Random) -> list[Graph] | None:
     return None
 
 
-def said(same: bool, full: str, right: bool) -> str:
+def said(proof: ScaleProof | None, full: str, right: bool) -> str:
     """What the verdicts come to. right: whether nothing was changed."""
+    same = proof is not None and proof.same
+    if right and proof is not None and proof.whole:
+        return OWN
     if same == (not full):
         return AGREE
     if same:
@@ -70,9 +76,9 @@ def said(same: bool, full: str, right: bool) -> str:
     return ALARM if right else FINER
 
 
-def judged(seed: int) -> list[tuple[str, str]]:
+def judged(seed: int, source: str = "") -> list[tuple[str, str]]:
     """(what was judged and what came of it, what full size says) of a seed."""
-    source = SOURCES[seed % len(SOURCES)]
+    source = source or SOURCES[seed % len(SOURCES)]
     text, ranks = WRITTEN[source](seed)
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "net.py"
@@ -81,30 +87,30 @@ def judged(seed: int) -> list[tuple[str, str]]:
             plan = Plan(source, Path(folder) / "out", script, ranks)
         except (MspcError, ScriptError) as error:
             return [("refused", str(error))]
-        same, full = verdicts(plan, plan.graphs())
-        found = [(f"right: {said(same, full, True)}", full)]
+        proof, full = verdicts(plan, plan.graphs())
+        found = [(f"right: {said(proof, full, True)}", full)]
         graphs = changed(plan, random.Random(seed))
         if graphs is not None:
-            same, full = verdicts(plan, graphs)
-            found.append((f"changed: {said(same, full, False)}", full))
+            proof, full = verdicts(plan, graphs)
+            found.append((f"changed: {said(proof, full, False)}", full))
         return found
 
 
 def main() -> int:
     """Judge networks, and count."""
-    first, count = int(sys.argv[1]), int(sys.argv[2])
+    first, count, source = int(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:])
     load_operators()
     counts: Counter[str] = Counter()
     start = time.perf_counter()
     for seed in range(first, first + count):
-        for what, full in judged(seed):
+        for what, full in judged(seed, source):
             counts[what] += 1
             if not what.endswith(AGREE):
                 print(f"seed {seed} {what}: {full or 'equal at full size'}"[:300], flush=True)
     print(f"{count} networks in {time.perf_counter() - start:.0f} s")
     for what, number in sorted(counts.items()):
         print(f"{number:5} {what}")
-    return int(any(what.endswith((MISSED, ALARM)) for what in counts))
+    return int(any(what.endswith((MISSED, ALARM, OWN)) for what in counts))
 
 
 if __name__ == "__main__":

@@ -104,6 +104,8 @@ def _instead(graph: Graph, node: Node, value: Value, made: Sequence[Node] = ()) 
     if value.type != node.type:
         raise Unusable
     found = readers(graph, node)
+    if node in graph.results and not made and isinstance(value, Node):
+        found.append(value)  # so that who reads the graph's results is found
     at = graph.nodes.index(node)
     graph.nodes[at : at + 1] = made
     for reader in graph.nodes:

@@ -88,6 +88,8 @@ def outcome_of(proved: Proved) -> Outcome:
         for name, (real, small) in found.sizes.items()
         if any(a == b >= LARGE for a, b in zip(real, small, strict=True))
     )
+    if found.whole:
+        return Outcome(DIFFERS, "but for its own sizes", kept)
     if found.same:
         return Outcome(EQUAL, kept=kept, values=len(found.rows))
     return Outcome(DIFFERS, _reason(found), kept)

@@ -89,7 +89,39 @@ def test_a_change_is_found_where_it_is(what: str, compiled: dict[str, str], tmp_
     assert ("input 1 is a part of a sum over 2 ranks" in notes) == (what == "a sum left out")
 
 
-SUM = "AllReduce{op: sum} of <Tensor[Float64], (4, 4)> among ranks"
+def over_other_ranks(groups: dict[int, str], others: dict[int, str]) -> Change:
+    """Let the first sum over some ranks be over others."""
+
+    def change(text: str) -> str:
+        rank = int(re.findall(r"^rank : (\d+)", text, re.M)[0])
+        pattern = rf"(= AllReduce\(.*rank_list: )\({groups[rank]}\)"
+        return re.sub(pattern, rf"\1({others[rank]})", text, count=1)
+
+    return change
+
+
+DATA = {0: "0, 2", 1: "1, 3", 2: "0, 2", 3: "1, 3"}
+TENSOR = {0: "0, 1", 1: "0, 1", 2: "2, 3", 3: "2, 3"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "others", "told"),
+    [
+        (TENSOR, DATA, "it would be right were AllReduce over ranks 0, 1, and groups alike"),
+        (DATA, TENSOR, "it adds up over ranks 0, 1, and MatMul is a part of a sum over ranks 0, 2"),
+    ],
+)
+def test_sums_over_other_ranks(
+    groups: dict[int, str], others: dict[int, str], told: str, compiled: dict[str, str], tmp_path: Path
+) -> None:
+    folder = edited(compiled, tmp_path / "edited", over_other_ranks(groups, others), ALL)
+    with pytest.raises(ExecutionError) as caught:
+        verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
+    assert told in caught.value.notes
+    assert any(re.fullmatch(r"it stands in rank_0/\w+\.ir:\d+, %\d+", note) for note in caught.value.notes)
+
+
+SUM = "AllReduce{op: sum} among ranks"
 NEVER_MEET = {
     ("rank_list: (0, 1, 2, 3)", 0): f"rank 0 calls {SUM} 0, 1, 2, 3, and rank 1 {SUM} 0, 1, so that they never meet",
     ("rank_list: (0, 2)", 0): f"rank 0 calls {SUM} 0, 2, and rank 2 {SUM} 2, 3, so that they never meet",
