@@ -215,6 +215,7 @@ def compile_traced(
     keeps: bool = False,
     plans: bool = False,
     plan: PlanFile | None = None,
+    estimated: bool = False,
 ) -> Compiled:
     """Compile a call that was read: the shared passes, then the program's identity. The one way to a program.
 
@@ -227,6 +228,7 @@ def compile_traced(
         a rank without others the shared passes do not run either, until somebody looks at their result.
         plans: the names and layouts of operators in equal layers that are one graph are noted, too, for a plan.
         plan: in place of the one that the settings name.
+        estimated: the program is neither run nor written, and has no identity.
     """
     config, traced, fed = call.config, call.traced, call.fed
     plan = plan or _plan_of(config)
@@ -256,7 +258,7 @@ def compile_traced(
         late = LateGraph(lambda: _of_all_ranks(config, graph, names, None, None)[0])
         ranks, made = RankGraphs(late, rank_names), found.attrs["compile_id"]
         return Compiled(config, traced, fed, late, made, stages, ranks, strategies, {0: found}, kept)
-    graph, text = _of_all_ranks(config, graph, names, look if config.sharded else on_stage, on_pass)
+    graph, text = _of_all_ranks(config, graph, names, look if config.sharded else on_stage, on_pass, estimated)
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
     if keeps and kept is None:
@@ -275,10 +277,15 @@ def _kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs |
 
 
 def _of_all_ranks(
-    config: Config, graph: Graph, names: Sequence[str], on_stage: OnStage | None, on_pass: OnPass | None
-) -> tuple[Graph, str]:
-    """(the graph behind the passes that all ranks share, its text ahead of the attribute `compile_id`)."""
+    config: Config, graph: Graph, names: Sequence[str], on_stage: OnStage | None, on_pass: OnPass | None,
+    estimated: bool = False,
+) -> tuple[Graph, str]:  # fmt: skip
+    """(the graph behind the passes that all ranks share, its text ahead of the attribute `compile_id`). estimated:
+    there are neither."""
     graph = run_shared_passes(graph, names, on_stage, PassManager(on_pass))
+    if estimated:
+        graph.attrs["compile_id"] = ""
+        return graph, ""
     text = print_graph(graph)
     graph.attrs["compile_id"] = identity(config.ranks, text)
     return graph, text

@@ -25,6 +25,11 @@ _HIDDEN = (tuple, int, str)
 """Classes of values that get stand-ins."""
 
 
+def neighbours(ranks: int) -> list[int]:
+    """Some of so many ranks, of which two are neighbours along every axis of every mesh."""
+    return [0, *(1 << k for k in range(max(0, ranks - 1).bit_length()))]
+
+
 class VaryingParts:
     """Where ranks differ: the numbers of the parts that depend on the rank, and the fields of operators that do.
 
@@ -34,7 +39,7 @@ class VaryingParts:
 
     def __init__(self, places: GraphPositions, ranks: int) -> None:
         self.parts = places.differing()
-        probes = [places.on(rank) for rank in (0, *(1 << k for k in range(max(0, ranks - 1).bit_length())))]
+        probes = [places.on(rank) for rank in neighbours(ranks)]
         found: dict[tuple[int, int], set[str]] = {}
         for number in self.parts:
             seen: dict[tuple[int, type], OpLike] = {}

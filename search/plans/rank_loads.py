@@ -13,6 +13,7 @@ from mspc.compiler.sent_bytes import LOOKED_AT, sent_by_ranks
 from mspc.ir.graph import Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.times import nodes_with_times
+from mspc.passes.per_rank.rank_kinds import neighbours
 from mspc.passes.per_rank.rank_parts import RankElement, operand_type
 from mspc.passes.per_rank.slice_to_rank import add_on_rank
 from mspc.passes.sharding.constraints import is_released
@@ -36,11 +37,14 @@ def rank_loads(compiled: Compiled, machine: Machine) -> RankLoads:
         return RankLoads(sent.most, sent.rank, sent.mean, sent.rank)
     ranks = range(min(LOOKED_AT, compiled.config.all_ranks))
     parts = _Parts(compiled.rank_graphs.places, machine)
-    own = [parts.on(rank) for rank in ranks]
+    own = {rank: parts.on(rank) for rank in neighbours(len(ranks))}
+    if len(set(own.values())) == 1:  # along no axis a neighbour differs
+        own = dict.fromkeys(ranks, own[0])
+    own |= {rank: parts.on(rank) for rank in ranks if rank not in own}
     slowest = max(ranks, key=lambda rank: (own[rank][1], -rank))
     graph = compiled.rank_graph(slowest)
     base = sum(sent_bytes(node) * times.count for node, times in nodes_with_times(graph)) - own[slowest][0]
-    sent_by = [base + nbytes for nbytes, _ in own]
+    sent_by = [base + own[rank][0] for rank in ranks]
     most = max(sent_by)
     return RankLoads(most, sent_by.index(most), sum(sent_by) / len(sent_by), slowest)
 
