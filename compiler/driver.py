@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mspc.analysis.aliasing import Updates
 from mspc.api.common.initial_values import InitialValue
 from mspc.api.nn.cell import Cell
+from mspc.api.settings import LEVELS
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.dump_names import RankDumps, file_of
@@ -388,6 +389,8 @@ def _optimizer_parallel(traced: Traced, config: Config) -> None:
     if not config.parallel_optimizer:
         return
     graph.attrs |= config.attributes(needs="enable_parallel_optimizer")
+    if graph.attrs["optimizer_level"] == LEVELS[0]:
+        del graph.attrs["optimizer_level"]
     for parameter in graph.parameters:
         source = traced.parameters.get(parameter.name)
         if source is not None and not getattr(source, "parallel_optimizer", True):

@@ -32,7 +32,8 @@ class Degrees:
     """Ranks that share the batch (`data`), each layer (`tensor`), the text (`context`) and the experts; 1: none do.
     zero: the level of ZeRO (Rajbhandari et al., 2020) that comes nearest: 2 where optimizer states and sums of
     gradients are sharded further than operators ask for, 3 where weights are gathered again for gradients, else 0.
-    operations: of matrix products that the network asks for in a step, on all ranks; dtype: of most of them. samples,
+    operations: of matrix products that the network asks for in a step, on all ranks, without pairs that a causal mask or
+    a window hides from attention; dtype: of most of them. samples,
     unit: what a step reads: "tokens" of the first input of integers, or "rows" of the first input."""
 
     data: int = 1
@@ -66,7 +67,7 @@ def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Deg
     samples, unit = _samples(graph)
     return Degrees(
         data, most.get("tensor", 1), context, most.get("expert", 1), 3 if gathered_again else 2 if sharded else 0,
-        operations_of(graph).model, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
+        operations_of(graph, seen=True).model, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
     )  # fmt: skip
 
 
