@@ -3,10 +3,10 @@
     python -m benchmarks.published [--only mixtral] [--machine h200]
 
 Every row runs `mspc search` on a network of this folder and takes the first plan of its table: seconds that the search
-takes, from the start of the command, and of processor; the plan in the field's words; tokens per second and operations of
-the model per second of a rank, by the rates of the machine; and the published figure of one GPU, with the ratio of the
-estimate to it. Published figures are measured on H100s whose products are as quick as an H200's; estimates know no jitter,
-no data and no host. Sources stand in `PUBLISHED`.
+takes, from the start of the command, and of processor; the plan in the field's words; tokens per second and operations
+of the model per second of a rank, by the rates of the machine; and the published figure of one GPU, with the ratio of
+the estimate to it. Published figures are measured on H100s whose products are as quick as an H200's; estimates know no
+jitter, no data and no host. Sources stand in `PUBLISHED`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 NETWORKS = Path(__file__).parent / "networks"
 PEAK = 989e12
-"""Operations per second in BFloat16 by NVIDIA's data sheet of H100 SXM and H200, of which published utilisations are."""
+"""Operations per second in BFloat16 by NVIDIA's data sheet of H100 SXM and H200; published utilisations are of it."""
 TERA = 1e12
 
 

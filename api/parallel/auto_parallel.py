@@ -107,7 +107,8 @@ class AutoParallel(Cell):
         if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
             raise ApiValueError(f"hsdp: threshold {threshold!r} must be an integer, 0 or more")
         if optimizer_level not in LEVELS:
-            raise ApiValueError(f"hsdp: optimizer_level={optimizer_level!r} is not one of {', '.join(map(repr, LEVELS))}")
+            legal = ", ".join(map(repr, LEVELS))
+            raise ApiValueError(f"hsdp: optimizer_level={optimizer_level!r} is not one of {legal}")
         optimizer_config = {
             "parallel_optimizer_threshold": threshold, "optimizer_weight_shard_size": shard_size,
             "optimizer_level": optimizer_level,

@@ -28,7 +28,7 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.lifetimes import most_alive
 from mspc.analysis.shadow_weights import SHADOW
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.varying import ascending
 from mspc.ops.collective.base import Collective

@@ -140,7 +140,7 @@ class PlannedNetwork:
             _replicate(graph)
         if way.tensor:
             shard_in_pairs(graph, config.ranks, way.tensor)
-        return compile_traced(call, on_stage, decide=decide, plans=True, estimated=True)
+        return compile_traced(call, on_stage, decide=decide, plans=True)
 
 
 def all_ways(captured: CapturedCall, asked: PlanRequest) -> Iterator[Alternative]:

@@ -19,8 +19,8 @@ def slow_pairs(
     captured: CapturedCall, asked: PlanRequest, ways: Sequence[Alternative]
 ) -> dict[str, str]:  # fmt: skip
     """The names of those ways of pairs of products that are slower than another one of them, or than the batch alone
-    being shared, each with what is said of it, "" for nothing. None where a limit of memory may leave the others out, or
-    no layers are equal."""
+    being shared, each with what is said of it, "" for nothing. None where a limit of memory may leave the others out,
+    or no layers are equal."""
     pairs = [way for way in ways if way.tensor]
     if len(pairs) < 2 or asked.memory:
         return {}

@@ -31,9 +31,9 @@ _EXPERTS = 3
 class Degrees:
     """Ranks that share the batch (`data`), each layer (`tensor`), the text (`context`) and the experts; 1: none do.
     zero: the level of ZeRO (Rajbhandari et al., 2020) that comes nearest: 2 where optimizer states and sums of
-    gradients are sharded further than operators ask for, 3 where weights are gathered again for gradients besides, else 0.
-    operations: of matrix products that the network asks for in a step, on all ranks, without pairs that a causal mask or
-    a window hides from attention; dtype: of most of them. samples,
+    gradients are sharded further than operators ask for, 3 where weights are gathered again for gradients besides, else
+    0. operations: of matrix products that the network asks for in a step, on all ranks, without pairs that a causal
+    mask or a window hides from attention; dtype: of most of them. samples,
     unit: what a step reads: "tokens" of the first input of integers, or "rows" of the first input."""
 
     data: int = 1
@@ -66,9 +66,10 @@ def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Deg
     sharded = gathered_again or cut_further or (compiled.config.parallel_optimizer and not why_not_sharded(graph))
     again = gathered_again or graph.attrs.get("optimizer_level") == EVERYTHING
     samples, unit = _samples(graph)
+    operations = operations_of(graph, seen=True).model
     return Degrees(
-        data, most.get("tensor", 1), context, most.get("expert", 1), (3 if again else 2) if sharded else 0,
-        operations_of(graph, seen=True).model, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
+        data, most.get("tensor", 1), context, most.get("expert", 1), 2 + bool(again) if sharded else 0,
+        operations, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
     )  # fmt: skip
 
 

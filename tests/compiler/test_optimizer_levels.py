@@ -27,7 +27,8 @@ from mindspore.common.initializer import Normal, initializer
 from mindspore.communication import init
 from mindspore.parallel.auto_parallel import AutoParallel
 
-LEVEL, HALF, ROWS, WIDTH, LAZY = sys.argv[1], sys.argv[2] == "half", int(sys.argv[3]), int(sys.argv[4]), "lazy" in sys.argv
+LEVEL, HALF, LAZY = sys.argv[1], sys.argv[2] == "half", "lazy" in sys.argv
+ROWS, WIDTH = map(int, sys.argv[3:5])
 ms.set_seed(1)
 init()
 
@@ -82,7 +83,8 @@ def sent(made: Compiled) -> Counter[tuple[str, str]]:
 @pytest.mark.parametrize("precision", ["full", "half"])
 def test_collectives_of_the_levels(precision: str, tmp_path: Path) -> None:
     none, first, second, third = (
-        sent(compiled(tmp_path, level, precision, "1024", str(WIDTH))) for level in ("none", "level1", "level2", "level3")
+        sent(compiled(tmp_path, level, precision, "1024", str(WIDTH)))
+        for level in ("none", "level1", "level2", "level3")
     )
     assert not none["AllGather", "forward"]
     assert first == second
