@@ -32,7 +32,7 @@ LIKE_PRODUCTS = "convolutions round where products do, by matmul_allow_tf32"
 TIMED = "kernels of convolutions are timed, and the fastest runs"
 NO_SEARCH = "only a search by costs would read it, and strategies are found by sharding propagation"
 NO_NORMS = "no norms are written"
-LEVELS, LEVEL = ("level1", "level2", "level3"), "optimizer states and updates are sharded, as with 'level1'"
+LEVELS = ("level1", "level2", "level3")
 SHAPES_OF_CALLS = "a graph is compiled for the shapes of each call"
 
 
@@ -149,7 +149,8 @@ _OPTIMIZER = (
             needs="enable_parallel_optimizer", field="optimizer_threshold", attribute="parallel_optimizer_threshold"),
     Setting("optimizer_weight_shard_size", -1, integer(-1), "ranks that share an update", modes=SHARDED,
             needs="enable_parallel_optimizer", field="optimizer_shard_size", attribute="optimizer_weight_shard_size"),
-    Setting("optimizer_level", "level1", one_of(*LEVELS), ignored=LEVEL),
+    Setting("optimizer_level", "level1", one_of(*LEVELS), "level3: parameters are gathered for gradients once more",
+            modes=SHARDED, needs="enable_parallel_optimizer", field="optimizer_level", attribute="optimizer_level"),
 )  # fmt: skip
 _STRATEGY_FILES = (
     Setting("load_file", "", text, CUTS_LOADED, refused=missing_file, modes=SHARDED, field="strategy_load_file"),
@@ -291,7 +292,6 @@ DATASET = table(
 """What `dataset.config.set_...` sets, apart from the seed."""
 
 AUTO_PARALLEL = table(
-    Setting("optimizer_level", "level1", one_of(*LEVELS), ignored=LEVEL),
     Setting("output_broadcast", False, boolean, ignored="all stages have the results always"),
     Setting("file_path", None, ignored="there are no such options"),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mspc.analysis.aliasing import Updates
 from mspc.api.common.initial_values import InitialValue
 from mspc.api.nn.cell import Cell
+from mspc.api.settings import LEVELS
 from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, placements_of, takes_data
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.dump_names import RankDumps, file_of
@@ -225,7 +226,8 @@ def compile_traced(
         a search compiles what it has found so.
         keeps: graphs of ranks are read from disk where an earlier start has left them, and written there. For that of
         a rank without others the shared passes do not run either, until somebody looks at their result.
-        plans: the names and layouts of operators in equal layers that are one graph are noted, too, for a plan.
+        plans: the names and layouts of operators in equal layers that are one graph are noted, too, for a plan; the
+        program is neither run nor written, and has no identity.
         plan: in place of the one that the settings name.
     """
     config, traced, fed = call.config, call.traced, call.fed
@@ -256,7 +258,7 @@ def compile_traced(
         late = LateGraph(lambda: _of_all_ranks(config, graph, names, None, None)[0])
         ranks, made = RankGraphs(late, rank_names), found.attrs["compile_id"]
         return Compiled(config, traced, fed, late, made, stages, ranks, strategies, {0: found}, kept)
-    graph, text = _of_all_ranks(config, graph, names, look if config.sharded else on_stage, on_pass)
+    graph, text = _of_all_ranks(config, graph, names, look if config.sharded else on_stage, on_pass, plans)
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
     if keeps and kept is None:
@@ -275,12 +277,14 @@ def _kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs |
 
 
 def _of_all_ranks(
-    config: Config, graph: Graph, names: Sequence[str], on_stage: OnStage | None, on_pass: OnPass | None
-) -> tuple[Graph, str]:
-    """(the graph behind the passes that all ranks share, its text ahead of the attribute `compile_id`)."""
+    config: Config, graph: Graph, names: Sequence[str], on_stage: OnStage | None, on_pass: OnPass | None,
+    unnamed: bool = False,
+) -> tuple[Graph, str]:  # fmt: skip
+    """(the graph behind the passes that all ranks share, its text ahead of the attribute `compile_id`, which is empty
+    as that is where it is `unnamed`)."""
     graph = run_shared_passes(graph, names, on_stage, PassManager(on_pass))
-    text = print_graph(graph)
-    graph.attrs["compile_id"] = identity(config.ranks, text)
+    text = "" if unnamed else print_graph(graph)
+    graph.attrs["compile_id"] = "" if unnamed else identity(config.ranks, text)
     return graph, text
 
 
@@ -380,7 +384,8 @@ def _optimizer_parallel(traced: Traced, config: Config) -> None:
     graph = traced.graph
     if not config.parallel_optimizer:
         return
-    graph.attrs |= config.attributes(needs="enable_parallel_optimizer")
+    found = config.attributes(needs="enable_parallel_optimizer")
+    graph.attrs |= {name: value for name, value in found.items() if value != LEVELS[0]}
     for parameter in graph.parameters:
         source = traced.parameters.get(parameter.name)
         if source is not None and not getattr(source, "parallel_optimizer", True):

@@ -98,6 +98,16 @@ class RankStages:
         return self.of_kind[name].text(self.rank, self.parts)
 
 
+@dataclass(frozen=True)
+class RankPlaces:
+    """Where ranks may differ. graph: of all ranks, with its regions open. positions: its places. times: how often a
+    step runs a node; one that is not there runs once."""
+
+    graph: Graph
+    positions: GraphPositions
+    times: Mapping[Node, int]
+
+
 @dataclass
 class _Run:
     """The passes, run for a kind of ranks. number: of the kind, from 0."""
@@ -123,6 +133,7 @@ class RankGraphs:
     kind_of: dict[int, int] = field(default_factory=dict[int, int])
     _open: Graph = field(default_factory=lambda: Graph(""))
     """The graph, a copy with its regions open where it has any."""
+    _times: Mapping[Node, int] = field(default_factory=dict[Node, int])
     _places: GraphPositions | None = None
     _differences: VaryingParts | None = None
     _runs: dict[Hashable, list[_Run]] = field(default_factory=dict[Hashable, list[_Run]])
@@ -203,9 +214,16 @@ class RankGraphs:
         self.kind_of[rank] = number
         return RankStages(rank, parts, run.stages)
 
+    @property
+    def places(self) -> RankPlaces:
+        """Where the ranks of one stage may differ. Raises MspcError as `of` does."""
+        self._find_differences()
+        assert self._places is not None
+        return RankPlaces(self._open, self._places, self._times)
+
     def _find_differences(self) -> None:
         if self._places is None:
-            self._open = _opened_copy(self.graph)
+            self._open, self._times = _opened_copy(self.graph)
             self._places = GraphPositions(self._open)
             self._differences = VaryingParts(self._places, int(self.graph.attrs.get("ranks", 1)))
 
@@ -213,7 +231,9 @@ class RankGraphs:
         """The graphs that the passes make with other options: how ranks differ ahead of them is found once."""
         self._find_differences()
         made = RankGraphs(self.graph, self.passes, self.on_pass, options)
-        made._open, made._places, made._differences = self._open, self._places, self._differences
+        made._open, made._times, made._places, made._differences = (
+            self._open, self._times, self._places, self._differences
+        )  # fmt: skip
         return made
 
     def _run_for_kind(self, number: int, kind: RankKindParts, wanted: Collection[str]) -> _Run | None:
@@ -249,14 +269,18 @@ class RankGraphs:
         return stages
 
 
-def _opened_copy(graph: Graph) -> Graph:
+def _opened_copy(graph: Graph) -> tuple[Graph, dict[Node, int]]:
+    """A copy with its regions open, the graph itself where it has none, and how often a step runs what was in them."""
     if not any(node.regions for node in graph.nodes):
-        return graph
-    from mspc.passes.sharding.opened_graphs import open_regions  # late: few graphs have regions
+        return graph, {}
+    from mspc.ops.control.times import nodes_with_times  # late: few graphs have regions
+    from mspc.passes.sharding.opened_graphs import open_regions, unshare_regions
 
     made = copied_region(graph)
+    unshare_regions(made)
+    times = {node: times.count for node, times in nodes_with_times(made)}
     open_regions(made)
-    return made
+    return made, times
 
 
 def copied(graph: Graph, rank: int | None = None, parts: Sequence[RankElement] = ()) -> Graph:

@@ -14,20 +14,17 @@ LOOKED_AT = 1024
 
 @dataclass(frozen=True)
 class Sent:
-    """most: bytes that the rank `rank` sends, the first of those that send the most. mean: over all ranks. kinds: the
-    first rank of each kind."""
+    """most: bytes that the rank `rank` sends, the first of those that send the most. mean: over all ranks."""
 
     most: float
     rank: int
     mean: float
-    kinds: tuple[int, ...] = ()
 
 
 def sent_by_ranks(compiled: Compiled) -> Sent:
     """What the ranks send, those of one kind as the first of them: they differ in numbers of ranks and offsets alone.
     Raises MspcError where no rank's graph can be made."""
     known: dict[int, float] = {}
-    kinds: list[int] = []
     found: list[float] = []
     for rank in range(min(LOOKED_AT, compiled.config.all_ranks)):
         kind = compiled.rank_graphs.kind(rank, ())
@@ -35,9 +32,8 @@ def sent_by_ranks(compiled: Compiled) -> Sent:
         if nbytes is None:
             every = nodes_with_times(compiled.rank_graph(rank))
             nbytes = sum(sent_bytes(node) * times.count for node, times in every)
-            kinds.append(rank)
         if kind is not None:
             known[kind] = nbytes
         found.append(nbytes)
     most = max(found)
-    return Sent(most, found.index(most), sum(found) / len(found), tuple(kinds))
+    return Sent(most, found.index(most), sum(found) / len(found))

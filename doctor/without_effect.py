@@ -27,7 +27,6 @@ _KEYWORDS: dict[str, Table] = {
 """Functions that take the settings of a table and, beside their own arguments, nothing else."""
 _ARGUMENTS: dict[str, Table] = {
     "runtime.set_memory": settings.DEVICE_MEMORY,
-    "parallel.AutoParallel.hsdp": settings.AUTO_PARALLEL,
     "parallel.AutoParallel.pipeline": settings.AUTO_PARALLEL,
     "nn.PipelineCell": settings.PIPELINE_CELL,
     "train.CheckpointConfig": table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mspc.analysis.cost.kinds import share_of_scores
 from mspc.analysis.cost.nodes import work_of
 from mspc.ir.graph import Graph, Node
 
@@ -24,25 +25,27 @@ class Operations(NamedTuple):
         return Operations(self.model * count, self.hardware * count)
 
 
-def operations_of(graph: Graph) -> Operations:
+def operations_of(graph: Graph, seen: bool = False) -> Operations:
     """The operations of a step of a graph: of loops those of all turns, of one turn where nobody has counted them
-    ahead, and of branches those of the longest."""
-    return _inside(graph, {})
+    ahead, and of branches those of the longest. seen: attention counts with the pairs that are not hidden alone."""
+    return _inside(graph, {}, seen)
 
 
-def _inside(graph: Graph, known: dict[Graph, Operations]) -> Operations:
+def _inside(graph: Graph, known: dict[Graph, Operations], seen: bool) -> Operations:
     if graph not in known:
-        known[graph] = sum((_of_node(node, known) for node in graph.nodes), Operations())
+        known[graph] = sum((_of_node(node, known, seen) for node in graph.nodes), Operations())
     return known[graph]
 
 
-def _of_node(node: Node, known: dict[Graph, Operations]) -> Operations:
+def _of_node(node: Node, known: dict[Graph, Operations], seen: bool) -> Operations:
     from mspc.ops.control.regions import If  # late: most programs have no regions
     from mspc.ops.control.times import ONCE
 
     if "unused" in node.attrs:
         return Operations()
     own = work_of(node)
+    if own and seen:
+        own *= share_of_scores(node)
     found = [Operations(0.0 if node.attrs.get("recomputed") else own, own)] if own else []
-    inner = [_inside(region, known).times(ONCE.inside(node, i).count) for i, region in enumerate(node.regions)]
+    inner = [_inside(region, known, seen).times(ONCE.inside(node, i).count) for i, region in enumerate(node.regions)]
     return max(inner) if isinstance(node.op, If) else sum(found + inner, Operations())

@@ -10,7 +10,7 @@ from mspc.api.context import ParallelMode
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.setting_kind import checked, note_asked, note_places
-from mspc.api.settings import AUTO_PARALLEL, PARALLEL
+from mspc.api.settings import AUTO_PARALLEL, LEVELS, PARALLEL
 from mspc.ir.location import Location
 
 _DEFAULTS: dict[str, Any] = {
@@ -95,7 +95,8 @@ class AutoParallel(Cell):
 
         Args:
             shard_size: number of ranks that share, -1 for all. threshold: smallest parameter in KiB.
-            optimizer_level: "level1"; the others do the same, as a warning says.
+            optimizer_level: what of it, beside optimizer states: "level2" gradients, as "level1" does here; "level3"
+                weights, too, which are gathered for the forward operators and once more for gradients.
         """
         if (
             isinstance(shard_size, bool)
@@ -105,8 +106,13 @@ class AutoParallel(Cell):
             raise ApiValueError(f"hsdp: shard_size {shard_size!r} must be -1 or a positive integer")
         if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
             raise ApiValueError(f"hsdp: threshold {threshold!r} must be an integer, 0 or more")
-        checked("AutoParallel.hsdp", AUTO_PARALLEL, {"optimizer_level": optimizer_level})
-        optimizer_config = {"parallel_optimizer_threshold": threshold, "optimizer_weight_shard_size": shard_size}
+        if optimizer_level not in LEVELS:
+            legal = ", ".join(map(repr, LEVELS))
+            raise ApiValueError(f"hsdp: optimizer_level={optimizer_level!r} is not one of {legal}")
+        optimizer_config = {
+            "parallel_optimizer_threshold": threshold, "optimizer_weight_shard_size": shard_size,
+            "optimizer_level": optimizer_level,
+        }  # fmt: skip
         found = {"enable_parallel_optimizer": True, "parallel_optimizer_config": optimizer_config}
         note_places(self.set_at, PARALLEL, found)
         self.parallel_settings |= found

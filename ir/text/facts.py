@@ -57,6 +57,7 @@ HEADER: Mapping[str, Fact] = {
     "parallel_optimizer": _SWITCH,
     "parallel_optimizer_threshold": _integer(0),
     "optimizer_weight_shard_size": _integer(-1),
+    "optimizer_level": _TEXT,
     "search_mode": _TEXT,
     "search_bound": _integer(0),
     "search_cost": _integer(0),

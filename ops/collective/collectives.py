@@ -171,7 +171,7 @@ class ReduceScatter(Collective):
 
 class AlltoAll(Collective):
     """Slice i of the tensor along `split_dim` goes to rank i of the group; what arrives is joined along
-    `concat_dim`. `split_count` is the size of the group."""
+    `concat_dim`, both from the last dimension where they are negative. `split_count` is the size of the group."""
 
     split_count: int = 1
     split_dim: int = 0
@@ -184,19 +184,30 @@ class AlltoAll(Collective):
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if self.split_count != self.group_size:
             raise MspcError(f"AlltoAll: split_count is {self.split_count}, the group has {self.group_size} ranks")
-        split_shape = resized(self, shape, self.split_dim, 1, self.split_count)
-        return resized(self, split_shape, self.concat_dim, self.split_count, 1)
+        split_dim, concat_dim = self._dims(len(shape))
+        return resized(self, resized(self, shape, split_dim, 1, self.split_count), concat_dim, self.split_count, 1)
+
+    def _dims(self, rank: int) -> tuple[int, int]:
+        """split_dim and concat_dim of a tensor with so many dimensions, from 0 on; one that is not there as it is."""
+        found = [dim + rank if -rank <= dim < 0 else dim for dim in (self.split_dim, self.concat_dim)]
+        return found[0], found[1]
 
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         return (b.emit(replace(self, split_dim=self.concat_dim, concat_dim=self.split_dim), dout),)
 
     def bind(self, comm: Any) -> Callable[..., Any]:
-        return partial(comm.all_to_all, ranks=self.ranks, split_dim=self.split_dim, concat_dim=self.concat_dim)
+        ranks = self.ranks
+
+        def kernel(x: Any, *more: Any, **named: Any) -> Any:
+            split_dim, concat_dim = self._dims(x.ndim)
+            return comm.all_to_all(x, *more, ranks=ranks, split_dim=split_dim, concat_dim=concat_dim, **named)
+
+        return kernel
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.collective.gpu_launch import launch_all_to_all  # late: only a GPU needs it
 
-        return launch_all_to_all(device, inputs[0], out, self.ranks, self.split_dim, self.concat_dim)
+        return launch_all_to_all(device, inputs[0], out, self.ranks, *self._dims(len(inputs[0].shape)))
 
 
 class Broadcast(Collective):

@@ -74,6 +74,34 @@ class SubExt(_ScaledBinary):
     samples = _ScaledBinary.samples
 
 
+class Muls(Unary):
+    """x times a number, in the element type of x. Called as `Muls()(x, other)`."""
+
+    other: int | float = 1
+    additive = True
+    samples = (sample((8, 16), other=0.5), sample((8, 16), other=3))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("other",))
+        return replace(self, other=number_of(self.name, "other", found["other"])), tensors
+
+    def rule(self, x: TensorType) -> str:
+        if x.dtype.is_integer and isinstance(self.other, float):
+            raise MspcError(f"{self.name}: {self.other} is no integer, as the elements of x are; cast x first")
+        return super().rule(x)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (dout if self.other == 1 else scaled(b, self.other, dout),)
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on other
+        return f"{{0}} * {_factor(self.other)}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return (x * self.other).astype(x.dtype)
+
+
 class AddcmulExt(Elementwise):
     """x + value * y * z. Called as `AddcmulExt()(x, y, z, value)`."""
 

@@ -46,14 +46,16 @@ def order_collectives(graph: Graph) -> bool:
             line.append(behind[nodes[i]])
     keys: dict[int, Key] = {i: (behind[nodes[i]], 1, i) for i in collectives}
     unchanged = _unchanged(graph)
-    gathers = {i for i in collectives if nodes[i].inputs and nodes[i].inputs[0] in unchanged}
+    gathers = {i for i in collectives if nodes[i].inputs and parameter_of(nodes[i].inputs[0]) in unchanged}
     others = sorted(keys[i] for i in collectives if i not in gathers and not sums_gradients(nodes[i]))
     items = _items_of_buckets(nodes)
     first_use = _first_uses(nodes, place, behind, items)
     sums = sorted(keys[i] for i in collectives if sums_gradients(nodes[i]))
     for i in collectives:
         if i in gathers:
-            keys[i] = (max(_ahead_of(others, AHEAD, keys[i]), _ahead_of(sums, AHEAD_OF_SUMS, keys[i])), 0, i)
+            early = max(_ahead_of(others, AHEAD, keys[i]), _ahead_of(sums, AHEAD_OF_SUMS, keys[i]))
+            converted = place.get(nodes[i].inputs[0], -1)
+            keys[i] = (early, 0, i) if early > converted else (converted, int(converted >= 0), i)
         elif sums_gradients(nodes[i]):
             later = others[bisect_left(others, keys[i]) :][:1]
             if later and later[0][0] < first_use.get(nodes[i], len(nodes)):
@@ -72,10 +74,17 @@ def _ahead_of(line: Sequence[Key], count: int, key: Key) -> int:
 
 def _ready(node: Node, index: int, place: Mapping[Value, int], behind: Mapping[Value, int]) -> int:
     """The number of the operator behind which all operands are there; the node's own place if they always are."""
-    if any(isinstance(value, Parameter) for value in node.inputs):
+    if any(parameter_of(value) is not None for value in node.inputs):
         return index
     found = [behind.get(value, place.get(value, -1)) for value in node.inputs]
     return max(found, default=-1) if max(found, default=-1) >= 0 else index
+
+
+def parameter_of(value: Value) -> Value | None:
+    """The parameter that a value is, converted or not; None of any other one."""
+    while isinstance(value, Node) and len(value.inputs) == 1 and not value.regions and not value.op.is_collective:
+        value = value.inputs[0]
+    return value if isinstance(value, Parameter) else None
 
 
 def sums_gradients(node: Node) -> bool:

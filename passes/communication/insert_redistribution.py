@@ -192,9 +192,11 @@ class _Inserter:
 def _gathers_again(value: Value, reader: Node | None) -> bool:
     """Whether a gradient, or what it computes again, reads a parameter that is not to be stored gathered until then
     (`parallel_optimizer_comm_recompute`)."""
-    if not isinstance(value, Parameter) or reader is None or reader.phase != "backward" or reader.forward is None:
+    if reader is None or reader.phase != "backward" or reader.forward is None:
         return False
-    return bool(reader.forward.attrs.get("gathers_again"))
+    while isinstance(value, Node) and value.attrs.get("gathers_again") and len(value.inputs) == 1:
+        value = value.inputs[0]
+    return isinstance(value, Parameter) and bool(reader.forward.attrs.get("gathers_again"))
 
 
 def _first_time(value: Value) -> Value | None:

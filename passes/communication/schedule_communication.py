@@ -28,13 +28,13 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.lifetimes import most_alive
 from mspc.analysis.shadow_weights import SHADOW
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.varying import ascending
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather
 from mspc.passes.base import Pass
-from mspc.passes.communication.collective_order import sums_gradients
+from mspc.passes.communication.collective_order import parameter_of, sums_gradients
 
 ONE_HOST = replace(H200, ranks_per_host=0)
 """What costs are reckoned for. With hosts they would depend on who is in a group, and so every rank would be a kind of
@@ -301,4 +301,4 @@ class _Schedule:
 
 
 def _gathers_parameter(node: Node) -> bool:
-    return isinstance(node.op, AllGather) and isinstance(node.inputs[0], Parameter)
+    return isinstance(node.op, AllGather) and parameter_of(node.inputs[0]) is not None

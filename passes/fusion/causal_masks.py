@@ -156,9 +156,11 @@ def _mask_in(array: Array) -> CausalMask | None:
     if not others.size or first[-1, 0] != near or (first[0, others[0] :] != far).any():
         return None
     diagonal = int(others[0]) - 1
-    wanted: Array = np.full_like(array, far)
-    wanted[..., np.arange(rows)[:, None] + diagonal >= np.arange(columns)] = near
-    return CausalMask(diagonal, np.stack([near, far])) if np.array_equal(array, wanted) else None
+    for row in range(rows):  # nothing as large as the mask is made
+        border = min(max(row + diagonal + 1, 0), columns)
+        if (array[..., row, :border] != near).any() or (array[..., row, border:] != far).any():
+            return None
+    return CausalMask(diagonal, np.stack([near, far]))
 
 
 def _noted(parameter: Parameter) -> CausalMask:

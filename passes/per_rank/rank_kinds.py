@@ -25,6 +25,11 @@ _HIDDEN = (tuple, int, str)
 """Classes of values that get stand-ins."""
 
 
+def neighbours(ranks: int) -> list[int]:
+    """Some of so many ranks, of which two are neighbours along every axis of every mesh."""
+    return [0, *(1 << k for k in range(max(0, ranks - 1).bit_length()))]
+
+
 class VaryingParts:
     """Where ranks differ: the numbers of the parts that depend on the rank, and the fields of operators that do.
 
@@ -34,14 +39,14 @@ class VaryingParts:
 
     def __init__(self, places: GraphPositions, ranks: int) -> None:
         self.parts = places.differing()
-        probes = [places.on(rank) for rank in (0, *(1 << k for k in range(max(0, ranks - 1).bit_length())))]
-        found: dict[tuple[int, int], set[str]] = {}
+        probes = [places.on(rank) for rank in neighbours(ranks)]
+        found: dict[tuple[int, type], set[str]] = {}
         for number in self.parts:
             seen: dict[tuple[int, type], OpLike] = {}
             for parts in probes:
                 for at, op in _operators(parts[number]):
                     first = seen.setdefault((at, type(op)), op)
-                    names = found.setdefault((number, at), set())
+                    names = found.setdefault((number, type(op)), set())
                     names.update(n for n in _names(type(op)) if getattr(op, n) != getattr(first, n))
         self.fields = {at: frozenset(names) for at, names in found.items()}
 
@@ -51,10 +56,10 @@ class VaryingParts:
 
     def _frame(self, part: RankElement, place: int) -> Hashable:
         if part.op is not None:
-            return _frame(part.op, self.fields.get((place, 0), _NONE))
+            return _frame(part.op, self.fields.get((place, type(part.op)), _NONE))
         if part.constant is not None:
             return part.constant.type
-        operators = [_frame(made.op, self.fields.get((place, at), _NONE)) for at, made in enumerate(part.nodes)]
+        operators = [_frame(made.op, self.fields.get((place, type(made.op)), _NONE)) for made in part.nodes]
         wires = [(tuple(map(_fixed, made.inputs)), made.type, made.name, made.instance) for made in part.nodes]
         return tuple(operators), tuple(wires), _fixed(part.result)
 
@@ -117,7 +122,7 @@ def _hidden(part: RankElement, place: int, differences: VaryingParts, looks: Loo
         return replace(part, constant=VaryingConstant(Slot(place, 0, "constant"), part.constant, looks))
 
     def hidden(op: Any, at: int) -> Any:
-        values = {name: getattr(op, name) for name in differences.fields.get((place, at), ()) if hasattr(op, name)}
+        values = {name: getattr(op, name) for name in differences.fields.get((place, type(op)), ())}
         stand_ins = {
             name: Varying(Slot(place, at, name), value, looks)
             for name, value in values.items()

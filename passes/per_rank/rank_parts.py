@@ -189,11 +189,12 @@ def _place(node: Node, op: Op, ranks: int) -> OperatorPlace:
         tuple(layout for i in range(len(node.inputs)) for layout in _in_layouts(node, i, ranks)),
         element_types(node.type),
         _layouts(node, ranks),
-        tuple(_operand_type(node, i) for i in range(len(node.inputs))) if type(op).expand is not Op.expand else (),
+        tuple(operand_type(node, i) for i in range(len(node.inputs))) if type(op).expand is not Op.expand else (),
     )
 
 
-def _operand_type(node: Node, index: int) -> Type:
+def operand_type(node: Node, index: int) -> Type:
+    """The type of an operand on a rank."""
     value = node.inputs[index]
     if not isinstance(value, Constant):
         return local_type(value.type, value)

@@ -88,7 +88,7 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
                     inputs[index] = parts[place].constant or inputs[index]
         place = places.of_node.get(node)
         part = None if place is None else parts[place]
-        mapping[node] = made = _place(local.nodes, node, inputs, part, shared)
+        mapping[node] = made = add_on_rank(local.nodes, node, inputs, part, shared)
         if part is not None and part.op is None and isinstance(made, Node) and isinstance(made.op, MakeTuple):
             tuples[made] = made
     local.results = [mapping.get(v, v) for v in graph.results]
@@ -102,7 +102,10 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
     return local
 
 
-def _place(nodes: list[Node], node: Node, inputs: list[Value], part: RankElement | None, shared: Shared) -> Value:
+def add_on_rank(
+    nodes: list[Node], node: Node, inputs: list[Value], part: RankElement | None, shared: Shared
+) -> Value:
+    """Append what a node is on a rank, with these operands there; its result."""
     if part is not None and part.op is None:
         return _place_several(nodes, node, inputs, part, shared)
     op = node.op if part is None or part.op is None else part.op

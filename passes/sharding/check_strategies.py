@@ -97,6 +97,8 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
     strategy = spread(node.in_strategy or ())
     named = [s for s in strategy if isinstance(s, NamedLayout)]
     dims = op.layout_dims(rule) if named else op.strategy_dims(rule)
+    if not dims and len(strategy) == 1 and len(rule.outputs) == 1:  # it makes a tensor: the strategy is of its result
+        dims = (rule.outputs[0],)
     while len(strategy) < len(dims) and not dims[len(strategy)]:
         strategy.append(())
     if node.attrs.get("skip_redistribution"):

@@ -42,7 +42,7 @@ def opened(graph: Graph) -> Generator[Graph]:
 
 def open_regions(graph: Graph) -> None:
     """Put the nodes of all regions into the list of the graph's own."""
-    _unshare(graph, set(), {each.name for each in graph.graphs()})
+    unshare_regions(graph)
     opener = _Opener(graph)
     for node in graph.nodes:
         opener.take(node)
@@ -53,9 +53,12 @@ def open_regions(graph: Graph) -> None:
     take_zeros_apart(graph)
 
 
-def _unshare(graph: Graph, taken: set[Graph], names: set[str]) -> None:
-    """Give every node graphs of its own."""
+def unshare_regions(graph: Graph) -> None:
+    """Give every node with regions graphs of its own."""
+    _unshare(graph, set(), {each.name for each in graph.graphs()})
 
+
+def _unshare(graph: Graph, taken: set[Graph], names: set[str]) -> None:
     def free(name: str) -> str:
         base = name.partition(COPY)[0]
         found = next(f"{base}{COPY}{i}" for i in count(1) if f"{base}{COPY}{i}" not in names)

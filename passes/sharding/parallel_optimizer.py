@@ -2,16 +2,19 @@
 
 The additional sharding is on dimension 0, over the ranks that hold the same slice. Reading the parameter then
 gathers it, and its gradient is scattered to the slices; optimizer states follow the parameter. Facts: MindSpore's
-`enable_parallel_optimizer` with `parallel_optimizer_threshold` (KB, default 64) and `optimizer_weight_shard_size`.
+`enable_parallel_optimizer` with `parallel_optimizer_threshold` (KB, default 64), `optimizer_weight_shard_size` and
+`optimizer_level`. By its `level3` what is gathered is not stored until the gradients: they gather it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.layout import Axes, Layout
 
+EVERYTHING = "level3"
+"""The level of optimizer parallel by which parameters are stored in slices between their readers, too."""
 THRESHOLD = 64
 """KB below which a parameter stays as it is."""
 
@@ -26,8 +29,23 @@ def shard_parameters(graph: Graph) -> None:
         return
     threshold = int(graph.attrs.get("parallel_optimizer_threshold", THRESHOLD))
     size = int(graph.attrs.get("optimizer_weight_shard_size", -1))
+    sharded: set[Value] = set()
     for parameter, layout in sharded_further(graph, threshold, size):
-        parameter.layout = layout if any(layout.dims) else parameter.layout
+        if any(layout.dims) and layout != parameter.layout:
+            parameter.layout = layout
+            sharded.add(parameter)
+    if graph.attrs.get("optimizer_level") == EVERYTHING:
+        gather_again(graph, sharded)
+
+
+def gather_again(graph: Graph, parameters: Collection[Value]) -> None:
+    """Let gradients of what reads these parameters gather them once more."""
+    read = set(parameters)
+    for node in graph.nodes:
+        if node.phase == "forward" and not read.isdisjoint(node.inputs):
+            node.attrs["gathers_again"] = True
+            if len(node.inputs) == 1:
+                read.add(node)  # it is converted, and gathered then
 
 
 def sharded_further(graph: Graph, threshold: int = THRESHOLD, size: int = -1) -> Iterator[tuple[Parameter, Layout]]:

@@ -109,6 +109,17 @@ class PlannedNetwork:
         refuse_regions(call.traced.graph)
         return cls(captured, config, call, free)
 
+    @classmethod
+    def read_folded(cls, captured: CapturedCall, config: Config, free: bool) -> PlannedNetwork | None:
+        """The same with equal layers as one graph, whatever plans say of them; None where there are none. Raises
+        MspcError."""
+        settings, arguments = replace(config, **WAYS[0].settings), describe_call(captured.args, [])
+        call = trace_call(captured.target, arguments, settings, captured.global_types)
+        graph = call.traced.graph
+        if not any(node.regions for node in graph.nodes) or not are_weighed(graph):
+            return None
+        return cls(captured, config, call, free)
+
     def compiled(
         self, way: Alternative, config: Config | None = None, on_stage: OnStage | None = None,
         decide: Decide | None = None,

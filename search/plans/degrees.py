@@ -19,7 +19,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.times import nodes_with_times
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
-from mspc.passes.sharding.parallel_optimizer import why_not_sharded
+from mspc.passes.sharding.parallel_optimizer import EVERYTHING, why_not_sharded
 
 _HEADS_FIRST = 4
 """Dimensions of what is attention written out: batch, heads, queries, keys or elements."""
@@ -31,8 +31,9 @@ _EXPERTS = 3
 class Degrees:
     """Ranks that share the batch (`data`), each layer (`tensor`), the text (`context`) and the experts; 1: none do.
     zero: the level of ZeRO (Rajbhandari et al., 2020) that comes nearest: 2 where optimizer states and sums of
-    gradients are sharded further than operators ask for, 3 where weights are gathered again for gradients, else 0.
-    operations: of matrix products that the network asks for in a step, on all ranks; dtype: of most of them. samples,
+    gradients are sharded further than operators ask for, 3 where weights are gathered again for gradients besides, else
+    0. operations: of matrix products that the network asks for in a step, on all ranks, without pairs that a causal
+    mask or a window hides from attention; dtype: of most of them. samples,
     unit: what a step reads: "tokens" of the first input of integers, or "rows" of the first input."""
 
     data: int = 1
@@ -62,11 +63,13 @@ def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Deg
     most = {name: max(found, key=lambda degree: (found[degree], degree)) for name, found in votes.items() if found}
     context = most.get("context", 1)
     data = most["data"] if "data" in most else most.get("rows", 1)
-    sharded = cut_further or (compiled.config.parallel_optimizer and not why_not_sharded(graph))
+    sharded = gathered_again or cut_further or (compiled.config.parallel_optimizer and not why_not_sharded(graph))
+    again = gathered_again or graph.attrs.get("optimizer_level") == EVERYTHING
     samples, unit = _samples(graph)
+    operations = operations_of(graph, seen=True).model
     return Degrees(
-        data, most.get("tensor", 1), context, most.get("expert", 1), 3 if gathered_again else 2 if sharded else 0,
-        operations_of(graph).model, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
+        data, most.get("tensor", 1), context, most.get("expert", 1), 2 + bool(again) if sharded else 0,
+        operations, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
     )  # fmt: skip
 
 

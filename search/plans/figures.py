@@ -1,4 +1,4 @@
-"""Computes what a compiled plan costs on the rank that sends the most, with remarks and the plan's file."""
+"""Computes what a compiled plan costs on the rank that takes the longest, with remarks and the plan's file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from mspc.analysis.cost.nodes import least_seconds, sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.driver import Compiled
 from mspc.compiler.run_graph import run_graph
-from mspc.compiler.sent_bytes import Sent, sent_by_ranks
 from mspc.engine.capture import CapturedCall
 from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError
@@ -26,11 +25,9 @@ from mspc.runtime.memory_plan import peak_of
 from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.alternatives import Alternative, PlanRequest
 from mspc.search.plans.degrees import degrees_of
+from mspc.search.plans.rank_loads import rank_loads
 from mspc.search.plans.regions import layers_alike
 from mspc.search.plans.row import PlanResult, Remarks
-
-KINDS = 16
-"""Of ranks, up to which all are looked at for the one that takes longest."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +76,12 @@ def workspace(graph: Graph, captured: CapturedCall, device: str) -> int:
 
 def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRequest, limit: int = 0) -> PlanResult:
     """What a compiled launch comes to. Raises MspcError where it takes more memory than a limit that is not 0."""
-    sent = sent_by_ranks(compiled)
-    graph = as_run(compiled, sent.rank)
+    loads = rank_loads(compiled, asked.machine)
+    graph = as_run(compiled, loads.slowest)
     memory = memory_of(graph, captured, compiled.config.device)
     if 0 < limit < memory:
         raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")
-    time, attrs = _slowest(Timeline(graph, asked.machine), compiled, sent, asked), compiled.graph.attrs
+    time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
     cut_further, gathered_again = count_of(compiled.strategies.parameters), count_of(compiled.strategies.gathered)
     least = min(time.total, least_seconds(_as_often(compiled.graph), asked.ranks, asked.machine))
     return PlanResult(
@@ -94,9 +91,9 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         step=time.total,
         compute=time.compute,
         exposed=time.total - time.compute,
-        nbytes=sent.most,
-        mean_nbytes=sent.mean,
-        rank=sent.rank,
+        nbytes=loads.most,
+        mean_nbytes=loads.mean,
+        rank=loads.rank,
         least=least,
         gap=1 - least / time.total if least else None,
         search_gap=_search_gap(attrs),
@@ -108,15 +105,6 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         foreseen=attrs.get("search_held"),
         remarks=Remarks(degrees=degrees_of(compiled, gathered_again, cut_further)),
     )
-
-
-def _slowest(time: Timeline, compiled: Compiled, sent: Sent, asked: PlanRequest) -> Timeline:
-    """The step of the rank that takes longest, where one's is known: ranks of different kinds may have more to compute
-    without sending more, as those that share a causal attention."""
-    if not 1 < len(sent.kinds) <= KINDS:
-        return time
-    others = (Timeline(as_run(compiled, rank), asked.machine) for rank in sent.kinds if rank != sent.rank)
-    return max((time, *others), key=lambda step: step.total)
 
 
 def _as_often(graph: Graph) -> Iterator[Node]:

@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
-from mspc.compiler.sent_bytes import sent_by_ranks
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.sharding.search_terms import Terms
 from mspc.runtime.memory_plan import peak_of
@@ -21,6 +20,7 @@ from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwo
 from mspc.search.plans.figures import Outcome, as_run, figures, is_configured, memory_of, remarked, workspace
 from mspc.search.plans.limited import LimitedPlans, PlanMemory
 from mspc.search.plans.problem import Problem
+from mspc.search.plans.rank_loads import rank_loads
 from mspc.search.plans.row import SEARCH
 
 RELATED = 1000
@@ -156,6 +156,6 @@ class SearchedNetwork:
             return PlanMemory(peak_of(graph) + workspace_bytes, workspace_bytes, step, graph)
 
         def busiest(program: Compiled) -> int:
-            return sent_by_ranks(program).rank
+            return rank_loads(program, self.asked.machine).slowest
 
         return LimitedPlans(self.problem, self.asked.memory, taken, busiest).quickest()

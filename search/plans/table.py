@@ -16,6 +16,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwork, PlanRequest, all_ways
+from mspc.search.plans.chosen_pairs import slow_pairs
 from mspc.search.plans.figures import Outcome, figures, remarked
 from mspc.search.plans.fitting import variants_of
 from mspc.search.plans.forked_calls import ForkedCalls, can_fork
@@ -83,6 +84,9 @@ def _outcomes(
     on_way(ways[0].name)
     network = PlannedNetwork.read(captured, asked.config(captured), asked.free, bool(asked.memory))
     nodes = network.call.traced.graph.nodes
+    slow = slow_pairs(captured, asked, ways) if len(nodes) > LARGE_GRAPH else {}
+    yield from ((way, slow[way.name]) for way in ways if slow.get(way.name))
+    ways = [way for way in ways if way.name not in slow]
     others = ways[1:] if len(nodes) > LARGE_GRAPH and can_fork() else ()
     with ForkedCalls([partial(_outcome, network, asked, way) for way in others]) as forked:
         try:

@@ -57,6 +57,7 @@ JUDGES = [
         [[drawn(3, 4), drawn(4)]],
         ours=lambda f, x, y: f(x, y, 2) if hasattr(f, "op") else f(x, y, alpha=2),
     ),
+    judged(("ops.Muls",), torch.mul, [[drawn(3, 4)]], (2.5,)),
     judged(
         ("mint.sub", "ops.sub_ext", "ops.SubExt"),
         lambda x, y: torch.sub(x, y, alpha=2),

@@ -166,7 +166,7 @@ def test_what_counts_in_some_places_is_said_in_the_others(function: str, name: s
 
 METHODS: dict[str, tuple[tuple[Any, ...], str]] = {
     "dataset_strategy": (("full_batch",), ""),
-    "hsdp": ((2, 0, "level2"), "AutoParallel.hsdp(optimizer_level='level2')"),
+    "hsdp": ((2, 0, "level2"), ""),
     "comm_fusion": (({"openstate": False},), ""),
     "enable_gradients_mean": ((), ""),
     "disable_gradient_fp32_sync": ((), ""),

@@ -25,7 +25,7 @@ class Layer(nn.Cell):
 
 
 net = AutoParallel(Layer(8), parallel_mode="semi_auto")
-net.hsdp(shard_size=-1, threshold=0, optimizer_level="level2")  # ignored mspc.parallel.auto_parallel.AutoParallel.hsdp(optimizer_level)
+net.hsdp(shard_size=-1, threshold=0, optimizer_level="level2")
 net.print_local_norm()  # ignored mspc.parallel.auto_parallel.AutoParallel.print_local_norm()
 net.save_everything_to("x")  # lacks mspc.parallel.auto_parallel.AutoParallel.save_everything_to
 print(DType, ms.Layout((2, 4), ("dp", "mp")))

@@ -1,0 +1,80 @@
+"""Tells ranks apart by what they send and how long they take, without a program for each: what ranks differ in are the
+parts of a few places, as pieces of a causal attention and the exchanges between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.nodes import seconds, sent_bytes
+from mspc.compiler.driver import Compiled
+from mspc.compiler.rank_graphs import RankPlaces
+from mspc.compiler.sent_bytes import LOOKED_AT, sent_by_ranks
+from mspc.ir.graph import Node, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.times import nodes_with_times
+from mspc.passes.per_rank.rank_kinds import neighbours
+from mspc.passes.per_rank.rank_parts import RankElement, operand_type
+from mspc.passes.per_rank.slice_to_rank import add_on_rank
+from mspc.passes.sharding.constraints import is_released
+
+
+@dataclass(frozen=True)
+class RankLoads:
+    """most: bytes that the rank `rank` sends in a step, the first of those that send the most. mean: over all ranks.
+    slowest: the first rank whose operators and collectives take the longest, one by one."""
+
+    most: float
+    rank: int
+    mean: float
+    slowest: int
+
+
+def rank_loads(compiled: Compiled, machine: Machine) -> RankLoads:
+    """Of a compiled program. Raises MspcError where no rank's graph can be made."""
+    if compiled.config.pipeline_stages > 1:  # stages differ in more than places
+        sent = sent_by_ranks(compiled)
+        return RankLoads(sent.most, sent.rank, sent.mean, sent.rank)
+    ranks = range(min(LOOKED_AT, compiled.config.all_ranks))
+    parts = _Parts(compiled.rank_graphs.places, machine)
+    own = {rank: parts.on(rank) for rank in neighbours(len(ranks))}
+    if len(set(own.values())) == 1:  # along no axis a neighbour differs
+        own = dict.fromkeys(ranks, own[0])
+    own |= {rank: parts.on(rank) for rank in ranks if rank not in own}
+    slowest = max(ranks, key=lambda rank: (own[rank][1], -rank))
+    graph = compiled.rank_graph(slowest)
+    base = sum(sent_bytes(node) * times.count for node, times in nodes_with_times(graph)) - own[slowest][0]
+    sent_by = [base + own[rank][0] for rank in ranks]
+    most = max(sent_by)
+    return RankLoads(most, sent_by.index(most), sum(sent_by) / len(sent_by), slowest)
+
+
+class _Parts:
+    """What the parts that depend on the rank come to."""
+
+    def __init__(self, places: RankPlaces, machine: Machine) -> None:
+        self.machine = machine
+        self.positions = places.positions
+        differing = set(places.positions.differing())
+        self.nodes: dict[int, Node] = {}
+        self.counts: Counter[int] = Counter()
+        for node in places.graph.nodes:
+            number = places.positions.of_node.get(node)
+            if number in differing and not is_released(node):
+                self.nodes.setdefault(number, node)
+                self.counts[number] += places.times.get(node, 1)
+
+    def on(self, rank: int) -> tuple[float, float]:
+        """(bytes that a rank sends for them, seconds that they take one by one) in a step."""
+        nbytes = time = 0.0
+        for number, node in self.nodes.items():
+            sent, took = self._of(node, self.positions.all[number].on(rank))
+            nbytes += self.counts[number] * sent
+            time += self.counts[number] * took
+        return nbytes, time
+
+    def _of(self, node: Node, part: RankElement) -> tuple[float, float]:
+        made: list[Node] = []
+        add_on_rank(made, node, [Value(operand_type(node, i)) for i in range(len(node.inputs))], part, {})
+        run = [each for each in made if not each.op.is_view]
+        return sum(map(sent_bytes, run)), sum(seconds(each, self.machine) for each in run)

@@ -1,0 +1,58 @@
+"""Ranks are told apart by the parts in which they differ as by their programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.timeline import Timeline
+from mspc.api.state import Session
+from mspc.compiler.driver import Compiled, compile_call
+from mspc.compiler.sent_bytes import sent_by_ranks
+from mspc.engine.capture import capture
+from mspc.output.programs import config_of
+from mspc.search.plans.alternatives import PlanRequest, all_ways
+from mspc.search.plans.chosen_pairs import SLOWER, slow_pairs
+from mspc.search.plans.rank_loads import rank_loads
+
+NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
+RANKS = 8
+
+
+def compiled(script: str, given: str) -> Compiled:
+    captured = capture(NETWORKS / script, given.split(), Session.of_rank(0, RANKS))
+    return compile_call(captured.target, captured.args, config_of(captured, RANKS))
+
+
+@pytest.mark.parametrize(
+    ("script", "given"),
+    [
+        ("long_llama.py", "2 64 8 2 128 256 1 4 2 64 1"),
+        ("long_llama.py", "lazy 3 64 8 2 128 256 1 8 1 64 1"),
+        ("experts.py", "small-deepseek sorted 4"),
+    ],
+)
+def test_bytes_are_those_of_the_programs(script: str, given: str) -> None:
+    made = compiled(script, given)
+    found, sent = rank_loads(made, H200), sent_by_ranks(made)
+    assert (found.rank, found.most, found.mean) == (sent.rank, pytest.approx(sent.most), pytest.approx(sent.mean))
+
+
+def test_the_slowest_rank_of_a_ring_is_the_one_whose_program_takes_the_longest() -> None:
+    made = compiled("long_llama.py", "2 64 16 2 128 256 1 8 1 8192 1")
+    steps = [Timeline(made.rank_graph(rank), H200).compute for rank in range(RANKS)]
+    assert steps[rank_loads(made, H200).slowest] == pytest.approx(max(steps), rel=1e-3)
+    assert min(steps) < 0.99 * max(steps)
+
+
+@pytest.mark.parametrize(("rows", "slower"), [(64, True), (1, False)])
+def test_ranks_to_a_product_are_chosen_with_layers_as_one_graph(rows: int, slower: bool) -> None:
+    captured = capture(NETWORKS / "llama.py", f"lazy 4 256 8 1024 512 1 1 64 {rows}".split(), Session.of_rank(0, RANKS))
+    asked = PlanRequest(RANKS, H200)
+    ways = list(all_ways(captured, asked))
+    found = slow_pairs(captured, asked, ways)
+    pairs = [way.name for way in ways if way.tensor]
+    assert all(name in pairs for name in found)
+    assert (set(found.values()) == {SLOWER}) if slower else len(found) < len(pairs)
