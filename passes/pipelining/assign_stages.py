@@ -24,6 +24,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.stage_marks import mark_stages
 from mspc.ops.control.loops import Loop, Scan, body_of
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.op import Op
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.pipelining.borders import FROM, cross_borders
 from mspc.passes.pipelining.micro_batches import check_sums, micro_batch_loop
@@ -68,6 +69,8 @@ class AssignStages(Pass):
         last = _all_outside(graph, of, placement, errors)
         for node, found in last.items():
             mark_stages(node.attrs, found)
+        if loop is not None:
+            _place_exchanges(graph, last, _of_operands(loop, inside, placement), stages)
         place_parameters(graph, last, of, loop, stages)
         raise_all(errors)
         return True
@@ -198,6 +201,19 @@ def _of_parameters(
     graph: Graph, loop: Node, inside: Mapping[Value, int], placement: Placement
 ) -> dict[Value, frozenset[int]]:  # fmt: skip
     """The stages of parameters, by those of the operators in the loop that read them or what is made of them."""
+    wanted = _of_operands(loop, inside, placement)
+    for node in reversed(graph.nodes[: graph.nodes.index(loop)]):
+        for value in node.inputs if node in wanted else ():
+            wanted[value] = wanted.get(value, EVERYWHERE) | wanted[node]
+    return {
+        value: found
+        for value, found in wanted.items()
+        if found and isinstance(value, Parameter) and value.kind != "input"
+    }
+
+
+def _of_operands(loop: Node, inside: Mapping[Value, int], placement: Placement) -> dict[Value, frozenset[int]]:
+    """The stages of the operators in the loop that read each of its operands."""
     op, body = loop.op, body_of(loop)
     assert isinstance(op, Loop)
     read: dict[Value, set[int]] = {}
@@ -208,14 +224,32 @@ def _of_parameters(
     wanted: dict[Value, frozenset[int]] = {}
     for operand, parameter in zip(loop.inputs, body.parameters, strict=True):
         wanted[operand] = wanted.get(operand, EVERYWHERE) | frozenset(read.get(parameter, ()))
-    for node in reversed(graph.nodes[: graph.nodes.index(loop)]):
-        for value in node.inputs if node in wanted else ():
-            wanted[value] = wanted.get(value, EVERYWHERE) | wanted[node]
-    return {
-        value: found
-        for value, found in wanted.items()
-        if found and isinstance(value, Parameter) and value.kind != "input"
-    }
+    return wanted
+
+
+def _place_exchanges(
+    graph: Graph, of: Mapping[Node, frozenset[int]], read: Mapping[Value, frozenset[int]], stages: int
+) -> None:  # fmt: skip
+    """Give what ranks exchange, and more stages could, the stages that read it: a rank that only sends does not see who
+    does. read: of operands of the loop."""
+    everyone = frozenset(range(stages))
+    wanted: dict[Value, frozenset[int]] = {**read, **dict.fromkeys(graph.results, everyone)}
+    for node in reversed(graph.nodes):
+        if node not in of:
+            continue
+        able, reading = of[node] or everyone, wanted.get(node, EVERYWHERE)
+        own = of[node] or (everyone if node.op.mutates else reading)
+        if _exchanges(node) and not node.op.mutates and EVERYWHERE < reading < able:
+            own = reading
+            mark_stages(node.attrs, own)
+            node.attrs[FROM] = "who reads it"
+        for value in node.inputs[:1] if isinstance(node.op, Depend) else node.inputs:
+            wanted[value] = wanted.get(value, EVERYWHERE) | own
+
+
+def _exchanges(node: Node) -> bool:
+    """Whether ranks may exchange something for an operator."""
+    return isinstance(node.op, Op) and (node.op.is_collective or type(node.op).expand is not Op.expand)
 
 
 def _result_stages(

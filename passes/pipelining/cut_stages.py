@@ -101,6 +101,8 @@ def _work(graph: Graph, loop: Node | None, stages: int, program: StageProgram) -
         wanted = set(work.wanted.get(node, ()))
         if node.op.mutates or (node.op.has_side_effect and not isinstance(node.op, Collective)):
             wanted |= home
+        if isinstance(node.op, Collective) and not wanted:  # others read what this rank sends
+            wanted |= home
         here = wanted & home
         missing = sorted(wanted - home)
         if missing:

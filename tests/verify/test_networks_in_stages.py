@@ -194,3 +194,42 @@ def test_a_folder_is_verified_too(
     path.write_text(text.replace("Tanh(", "Sigmoid(", 1))
     error = found(str(folder), None)
     assert any(note.startswith("edited since the compile: ") for note in error.notes)
+
+
+TABLE = """\
+import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Parameter, Tensor
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True, pipeline_stages=2)
+drawn = np.random.RandomState(3)
+class First(nn.Cell):
+    def __init__(self, table):
+        super().__init__()
+        self.table, self.pipeline_stage = table, 0
+        self.gather = ops.Gather().shard(((2, 1), (2,)))
+    def construct(self, places):
+        return self.gather(self.table, places, 0)
+class Head(nn.Cell):
+    def __init__(self, table):
+        super().__init__()
+        self.table, self.pipeline_stage = table, 1
+        self.matmul = ops.MatMul(transpose_b=True).shard(((2, 1), (2, 1)))
+    def construct(self, x):
+        return self.matmul(x, self.table)
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.table = Parameter(Tensor(drawn.randn(16, 8), ms.float32))
+        self.first, self.head = First(self.table), Head(self.table)
+    def construct(self, places, y):
+        return ((self.head(self.first(places)) - y) ** 2).mean()
+cell = nn.PipelineCell(Net(), 2)
+step = nn.TrainOneStepCell(cell, nn.SGD(cell.trainable_params(), 0.1)).set_train()
+step(Tensor(drawn.randint(0, 16, 8), ms.int32), Tensor(np.ones((8, 16), np.float32)))
+"""
+
+
+def test_ranks_that_only_send_a_tied_table_do_it_on_the_stage_that_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "table.py"
+    path.write_text(TABLE, encoding="utf-8")
+    verify_target(str(path), CompileOptions(8, loudness=QUIET), 1)
