@@ -150,7 +150,10 @@ def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     """A function that gives an instance's values of these fields."""
     if len(names) > 1:
         return operator.attrgetter(*names)
-    return lambda self: tuple(getattr(self, name) for name in names)
+    if not names:
+        return lambda self: ()
+    (name,) = names
+    return lambda self: (getattr(self, name),)
 
 
 def _comparison(found: dict[str, dataclasses.Field[Any]], frozen: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda.source import COMMON, accumulating_type, constants, index_type, lanes_of
-from mspc.ops.device import Array, Device, Launch, c_type
+from mspc.ops.device import Array, Device, Kernel, Launch, c_type
 
 _BLOCK = 256
 _WAVES = 4
@@ -23,10 +23,10 @@ _ACROSS, _DEEP = 8, 128
 """Channels, and threads for each of them, of a block that combines: few parts for a thread, one after the other."""
 
 
-def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, moving: tuple[Array, Array],
-                      channel: int, momentum: float) -> Launch | None:  # fmt: skip
-    """Mean and variance of every channel; the moving ones become (1 - momentum) * moving + momentum * own, of the
-    variance with the unbiased estimate, unless the step was stopped.
+def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, channel: int,
+                      moving: tuple[Array, Array] | None = None, momentum: float = 0.0) -> Launch | None:  # fmt: skip
+    """Mean and variance of every channel; the moving ones, if any, become (1 - momentum) * moving + momentum * own, of
+    the variance with the unbiased estimate, unless the step was stopped.
 
     Args:
         channel: the dimension of x that counts the channels, its last or its second.
@@ -40,7 +40,6 @@ def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, mo
     dtype = dtype_of(x.dtype)
     source = COMMON + f"typedef {accumulating_type(dtype)} A;\ntypedef {c_type(dtype)} T;\n"
     source += f"typedef {index_type(x.size)} Index;\ntypedef {c_type(dtype_of(mean.dtype))} R;\n"
-    source += f"typedef {c_type(dtype_of(moving[0].dtype))} M;\n"
     if inner == 1:
         lanes = lanes_of(dtype.itemsize, channels, x)
         across = min(32, 1 << max(0, -(-channels // lanes) - 1).bit_length())
@@ -54,12 +53,13 @@ def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, mo
     source += constants(CHANNELS=channels, INNER=inner, LENGTH=length, SHARE=share, PARTS=parts, V=lanes, X=across,
                         Y=deep, TILES=tiles, ACROSS=_ACROSS, DEEP=_DEEP, COUNT=count,
                         EACH=1 if inner == 1 else lanes)  # fmt: skip
-    source += f"#define MOMENTUM ((A){momentum!r})\n" + _COMBINED
+    source += _COMBINED
     first = device.kernel(source + (_LAST if inner == 1 else _SECOND), "statistics")
-    second = device.kernel(source + _TOTALS, "statistics_totals")
+    moves = "" if moving is None else _moving_source(moving, momentum) + "#define MOVES\n"
+    second = device.kernel(source + moves + _TOTALS, "statistics_totals")
     word = 8 if accumulating_type(dtype) == "double" else 4
     partial: Any = device.scratch(2 * parts * channels * word)
-    given = (partial, mean, variance, *moving, device.stop)
+    given = (partial, mean, variance) if moving is None else (partial, mean, variance, *moving, device.stop)
 
     def launch() -> None:
         first(tiles * parts, _BLOCK, (x, partial))
@@ -71,17 +71,38 @@ def launch_statistics(device: Device, x: Array, mean: Array, variance: Array, mo
 def launch_moving(device: Device, mean: Array, moving: tuple[Array, Array], variance: Array, out: Array, count: int,
                   momentum: float) -> Launch:  # fmt: skip
     """Moving statistics from those of `count` elements, as in `launch_statistics`; `out` becomes the mean."""
-    channels = mean.size
-    source = COMMON + f"typedef {accumulating_type(dtype_of(mean.dtype))} A;\n"
-    source += f"typedef {c_type(dtype_of(mean.dtype))} R;\ntypedef {c_type(dtype_of(moving[0].dtype))} M;\n"
-    source += constants(CHANNELS=channels, COUNT=count) + f"#define MOMENTUM ((A){momentum!r})\n" + _MOVING
-    kernel = device.kernel(source, "moving_statistics")
-    given = (mean, *moving, variance, out, device.stop)
+    source = _typed(mean) + _moving_source(moving, momentum) + constants(CHANNELS=mean.size, COUNT=count)
+    kernel = device.kernel(source + _MOVING, "moving_statistics")
+    return _per_channel(kernel, mean.size, (mean, *moving, variance, out, device.stop))
+
+
+def launch_joined(device: Device, gathered: Array, moving: tuple[Array, Array], mean: Array, variance: Array,
+                  count: int, momentum: float) -> Launch:  # fmt: skip
+    """Mean and variance of `count` elements, of which parts of equal size have the gathered ones [parts, 2, channels],
+    and moving statistics, as in `launch_statistics`."""
+    source = _typed(mean) + _moving_source(moving, momentum)
+    source += constants(CHANNELS=mean.size, COUNT=count, PARTS=gathered.shape[0])
+    kernel = device.kernel(source + _JOINED, "joined_statistics")
+    return _per_channel(kernel, mean.size, (gathered, *moving, mean, variance, device.stop))
+
+
+def _per_channel(kernel: Kernel, channels: int, given: tuple[Array, ...]) -> Launch:
+    """A launch of a thread for every channel."""
 
     def launch() -> None:
         kernel(-(-channels // _BLOCK), _BLOCK, given)
 
     return launch
+
+
+def _typed(statistic: Array) -> str:
+    dtype = dtype_of(statistic.dtype)
+    return COMMON + f"typedef {accumulating_type(dtype)} A;\ntypedef {c_type(dtype)} R;\n"
+
+
+def _moving_source(moving: tuple[Array, Array], momentum: float) -> str:
+    """What moves statistics, behind the types of source code."""
+    return f"typedef {c_type(dtype_of(moving[0].dtype))} M;\n#define MOMENTUM ((A){momentum!r})\n" + _MOVED
 
 
 _MOVED = r"""
@@ -92,9 +113,7 @@ __device__ __forceinline__ void moved(M* moving_mean, M* moving_variance, int ch
 }
 """
 
-_MOVING = (
-    _MOVED
-    + r"""
+_MOVING = r"""
 extern "C" __global__ void __launch_bounds__(256) moving_statistics(
         const R* __restrict__ mean, M* moving_mean, M* moving_variance, const R* __restrict__ variance,
         R* __restrict__ out, const int* stop) {
@@ -105,7 +124,28 @@ extern "C" __global__ void __launch_bounds__(256) moving_statistics(
     if (!*stop) moved(moving_mean, moving_variance, channel, own, COUNT > 1 ? spread * COUNT / (COUNT - 1) : spread);
 }
 """
-)
+
+_JOINED = r"""
+extern "C" __global__ void __launch_bounds__(256) joined_statistics(
+        const R* __restrict__ gathered, M* moving_mean, M* moving_variance, R* __restrict__ mean,
+        R* __restrict__ variance, const int* stop) {
+    const int channel = blockIdx.x * 256 + threadIdx.x;
+    if (channel >= CHANNELS) return;
+    A own[PARTS], total = 0, spread = 0;
+    #pragma unroll
+    for (int p = 0; p < PARTS; ++p) total += own[p] = (A)wide(gathered[2 * p * CHANNELS + channel]);
+    total /= PARTS;
+    #pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+        const A apart = own[p] - total;
+        spread += (A)wide(gathered[(2 * p + 1) * CHANNELS + channel]) + apart * apart;
+    }
+    spread /= PARTS;
+    mean[channel] = narrow<R>(total);
+    variance[channel] = narrow<R>(spread);
+    if (!*stop) moved(moving_mean, moving_variance, channel, total, COUNT > 1 ? spread * COUNT / (COUNT - 1) : spread);
+}
+"""
 
 _COMBINED = r"""
 struct Own { A mean, squares; };
@@ -204,12 +244,13 @@ extern "C" __global__ void __launch_bounds__(Y) statistics(const T* __restrict__
 }
 """
 
-_TOTALS = (
-    _MOVED
-    + r"""
+_TOTALS = r"""
 extern "C" __global__ void __launch_bounds__(ACROSS * DEEP) statistics_totals(
-        const Own* __restrict__ partial, R* __restrict__ mean, R* __restrict__ variance, M* moving_mean,
-        M* moving_variance, const int* stop) {
+        const Own* __restrict__ partial, R* __restrict__ mean, R* __restrict__ variance
+#ifdef MOVES
+        , M* moving_mean, M* moving_variance, const int* stop
+#endif
+) {
     const int lane = threadIdx.x % ACROSS, deep = threadIdx.x / ACROSS;
     const int channel = blockIdx.x * ACROSS + lane;
     Own total = {0, 0};
@@ -237,9 +278,10 @@ extern "C" __global__ void __launch_bounds__(ACROSS * DEEP) statistics_totals(
     const A own = all[0][lane].mean, spread = all[0][lane].squares / COUNT;
     mean[channel] = narrow<R>(own);
     variance[channel] = narrow<R>(spread);
+#ifdef MOVES
     if (*stop) return;
     const A unbiased = COUNT > 1 ? all[0][lane].squares / (COUNT - 1) : spread;
     moved(moving_mean, moving_variance, channel, own, unbiased);
+#endif
 }
 """
-)

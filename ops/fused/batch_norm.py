@@ -11,10 +11,10 @@ from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, dtype_of
-from mspc.ops.cuda.statistics import launch_moving, launch_statistics
+from mspc.ops.cuda.statistics import launch_joined, launch_moving, launch_statistics
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import Order, Reordered
-from mspc.ops.nn.batch_norm_kernels import moving_update
+from mspc.ops.nn.batch_norm_kernels import joined, moving_update, unbiased
 from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
@@ -77,7 +77,7 @@ class BatchStatistics(_Moving):
         if self.axis not in (1, x.ndim - 1):
             return None
         mean, variance = out
-        return launch_statistics(device, x, mean, variance, (moving[0], moving[1]), self.axis, self.momentum)
+        return launch_statistics(device, x, mean, variance, self.axis, (moving[0], moving[1]), self.momentum)
 
 
 class MovingStatistics(_Moving):
@@ -91,14 +91,37 @@ class MovingStatistics(_Moving):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         mean, moving_mean, moving_variance, variance = inputs
-        unbiased = variance * (self.count / (self.count - 1)) if self.count > 1 else variance
         moving_update(moving_mean, mean, self.momentum)
-        moving_update(moving_variance, unbiased, self.momentum)
+        moving_update(moving_variance, unbiased(variance, self.count), self.momentum)
         return mean + 0
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         mean, moving_mean, moving_variance, variance = inputs
         return launch_moving(device, mean, (moving_mean, moving_variance), variance, out, self.count, self.momentum)
+
+
+class JoinMovingStatistics(_Moving):
+    """(mean, variance) of the `count` elements of every channel on all ranks, from those of each, [ranks, 2, channels];
+    moving statistics, operands 1 and 2, are updated."""
+
+    count: int = 1
+
+    def infer(self, *types: Any) -> Any:
+        one = types[0].with_shape(types[0].shape[2:])
+        return TupleType((one, one))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        gathered, moving_mean, moving_variance = inputs
+        mean, variance = joined(gathered)
+        moving_update(moving_mean, mean, self.momentum)
+        moving_update(moving_variance, unbiased(variance, self.count), self.momentum)
+        return mean, variance
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        gathered, moving_mean, moving_variance = inputs
+        mean, variance = out
+        moving = moving_mean, moving_variance
+        return launch_joined(device, gathered, moving, mean, variance, self.count, self.momentum)
 
 
 def statistics_dtype_of(x: Any) -> Any:

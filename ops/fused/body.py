@@ -214,15 +214,23 @@ def types_of_lines(steps: Sequence[BodyLine], operand_types: Sequence[TensorType
     """
     found: list[TensorType] = []
     for step in steps:
-        types = [(operand_types if kind == "x" else found)[index] for kind, index in step.operands]
-        found.append(cast(TensorType, step.op.infer(*types)))
+        types = tuple((operand_types if kind == "x" else found)[index] for kind, index in step.operands)
+        found.append(_result_type(step.op, types))
     return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _result_type(op: Op, types: tuple[TensorType, ...]) -> TensorType:
+    """The type of a line's result. Kernels that grow line by line ask it of the same lines again and again."""
+    return cast(TensorType, op.infer(*types))
 
 
 def expanded(
     steps: Sequence[BodyLine], returns: Sequence[int], operand_types: Sequence[TensorType]
 ) -> tuple[list[BodyLine], list[int]]:
     """(lines, returns) where operators that go along rows are the lines that they declare."""
+    if not any(along_rows(step.op) for step in steps):
+        return list(steps), list(returns)
     found = types_of_lines(steps, operand_types)
     made: list[BodyLine] = []
     place: list[int] = []

@@ -148,10 +148,13 @@ def loaded_bytes(expanded: Expanded, given: Sequence[TensorType], in_tiles: bool
     run through in the order in which they lie, and more where memory gives more than is asked for; in_tiles: it takes
     all that memory gives, as a kernel does that only moves."""
     plain = {index for step in expanded.steps for kind, index in step.operands if kind == "x"}
+    moved: list[list[tuple[float, float]]] = [[] for _ in given]
+    for each in expanded.moved:
+        if each.operand >= 0:
+            nbytes, times = each.loaded(given[each.operand])
+            moved[each.operand].append((nbytes, 1.0 if in_tiles else times))
     found: list[float] = []
-    for number, type in enumerate(given):
-        reads = [each.loaded(type) for each in expanded.moved if each.operand == number]
-        reads = [(nbytes, 1.0 if in_tiles else times) for nbytes, times in reads]
+    for number, (type, reads) in enumerate(zip(given, moved, strict=True)):
         total = sum(nbytes * times for nbytes, times in reads) + type.nbytes * (number in plain)
         found.append(total if any(times > 1 for _, times in reads) else min(total, type.nbytes))
     return found

@@ -1,7 +1,8 @@
 """BatchNorm normalises every channel by the mean and variance of a batch. Ioffe and Szegedy, arXiv 1502.03167.
 
-The statistics are those of the global batch: ranks that share it add theirs up, first the means and then the squares of
-the distances from the mean, which is exact where sums of squares are not.
+The statistics are those of the global batch. A few ranks that share it gather the mean and variance of each; more add
+theirs up, first the means and then the squares of the distances from the mean: what is gathered grows with the ranks.
+Both are exact where sums of squares are not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, TensorType, TupleType
 from mspc.ops.bases import require_float
-from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, items
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.nn.batch_norm_kernels import (
@@ -34,7 +36,9 @@ from mspc.ops.nn.batch_norm_parts import (
     BatchNormGradInput,
     BatchNormGradSums,
     ChannelMean,
+    ChannelStatistics,
     ChannelVariance,
+    JoinStatistics,
 )
 from mspc.ops.nn.norm import Gradients, add_to, statistics_dtype
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
@@ -44,6 +48,8 @@ from mspc.sharding.rules import factor_names
 
 SHARED = "statistics are those of the batch of all ranks"
 Ranks = tuple[int, ...]
+FEW = 8
+"""Ranks that gather: they wait for each other once, and each reads its images once."""
 
 
 def _check(name: str, x: TensorType, channel: Sequence[TensorType]) -> None:
@@ -106,10 +112,15 @@ class _Shared(Op, abstract=True):
         return tuple(sorted(ranks)), _elements(type.shape)
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
-        """Two sums per channel."""
+        """Two numbers per channel."""
         group = layouts[0].size_of(a for d, dim in enumerate(layouts[0].dims) if d != 1 for a in dim)
         channel = types[-1].nbytes / layouts[0].strategy[1]
-        return AllReduce.sent_bytes(2 * channel, group)
+        return self.collective(group).sent_bytes(2 * channel, group)
+
+    @staticmethod
+    def collective(group: int) -> type[Collective]:
+        """What so many ranks share their numbers with."""
+        return AllReduce
 
 
 def _elements(shape: Sequence[int]) -> int:
@@ -124,6 +135,13 @@ def _summed(b: Builder, ranks: Ranks, *values: Value) -> list[Value]:
     reduced = b.emit(AllReduce().with_ranks(ranks), *values)
     reduced.attrs["reason"] = SHARED
     return [reduced] if len(values) == 1 else [b.emit(TupleGetItem(i), reduced) for i in range(len(values))]
+
+
+def _joined(b: Builder, ranks: Ranks, x: Value) -> list[Value]:
+    """[mean, variance] of every channel over ranks, which gather their own in one collective."""
+    gathered = b.emit(AllGather().with_ranks(ranks), b.emit(ChannelStatistics(), x))
+    gathered.attrs["reason"] = SHARED
+    return items(b, b.emit(JoinStatistics(), gathered), 2)
 
 
 class BatchNorm(_Shared):
@@ -201,13 +219,20 @@ class BatchNorm(_Shared):
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
         return super().moved_bytes(types, layouts) if self.is_training else 0.0
 
+    @staticmethod
+    def collective(group: int) -> type[Collective]:
+        return AllGather if group <= FEW else AllReduce
+
     def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
         ranks, count = self.sharing(placement)
         if not self.is_training or len(ranks) == 1:
             return None
         x = inputs[0]
-        (mean,) = _summed(b, ranks, b.emit(ChannelMean(count=count), x))
-        (variance,) = _summed(b, ranks, b.emit(ChannelVariance(count=count), x, mean))
+        if self.collective(len(ranks)) is AllGather:
+            mean, variance = _joined(b, ranks, x)
+        else:
+            (mean,) = _summed(b, ranks, b.emit(ChannelMean(count=count), x))
+            (variance,) = _summed(b, ranks, b.emit(ChannelVariance(count=count), x, mean))
         applied = BatchNormApply(count=count, epsilon=self.epsilon, momentum=self.momentum)
         return b.emit(applied, *inputs, mean, variance)
 

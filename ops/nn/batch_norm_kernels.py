@@ -101,6 +101,31 @@ def channel_variance(xp: Any, x: Any, mean: Any, count: int) -> Any:
     return out
 
 
+def channel_statistics(xp: Any, x: Any) -> Any:
+    """[1, 2, channels]: mean and variance of every channel."""
+    images = by_channel(x)
+    count = images.shape[0] * images.shape[2]
+    out = xp.empty((1, 2, images.shape[1]), x.dtype)
+    mean, variance = out[0]
+
+    def work(chosen: slice, scratch: Any) -> None:
+        some = images[:, chosen]
+        mean[chosen] = _over(xp, _sum(some), count)
+        xp.subtract(some, _along(xp, mean[chosen], images), out=scratch)
+        variance[chosen] = _over(xp, _product_sum(xp, scratch, scratch), count)
+
+    in_channels(xp, images, work, scratch=1)
+    return out
+
+
+def joined(statistics: Any) -> tuple[Any, Any]:
+    """(mean, variance) of all elements from those of parts of equal size, [parts, 2, channels]."""
+    means, variances = statistics[:, 0], statistics[:, 1]
+    mean = means.mean(axis=0)
+    apart = means - mean
+    return mean, (variances + apart * apart).mean(axis=0)
+
+
 def normalised(
     xp: Any, x: Any, mean: Any, variance: Any, epsilon: float, gamma: Any, beta: Any, out: Any = None
 ) -> Any:

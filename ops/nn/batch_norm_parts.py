@@ -1,16 +1,23 @@
-"""BatchNorm takes several steps on one rank, between which ranks add up their sums."""
+"""BatchNorm takes several steps on one rank, between which ranks gather their statistics or add up their sums."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.types import TensorType, TupleType
+from mspc.ir.types import TensorType, TupleType, dtype_of
+from mspc.ops.cuda.statistics import launch_statistics
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.memory_order import Order, Reordered
 from mspc.ops.nn.batch_norm_kernels import (
     channel_mean,
+    channel_statistics,
     channel_variance,
     gradient_input,
     gradient_sums,
+    joined,
     moving_update,
     normalised,
     unbiased,
@@ -21,15 +28,58 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 _PART = NotDifferentiable("it is a part of BatchNorm on one rank")
 
 
-class BatchNormStep(Op, abstract=True):
-    """A step of BatchNorm on one rank, whose results others' are added to. count: elements of a channel on all ranks
-    together."""
+class _Part(Op, abstract=True):
+    """A step of BatchNorm on one rank."""
 
-    count: int = 1
     bprop = _PART
 
     def rule(self, *types: TensorType) -> str:
         raise MspcError(f"{self.name} works on the slices of one rank and cannot be sharded")
+
+
+class BatchNormStep(_Part, abstract=True):
+    """A step that ranks add up the results of, or that reads what all have. count: elements of a channel on all ranks
+    together."""
+
+    count: int = 1
+
+
+class ChannelStatistics(_Part):
+    """[1, 2, channels]: mean and variance of every channel of x, counted along dimension `axis`."""
+
+    axis: int = 1
+
+    def infer(self, *types: Any) -> Any:
+        (x,) = types
+        return TensorType(statistics_dtype(x.dtype), (1, 2, x.shape[self.axis]))
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+        axis = orders[0].place(self.axis)
+        if not axis or axis not in (1, len(orders[0].parts) - 1):
+            return None
+        return Reordered(replace(self, axis=axis), (orders[0],), (Order.of((1, 2, types[0].shape[self.axis])),))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        wide = x.astype(statistics_dtype(dtype_of(x.dtype)).numpy, copy=False)
+        return channel_statistics(be.xp, be.xp.moveaxis(wide, self.axis, 1))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        (x,) = inputs
+        return launch_statistics(device, x, out[0, 0], out[0, 1], self.axis)
+
+
+class JoinStatistics(_Part):
+    """(mean, variance) of every channel on all ranks, from those of every rank, [ranks, 2, channels]: ranks have as
+    many elements (Chan, Golub and LeVeque, 1979)."""
+
+    def infer(self, *types: Any) -> Any:
+        (gathered,) = types
+        one = gathered.with_shape(gathered.shape[2:])
+        return TupleType((one, one))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return joined(inputs[0])
 
 
 class ChannelMean(BatchNormStep):

@@ -33,11 +33,16 @@ class Kernel:
     lines: list[Line]
     returns: tuple[int, ...]
     _made: tuple[Expanded | None, list[Value]] | None = field(default=None, init=False)
+    _operands: tuple[Value, ...] | None = field(default=None, init=False)
+    _read_bytes: float | None = field(default=None, init=False)
 
     @property
-    def operands(self) -> list[Value]:
+    def operands(self) -> tuple[Value, ...]:
         """What it reads of others, once each."""
-        return list(dict.fromkeys(s for _, sources in self.lines for s in sources if isinstance(s, Value)))
+        if self._operands is None:
+            read = (s for _, sources in self.lines for s in sources if isinstance(s, Value))
+            self._operands = tuple(dict.fromkeys(read))
+        return self._operands
 
     @property
     def moves(self) -> bool:
@@ -117,6 +122,13 @@ class Kernel:
 
     def read_bytes(self) -> float:
         """Bytes that the kernel loads."""
+        if self._read_bytes is None:
+            self._read_bytes = self._loaded()
+        return self._read_bytes
+
+    def _loaded(self) -> float:
+        if not self.moves:
+            return sum(value.tensor_type.nbytes for value in self.operands)
         expanded, operands = self._as_kernel()
         types = [value.tensor_type for value in operands]
         if expanded is None:

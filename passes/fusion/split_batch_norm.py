@@ -4,8 +4,9 @@ Input:  `%1 = BatchNorm(%x, %gamma, %beta, %mean, %variance)`, `%2 = TupleGetIte
 Output: `%1 = BatchStatistics(%x, %mean, %variance)`, then x less the mean, times gamma / sqrt(variance + epsilon), plus
         beta, as Sub, Mul and Add: `fuse_elementwise` makes one kernel of these and of ReLU
 
-Where ranks share the statistics, the collectives stay between the sums. The gradient becomes two sums and one product;
-what both read is computed twice, because to store it would take memory.
+Where ranks share the statistics, the collectives stay between the sums, or between a rank's own statistics and those of
+all. The gradient becomes two sums and one product; what both read is computed twice, because to store it would take
+memory.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
-from mspc.ops.control.structural import items
-from mspc.ops.fused.batch_norm import BatchStatistics, MovingStatistics
+from mspc.ops.control.structural import TupleGetItem, items
+from mspc.ops.fused.batch_norm import BatchStatistics, JoinMovingStatistics, MovingStatistics
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Rsqrt
 from mspc.ops.nn.batch_norm import BatchNorm, BatchNormGrad
@@ -27,7 +28,9 @@ from mspc.ops.nn.batch_norm_parts import (
     BatchNormGradInput,
     BatchNormGradSums,
     ChannelMean,
+    ChannelStatistics,
     ChannelVariance,
+    JoinStatistics,
 )
 from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.tensor.broadcast import ReduceSum
@@ -61,9 +64,23 @@ def _forward(b: Builder, op: BatchNorm, node: Node) -> tuple[Value, ...]:
 
 
 def _apply(b: Builder, op: BatchNormApply, node: Node) -> tuple[Value, ...]:
-    x, gamma, beta, moving_mean, moving_variance, mean, variance = node.inputs
-    b.emit(MovingStatistics(op.momentum, op.count), mean, moving_mean, moving_variance, variance)
+    x, gamma, beta, *moving, mean, variance = node.inputs
+    gathered = _gathered(mean)
+    if gathered is None:
+        b.emit(MovingStatistics(op.momentum, op.count), mean, *moving, variance)
+    else:
+        mean, variance = items(b, b.emit(JoinMovingStatistics(op.momentum, op.count), gathered, *moving), 2)
     return _applied(b, node, op.epsilon, x, gamma, beta, mean, variance), *(mean, variance) * 2
+
+
+def _gathered(mean: Value) -> Value | None:
+    """All ranks' statistics that a mean is of; None where it was added up."""
+    joined = mean.inputs[0] if isinstance(mean, Node) and isinstance(mean.op, TupleGetItem) else None
+    return joined.inputs[0] if isinstance(joined, Node) and isinstance(joined.op, JoinStatistics) else None
+
+
+def _own(b: Builder, op: ChannelStatistics, node: Node) -> tuple[Value, ...]:
+    return (b.emit(op, _narrow(node.inputs[0])),)
 
 
 def _applied(b: Builder, node: Node, epsilon: float, x: Value, gamma: Value, beta: Value, mean: Value,
@@ -173,5 +190,6 @@ _MAKERS: dict[type[Any], Callable[[Builder, Any, Node], tuple[Value, ...]]] = {
     BatchNormGradSums: _gradient_sums,
     BatchNormGradInput: _gradient_input,
     ChannelMean: _mean,
+    ChannelStatistics: _own,
     ChannelVariance: _variance,
 }

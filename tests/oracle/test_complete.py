@@ -90,7 +90,7 @@ REASONS = {
     "passes make it of other operators, and hold it against these":
         """ops.BatchStatistics ops.DropoutMask ops.FusedElementwise ops.FusedLayerNorm ops.FusedLayerNormGrad
         ops.FusedMatMul ops.FusedUpdate ops.GroupedLookups ops.GroupedRowSums ops.GroupedRowUpdate ops.GroupedUpdate
-        ops.MovingStatistics""",
+        ops.JoinMovingStatistics ops.MovingStatistics""",
     "the operator of functions that have judges": "ops.ScatterElements",
     "the gradient of an operator that has a judge":
         """ops.QrGrad ops.SvdGrad ops.GatherDGrad ops.GatherGrad ops.GeLUGrad ops.L2NormalizeGrad
@@ -199,7 +199,8 @@ REASONS = {
         "ops.coo2csr ops.csr2coo ops.csr_mm ops.csr_mv ops.csr_to_coo ops.csr_to_dense",
     "x * sigmoid(1.702 x): tests/oracle/test_counterparts.py": "ops.FastGeLU",
     "a step of BatchNorm on a rank":
-        "ops.BatchNormApply ops.BatchNormGradInput ops.BatchNormGradSums ops.ChannelMean ops.ChannelVariance",
+        """ops.BatchNormApply ops.BatchNormGradInput ops.BatchNormGradSums ops.ChannelMean ops.ChannelStatistics
+        ops.ChannelVariance ops.JoinStatistics""",
     "a module of optimizers: tests/oracle/test_optimizer_steps.py": "mint.optim",
     "PyTorch has nothing like it: samples in tests/ops hold it against NumPy":
         """ops.bounding_box_encode ops.bounding_box_decode ops.iou ops.check_valid ops.rms_norm ops.dyn_shape

@@ -27,7 +27,7 @@ from mspc.verify.scale.memory_of_kinds import MemoryFound, memory_of_kinds
 from mspc.verify.scale.odd_ranks import Odd, odd_one
 from mspc.verify.scale.origins import NUMBER, FailedHere, alike_nodes, failed_node, numbered
 from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
-from mspc.verify.scale.readers import writers
+from mspc.verify.scale.readers import Readers, writers
 from mspc.verify.scale.reference import OneDeviceReference, Reference
 from mspc.verify.scale.relations import likeness
 from mspc.verify.scale.room import check_fits, values_nbytes
@@ -73,14 +73,27 @@ class SmallProgram:
         watch = self.watched(min((row.step for row in self.rows if not row.same), default=0))
         if watch is None:
             return None
-        if watch.first is not None or not watch.whole:
-            return watch.first
+        first = watch.first
+        if first is not None and (not watch.whole or self._is_of_what_differs(first)):
+            return first
+        if not watch.whole:
+            return None
         written = self._first_written()
         if written is None:
             return None
         told = watch.written_by(written)
         words = next(row.words for row in self.rows if not row.same)
         return replace(told, equals=words) if told.node is written.node and not told.equals else told
+
+    def _is_of_what_differs(self, first: FirstWrong) -> bool:
+        """Whether anything that differs behind the first wrong step is computed of a wrong value: where one device has
+        0, ranks may have any rounding. Where several kinds meet that is not looked for."""
+        wrong = [row for row in self.rows if not row.same]
+        made = [node for row in wrong if row.step == wrong[0].step for node in self._makers(row)]
+        if len(self.kinds) > 1 or not made:
+            return True
+        behind = {first.node, *Readers(first.kind.graph).behind(first.node)}
+        return not behind.isdisjoint(made)
 
     def watched(self, step: int = 0) -> Watch | None:
         """What is found of all values of a step; None where one device cannot be computed."""
@@ -104,11 +117,8 @@ class SmallProgram:
         """The node that makes the first stored value or result that is wrong, the last that does where several do."""
         wrong = [row for row in self.rows if not row.same]
         for row in (row for row in wrong if row.step == wrong[0].step):
-            graph = row.kind.graph
-            named = [p for p in graph.parameters if p.name == row.name] if row.what == "parameter" else []
-            made = [graph.results[int(row.name)]] if row.what == "result" else writers(graph, named)
             ranks = (row.rank,) if row.rank >= 0 else row.kind.ranks
-            node = next((value for value in reversed(made) if isinstance(value, Node)), None)
+            node = next(reversed(self._makers(row)), None)
             if node is not None:
                 return FirstWrong(row.kind, node, ranks, (), "")
             node = self._writer(row.name) if row.what == "parameter" else None
@@ -116,6 +126,15 @@ class SmallProgram:
                 said = f"one device writes {row.name} there, and these ranks do not"
                 return FirstWrong(row.kind, node, ranks, (), said)
         return None
+
+    @staticmethod
+    def _makers(row: Compared) -> list[Node]:
+        """The nodes of a kind that make what was compared."""
+        graph = row.kind.graph
+        if row.what == "result":
+            return [value for value in [graph.results[int(row.name)]] if isinstance(value, Node)]
+        named = [p for p in graph.parameters if p.name == row.name] if row.what == "parameter" else []
+        return writers(graph, named)
 
     def _writer(self, name: str) -> Node | None:
         """The node that writes a parameter on one device."""

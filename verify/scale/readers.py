@@ -39,6 +39,7 @@ class Readers:
                     self._results(node, region)
                 if isinstance(node.op, Loop):
                     self._carried(node, node.op)
+        self._places: dict[Value, int] = {node: place for place, node in enumerate(graph.nodes)}
         self._sources: dict[Value, list[Value]] = {}
         for value, found in self._of.items():
             for reader in found:
@@ -85,6 +86,20 @@ class Readers:
                 if reader not in known:
                     waiting.append(reader)
 
+    def behind(self, value: Value) -> set[Value]:
+        """All that is computed of a value in one step, also by way of what is overwritten and read behind that."""
+        seen: set[Value] = set()
+        waiting = [value]
+        while waiting:
+            maker = waiting.pop()
+            found = list(self.of(maker))
+            if isinstance(maker, Node):
+                place = self._places.get(maker, -1)
+                changed = (maker.inputs[i] for i in maker.op.mutates)
+                found += (r for operand in changed for r in self.of(operand) if self._places.get(r, place) >= place)
+            waiting += (reader for reader in found if reader not in seen)
+            seen.update(found)
+        return seen
 
     def stored(self, value: Value) -> Parameter | None:
         """The parameter of the program that a value is, or the first of a stack of such."""

@@ -18,7 +18,7 @@ from mspc.ops.collective.point_to_point import Receive
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
-from mspc.ops.nn.batch_norm_parts import BatchNormStep
+from mspc.ops.nn.batch_norm_parts import BatchNormStep, ChannelStatistics, JoinStatistics
 from mspc.ops.nn.rotary import RotaryPositionEmbedding
 from mspc.ops.op import Op
 from mspc.ops.random.dropout import Dropout
@@ -254,6 +254,14 @@ def _channels(op: Any, operands: Types, results: Types) -> Row:
     return row
 
 
+def _own_channels(op: Any, operands: Types, results: Types) -> Row:
+    return Row(same=[(in_dim(0, op.axis), out_dim(2))], by_rule=False)
+
+
+def _joined_channels(op: Any, operands: Types, results: Types) -> Row:
+    return Row(same=[(in_dim(0, 2), out_dim(0, number)) for number in range(len(results))], by_rule=False)
+
+
 def _rotary(op: Any, operands: Types, results: Types) -> Row:
     return Row(halves=[in_dim(0, len(operands[0].shape) - 1)])
 
@@ -340,6 +348,8 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     Triu: _triangle,
     Dropout: _dropped,
     BatchNormStep: _channels,
+    ChannelStatistics: _own_channels,
+    JoinStatistics: _joined_channels,
     RotaryPositionEmbedding: _rotary,
     FlashAttentionScore: _attention,
     FlashAttentionScoreGrad: _attention,

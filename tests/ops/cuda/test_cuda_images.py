@@ -15,8 +15,9 @@ from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, dtype_of
 from mspc.ops.convolution import pooling
 from mspc.ops.convolution.memory_format import ImageOperator, last_order
 from mspc.ops.convolution.pooling_base import Pooling
-from mspc.ops.fused.batch_norm import BatchStatistics, MovingStatistics
+from mspc.ops.fused.batch_norm import BatchStatistics, JoinMovingStatistics, MovingStatistics
 from mspc.ops.modules import load_operators
+from mspc.ops.nn.batch_norm_parts import ChannelStatistics
 from mspc.ops.op import REGISTRY
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED
@@ -103,6 +104,9 @@ def test_statistics_equal_numpys(tmp_path: Path, dtype: DType) -> None:
             wide = [x.astype(np.float64), *(array.astype(np.float64) for array in moving)]
             wanted = [*op.run(NUMPY, *wide), *wide[1:]]
             work.append((launch, [*out, *given[1:]], wanted))
+            own = device.empty((1, 2, shape[axis]), kind.numpy)
+            alone = ChannelStatistics(axis)
+            work.append((alone.launch(device, given[:1], own), [own], [alone.run(NUMPY, wide[0])]))
     for launch, found, wanted in work:
         launch()
         for got, array in zip(found, wanted, strict=True):
@@ -120,6 +124,27 @@ def test_a_stopped_step_moves_no_statistics(tmp_path: Path) -> None:
     launch()
     assert out[0].tolist() == [4.5, 5.5, 6.5]
     assert given[1].tolist() == given[2].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_statistics_of_all_ranks(tmp_path: Path, stop: bool) -> None:
+    """Those of ranks that have as many elements, joined, are those of all elements."""
+    device: Any = EmulatedGpu(tmp_path)
+    device.stop[...] = stop
+    x = np.random.default_rng(4).normal(size=(6, 300, 5)).astype(np.float32) + 100
+    gathered = np.concatenate([ChannelStatistics().run(NUMPY, part) for part in np.split(x, 3)])
+    moving = [np.full(300, value, np.float32) for value in (0.5, 2)]
+    given = [placed(device, array) for array in (gathered, *moving)]
+    out = tuple(device.empty((300,), np.float32) for _ in "ab")
+    launch = JoinMovingStatistics(0.25, 30).launch(device, given, out)
+    assert launch is not None
+    launch()
+    wide = x.astype(np.float64)
+    found = [wide.mean((0, 2)), wide.var((0, 2)), *moving]
+    if not stop:
+        found[2:] = moving[0] * 0.75 + found[0] * 0.25, moving[1] * 0.75 + found[1] * 30 / 29 * 0.25
+    for got, wanted in zip((*out, *given[1:]), found, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("stop", [False, True])
