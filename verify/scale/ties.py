@@ -8,7 +8,7 @@ from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.verify.marks import MARK
+from mspc.verify.marks import MARK, mark_of_line
 from mspc.verify.scale.dimensions import Product
 from mspc.verify.scale.sizes import Sizing
 
@@ -79,8 +79,9 @@ def _keys_of(node: Node, by_place: bool) -> list[Hashable]:
     tensors = len(element_types(node.type))
     if isinstance(node.op, FusedElementwise):
         lines = steps_of(node.op)
-        marks = number or [None] * len(lines)
-        return [None if marks[i] is None else Marked(marks[i], lines[i].op.name) for i in node.op.returns]
+        marks = [mark_of_line(number, i, len(lines)) for i in node.op.returns]
+        names = (lines[i].op.name for i in node.op.returns)
+        return [None if mark is None else Marked(mark, name) for mark, name in zip(marks, names, strict=True)]
     if isinstance(number, int):
         return [Marked(number, node.op.name)] if tensors == 1 else [None] * tensors
     if not (by_place and node.frames):

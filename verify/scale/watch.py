@@ -18,7 +18,7 @@ from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
-from mspc.verify.marks import MARK
+from mspc.verify.marks import MARK, mark_of_line
 from mspc.verify.scale.added_before import sum_over_others
 from mspc.verify.scale.blame import FirstWrong, blamed, misplaced, parts_read
 from mspc.verify.scale.families import Families, Together
@@ -46,7 +46,7 @@ def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
             for number, name in _named(node):
                 mark = node.attrs.get(MARK)
                 if isinstance(mark, tuple):
-                    mark = mark[number[1]]
+                    mark = mark_of_line(mark, number[1], len(steps_of(node.op)))  # type: ignore[arg-type]  # it is fused
                 if mark is not None:
                     yield (mark, name), node, number[0]
                 elif isinstance(node.op, FusedElementwise):
