@@ -243,6 +243,10 @@ class GpuDevice:
         """See `Device.kernel`; it is compiled beside what the host does until the first launch."""
         return self.kernels.kernel(source, name)
 
+    def making(self, node: Any) -> None:
+        """Launches of a node are made from now on: it is named where a kernel of theirs cannot be compiled."""
+        self.kernels.node = node
+
     def load_kernels(self) -> None:
         """Return when all kernels that were asked for are loaded. A load may wait until the GPU is idle: it must not
         come behind a kernel that waits for what is launched later, here or on another rank."""

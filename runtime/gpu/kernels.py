@@ -30,6 +30,8 @@ class Kernels:
         self._xp = xp
         self._modules: dict[str, Future[Any]] = {}
         self._kernels: dict[tuple[str, str], LateKernel] = {}
+        self.node: Any = None
+        """For which launches are being made; what its kernels' compiler raises has it as `.node`."""
         self.threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         self._pool = ThreadPoolExecutor(self.threads, "kernels", initializer=lambda: xp.cuda.Device(index).use())
 
@@ -40,7 +42,7 @@ class Kernels:
             module = self._modules.get(source)
             if module is None:
                 module = self._modules[source] = self._pool.submit(self._compiled, source, name)
-            kernel = self._kernels[source, name] = LateKernel(module, name)
+            kernel = self._kernels[source, name] = LateKernel(module, name, self.node)
         return kernel
 
     def _compiled(self, source: str, name: str) -> Any:
@@ -59,16 +61,20 @@ class Kernels:
 class LateKernel:
     """A kernel that waits at its first launch until it is compiled."""
 
-    __slots__ = ("_function", "_module", "_name")
+    __slots__ = ("_function", "_module", "_name", "_node")
 
-    def __init__(self, module: Future[Any], name: str) -> None:
-        self._module, self._name = module, name
+    def __init__(self, module: Future[Any], name: str, node: Any) -> None:
+        self._module, self._name, self._node = module, name, node
         self._function: Any = None
 
     def load(self) -> Any:
         """The function, once it is compiled."""
         if self._function is None:
-            self._function = self._module.result().get_function(self._name)
+            try:
+                self._function = self._module.result().get_function(self._name)
+            except Exception as error:
+                error.node = self._node  # type: ignore[attr-defined]  # for the message
+                raise
         return self._function
 
     def __call__(self, grid: int | tuple[int, ...], block: int, arguments: Sequence[Any], shared: int = 0) -> None:

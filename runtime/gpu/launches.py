@@ -223,6 +223,7 @@ class Launches:
         op = node.op
         assert isinstance(op, Op)
         inputs: list[Any] = [self._operand(value) for value in node.inputs]
+        self._device.making(node)
         try:
             if node.regions:
                 return self._regions(node, inputs, list(out), self.memory(self._plan.inside[node])), False

@@ -102,6 +102,8 @@ class EmulatedGpu(Emulator):
 
     def load_kernels(self) -> None: ...
 
+    def making(self, node: Any) -> None: ...
+
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.empty(shape, dtype)
 

@@ -82,8 +82,12 @@ def test_all_are_loaded_before_something_waits_for_them() -> None:
     assert library.loaded == loaded
 
 
-def test_what_the_compiler_says_comes_at_the_first_launch() -> None:
+def test_what_the_compiler_says_comes_when_kernels_are_loaded_with_the_node_that_asked() -> None:
     kernels = Kernels(Library(), 0)
+    kernels.node = "the node"
     kernel = kernels.kernel("// wrong", "first")
-    with pytest.raises(ValueError, match="has no first"):
-        kernel(1, 1, ())
+    kernels.node = "another one"
+    for load in (kernels.wait, lambda: kernel(1, 1, ())):
+        with pytest.raises(ValueError, match="has no first") as caught:
+            load()
+        assert caught.value.node == "the node"  # type: ignore[attr-defined]  # it is put there
