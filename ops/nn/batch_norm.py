@@ -1,6 +1,6 @@
 """BatchNorm normalises every channel by the mean and variance of a batch. Ioffe and Szegedy, arXiv 1502.03167.
 
-The statistics are those of the global batch. A few ranks that share it gather the mean and variance of each; more add
+The statistics are those of the global batch. Two ranks that share it gather the mean and variance of each; more add
 theirs up, first the means and then the squares of the distances from the mean: what is gathered grows with the ranks.
 Both are exact where sums of squares are not.
 """
@@ -48,8 +48,9 @@ from mspc.sharding.rules import factor_names
 
 SHARED = "statistics are those of the batch of all ranks"
 Ranks = tuple[int, ...]
-FEW = 8
-"""Ranks that gather: they wait for each other once, and each reads its images once."""
+FEW = 2
+"""Ranks that gather: they wait for each other once, and each reads its images once. Among more of them to gather sends
+more bytes than to add up."""
 
 
 def _check(name: str, x: TensorType, channel: Sequence[TensorType]) -> None:
