@@ -24,6 +24,7 @@ from mspc.runtime.observe import observe
 from mspc.verify.data_parallel.shared_rows import kernel_over_places
 from mspc.verify.difference import TOLERANCES, Noise, coarsest, epsilon_of, floats_of, noise_between
 from mspc.verify.overflow import Poke
+from mspc.verify.sums import added_up, is_exact
 
 Array = Any
 Values = dict[Any, Array]
@@ -59,8 +60,8 @@ class OneDevice:
         return self._run(None, poke)
 
     def noise(self, expected: Sequence[Sequence[Values]]) -> Callable[[int, int, Any], Noise]:
-        """Tells of a step, a place and a key how far that value of such a run moves where the run's inputs do by
-        rounding errors, parameters without what they began with."""
+        """Tells of a step, a place and a key how far that value of such a run moves where the run's inputs and what
+        it adds up do by rounding errors, parameters without what they began with."""
         first = self.weights
         moves = [Movement(self.graph, first, sign) for sign in (1.0, -1.0)]
         runs = [(self._run(move), move) for move in moves]
@@ -105,8 +106,8 @@ class OneDevice:
                     return total if move is None else move.gradient(node.attrs["gradient_for"], total, step)
 
                 mark = self.mark if step == self.marked else ""
-                poked = poke and poke.on_one_device
-                found.append(observe(self.graph, backend, values, mark, combined, poked, self.kernels))
+                read = move.operands if move is not None else poke and poke.on_one_device
+                found.append(observe(self.graph, backend, values, mark, combined, read, self.kernels))
             return found
 
         ran = World(len(places)).run(main)
@@ -132,6 +133,7 @@ class Movement:
 
     def __init__(self, graph: Graph, weights: dict[str, Array], sign: float) -> None:
         self.sign = sign
+        self._numbers = {node: i for i, node in enumerate(n for each in graph.graphs() for n in each.nodes)}
         self.tolerance = coarsest(graph)
         self.amount = ROUNDINGS * max(map(epsilon_of, floats_of(graph)), default=0.0)
         lists = (str(node.attrs.get("gradient_for", "")).split(",") for node in graph.nodes)
@@ -154,6 +156,23 @@ class Movement:
             return gradient
         by = UNSURE * self.tolerance * size * self._signs(gradient.shape, (zlib.crc32(name.encode()), step))
         return (gradient + by).astype(gradient.dtype)
+
+    def operands(self, node: Node, operands: list[Array]) -> list[Array]:
+        """The operands of a node, those that it adds up moved: ranks add up in another order, and a sum in any order
+        is the exact one of numbers that are rounding errors away. Where inputs reach a sum through what hardly moves
+        with them, as a tanh near 1, and it is 0 but for rounding, moved inputs alone would not show that."""
+        places = added_up(node)
+        if not places:
+            return operands
+        number = self._numbers.setdefault(node, len(self._numbers))  # not in the graph where that has been copied
+        moved = list(operands)
+        for i in places:
+            array = operands[i]
+            if isinstance(array, np.ndarray) and not is_exact(array):
+                amount = ROUNDINGS * np.finfo(array.dtype).eps
+                signs = self._signs(array.shape, (number, i))
+                moved[i] = (array * (1 + amount * signs)).astype(array.dtype)
+        return moved
 
     def _signs(self, shape: tuple[int, ...], place: Sequence[int]) -> Array:
         generator = np.random.default_rng(list(place))

@@ -205,7 +205,8 @@ class OwnRowsRun(KindRun):
         groups = _groups(node.op, len(self.kind.ranks))
         if groups:
             return self._of_batch(node, groups, operands, values)
-        found = super()._computed(node, operands, values)
+        read = operands if self._move is None else self._move.operands(node, operands)
+        found = super()._computed(node, read, values)
         if self._move is not None and TOTAL in node.attrs:
             return self._move.gradient(node.attrs[TOTAL], found, self._step)
         return found
