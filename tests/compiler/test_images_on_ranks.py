@@ -127,5 +127,7 @@ def test_in_the_order_of_gpus(name: str, channels: int, ranks: int) -> None:
     found = compared(CUTS.get(name), channels, ranks, mode, device="GPU")
     assert not any("BatchNorm" in operator for operator in found[2])
     assert "JoinStatistics" not in found[2]
-    assert found[2].count("JoinMovingStatistics") == 2 * (ranks > 1)
+    sharing = ranks // channels
+    assert found[2].count("JoinMovingStatistics") == 2 * (sharing == 2)
+    assert found[2].count("MovingStatistics") == 2 * (sharing > 2)
     assert found[2].count("Conv2D") == 3
