@@ -19,12 +19,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ops.check_graph import check_graph
 from mspc.ops.op import Op
-from tests.verify.scale.changes_of_nodes import Change, Unusable, meets
-from tests.verify.scale.changes_of_programs import KINDS, OF_COLLECTIVES, made, rank_of
-from tests.verify.scale.planted_changes import PLANS, Outcome, Plan, judged
+from tests.verify.scale.changes_of_nodes import Change, Rank, meets
+from tests.verify.scale.changes_of_programs import KINDS, OF_COLLECTIVES, rank_of
+from tests.verify.scale.planted_changes import PLANS, Outcome, Plan, tried
 
 ASIDE = {"axis", "setting"}
 """Changes of any field of any operator, which are no kind of their own."""
@@ -50,18 +48,15 @@ def outcomes(plan: Plan, collectives: bool, stride: int) -> Iterator[Outcome]:
 def _planted(plan: Plan, what: str, place: tuple[int, int], ranks: tuple[int, ...]) -> Outcome | None:
     """None where the change cannot be made there."""
     for number in range(TRIES):
-        graphs = plan.graphs()
-        of = [rank_of(rank, graphs[rank]) for rank in ranks]
-        try:
-            said, edit = KINDS[what](of[0], place, random.Random(number))
-            change = Change(what, f"{of[0].at(place).label}: {said}", edit)
-            nodes = made(change, of)
-            for rank in ranks:
-                check_graph(graphs[rank])
-        except (Unusable, MspcError):
-            continue
-        return judged(plan, change, ranks, graphs, nodes)
+        found = tried(plan, ranks, lambda own: _change(own, what, place, number))  # noqa: B023  # called at once
+        if found is not None:
+            return found
     return None
+
+
+def _change(own: Rank, what: str, place: tuple[int, int], number: int) -> Change:
+    said, edit = KINDS[what](own, place, random.Random(number))
+    return Change(what, f"{own.at(place).label}: {said}", edit)
 
 
 def main(arguments: list[str]) -> int:

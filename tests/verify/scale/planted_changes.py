@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from mspc.verify.scale.kinds import RankKind, merged
 from mspc.verify.scale.proof import ScaleProof, prove, small_program
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.small_programs import Unfit
-from tests.verify.scale.changes_of_nodes import PLACE, Change, Unusable
+from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, Unusable
 from tests.verify.scale.changes_of_programs import draw, made, numbered, rank_of
 
 QUIET = Loudness(quiet=True)
@@ -133,18 +133,26 @@ class Outcome:
 def planted(plan: Plan, generator: random.Random) -> Outcome:
     """Draw changes until one can be made, and look for it."""
     while True:
-        graphs = plan.graphs()
         kind = generator.choice(plan.kinds)
         ranks = kind if generator.random() < 0.6 else (generator.choice(kind),)
-        of = [rank_of(rank, graphs[rank]) for rank in ranks]
-        try:
-            change = draw(of[0], generator)
-            nodes = made(change, of)
-            for rank in ranks:
-                check_graph(graphs[rank])
-        except (Unusable, MspcError):
-            continue
-        return judged(plan, change, ranks, graphs, nodes)
+        found = tried(plan, ranks, lambda own: draw(own, generator))
+        if found is not None:
+            return found
+
+
+def tried(plan: Plan, ranks: tuple[int, ...], change_of: Callable[[Rank], Change]) -> Outcome | None:
+    """Make a change, by the graph of the first of some ranks, on all of them, and look for it; None where it cannot be
+    made."""
+    graphs = plan.graphs()
+    of = [rank_of(rank, graphs[rank]) for rank in ranks]
+    try:
+        change = change_of(of[0])
+        nodes = made(change, of)
+        for rank in ranks:
+            check_graph(graphs[rank])
+    except (Unusable, MspcError):
+        return None
+    return judged(plan, change, ranks, graphs, nodes)
 
 
 def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Graph], nodes: Sequence[Node]) -> Outcome:
