@@ -29,6 +29,52 @@ ABREAST = 8
 """Chunks in which a thread searches at once."""
 _ALIGNMENT = 256
 
+SORTED = r"""
+// Whether a key is below another one, or `also` equal to it.
+template <typename Key> __device__ __forceinline__ bool comes_before(Key key, Key other, bool also) {
+    return key < other || (also && key == other);
+}
+// How many of `count` sorted keys come before this one.
+template <typename Key> __device__ __forceinline__ int keys_before(const Key* sorted, int count, Key key, bool also) {
+    int low = 0;
+    while (count > 0) {
+        const int half = count / 2;
+        if (comes_before(sorted[low + half], key, also)) { low += half + 1; count -= half + 1; }
+        else count = half;
+    }
+    return low;
+}
+"""
+MERGED = r"""
+// The place in its line of the key at `at`, of COUNT keys in sorted chunks; equal ones of chunks ahead come before it.
+template <typename Key> __device__ __forceinline__ int place_of_key(const Key* keys, int at) {
+    const int own = at / CHUNK * CHUNK;
+    const Key mine = keys[at];
+    int place = at - own;
+    // Searches in chunks that are full go abreast, as each step waits for memory.
+    for (int first = 0; first < COUNT / CHUNK; first += ABREAST) {
+        int low[ABREAST];
+#pragma unroll
+        for (int n = 0; n < ABREAST; ++n) low[n] = 0;
+        for (int step = CHUNK / 2; step; step >>= 1)
+#pragma unroll
+            for (int n = 0; n < ABREAST; ++n)
+                if (first + n < COUNT / CHUNK) {
+                    const int begin = (first + n) * CHUNK;
+                    if (comes_before(keys[begin + low[n] + step - 1], mine, begin < own)) low[n] += step;
+                }
+#pragma unroll
+        for (int n = 0; n < ABREAST; ++n) {
+            const int begin = (first + n) * CHUNK;
+            if (first + n < COUNT / CHUNK && begin != own)
+                place += low[n] + comes_before(keys[begin + low[n]], mine, begin < own);
+        }
+    }
+    const int rest = COUNT / CHUNK * CHUNK;
+    if (rest < COUNT && rest != own) place += keys_before(keys + rest, COUNT - rest, mine, rest < own);
+    return place;
+}
+"""
 NAMES = r"""
 // A row of the table. Places of parts that are laid end to end begin at `begins`, those of blocks at `block`.
 struct Lookup { u64 ids, rows, base, out, size, offset, total, begins, begins_block, block; };
@@ -48,13 +94,7 @@ __device__ __forceinline__ int place_of_name(u64 name) { return (int)(name >> 32
 
 // How many of `count` sorted names come before this one.
 __device__ __forceinline__ int names_before(const u64* sorted, int count, u64 name) {
-    int low = 0;
-    while (count > 0) {
-        const int half = count / 2;
-        if (sorted[low + half] < name) { low += half + 1; count -= half + 1; }
-        else count = half;
-    }
-    return low;
+    return keys_before(sorted, count, name, false);
 }
 // The lookup whose share of the blocks this one is of: the last that begins at it or before.
 template <u64 Lookup::*BEGIN> __device__ __forceinline__ int lookup_of_block(const Lookup* table) {
@@ -98,28 +138,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sort_chunks(const Lookup* ta
 extern "C" __global__ void __launch_bounds__(BLOCK) merge_chunks(const u64* chunks, u64* sorted) {
     const u64 thread = (u64)blockIdx.x * BLOCK + threadIdx.x;
     if (thread >= (u64)LOOKUPS * BATCH * COUNT) return;
-    const int at = (int)(thread % COUNT), own = at / CHUNK * CHUNK;
+    const int at = (int)(thread % COUNT);
     chunks += thread - at;
-    sorted += thread - at;
-    const u64 name = chunks[at];
-    int place = at - own;
-    // Searches in chunks that are full go abreast, as each step waits for memory.
-    for (int first = 0; first < COUNT / CHUNK; first += ABREAST) {
-        int low[ABREAST];
-#pragma unroll
-        for (int n = 0; n < ABREAST; ++n) low[n] = 0;
-        for (int step = CHUNK / 2; step; step >>= 1)
-#pragma unroll
-            for (int n = 0; n < ABREAST; ++n)
-                if (first + n < COUNT / CHUNK && chunks[(first + n) * CHUNK + low[n] + step - 1] < name) low[n] += step;
-#pragma unroll
-        for (int n = 0; n < ABREAST; ++n)
-            if (first + n < COUNT / CHUNK && (first + n) * CHUNK != own)
-                place += low[n] + (chunks[(first + n) * CHUNK + low[n]] < name);
-    }
-    const int rest = COUNT / CHUNK * CHUNK;
-    if (rest < COUNT && rest != own) place += names_before(chunks + rest, COUNT - rest, name);
-    sorted[place] = name;
+    sorted[thread - at + place_of_key(chunks, at)] = chunks[at];
 }
 """
 
@@ -152,7 +173,7 @@ def head(sums: Sequence[NamedRows]) -> str:
     return f"typedef {c_type(dtype_of(sums[0].ids.dtype))} I;\n" + constants(
         LOOKUPS=len(sums), BATCH=first.batch, COUNT=first.count, ALIKE=alike, SIZE=size, OFFSET=offset, TOTAL=total,
         BLOCK=BLOCK,
-    ) + NAMES  # fmt: skip
+    ) + SORTED + NAMES  # fmt: skip
 
 
 def table_of(
@@ -175,7 +196,7 @@ def sorting(device: Device, sums: Sequence[NamedRows], table: Array, chunks: Arr
     lookup = sums[0].lookup
     chunk = chunk_of(lookup.count)
     groups = len(sums) * lookup.batch
-    source = head(sums) + constants(CHUNK=chunk, ABREAST=ABREAST) + _SORT
+    source = head(sums) + constants(CHUNK=chunk, ABREAST=ABREAST) + MERGED + _SORT
     sort = device.kernel(source, "sort_chunks")
     merge = device.kernel(source, "merge_chunks") if lookup.count > chunk else None
 

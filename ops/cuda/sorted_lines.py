@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from mspc.ir.types import DType, dtype_of
-from mspc.ops.cuda.row_names import ABREAST, BLOCK, chunk_of, divided
+from mspc.ops.cuda.row_names import ABREAST, BLOCK, MERGED, SORTED, chunk_of, divided
 from mspc.ops.cuda.source import constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type
 
@@ -71,51 +71,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK) sort_chunks(const T* x, Key*
     }
 }
 
-// Whether a key is below another one, or `also` equal to it.
-__device__ __forceinline__ bool comes_before(Key key, Key other, bool also) {
-    return key < other || (also && key == other);
-}
-// How many of `count` sorted keys come before this one.
-__device__ __forceinline__ int keys_before(const Key* sorted, int count, Key key, bool also) {
-    int low = 0;
-    while (count > 0) {
-        const int half = count / 2;
-        if (comes_before(sorted[low + half], key, also)) { low += half + 1; count -= half + 1; }
-        else count = half;
-    }
-    return low;
-}
-
 extern "C" __global__ void __launch_bounds__(BLOCK) merge_chunks(const T* x, const Key* keys, const int* chunks, T* out,
                                                                  Place* places) {
     const Index thread = (Index)blockIdx.x * BLOCK + threadIdx.x;
     if (thread >= (Index)LINES * COUNT) return;
     const Index line = thread / COUNT, base = begin_of(line);
-    const int at = (int)(thread % COUNT), own = at / CHUNK * CHUNK;
-    keys += thread - at;
-    const Key mine = keys[at];
-    int place = at - own;
-    // Searches in chunks that are full go abreast, as each step waits for memory.
-    for (int first = 0; first < COUNT / CHUNK; first += ABREAST) {
-        int low[ABREAST];
-#pragma unroll
-        for (int n = 0; n < ABREAST; ++n) low[n] = 0;
-        for (int step = CHUNK / 2; step; step >>= 1)
-#pragma unroll
-            for (int n = 0; n < ABREAST; ++n)
-                if (first + n < COUNT / CHUNK) {
-                    const int begin = (first + n) * CHUNK;
-                    if (comes_before(keys[begin + low[n] + step - 1], mine, begin < own)) low[n] += step;
-                }
-#pragma unroll
-        for (int n = 0; n < ABREAST; ++n) {
-            const int begin = (first + n) * CHUNK;
-            if (first + n < COUNT / CHUNK && begin != own)
-                place += low[n] + comes_before(keys[begin + low[n]], mine, begin < own);
-        }
-    }
-    const int rest = COUNT / CHUNK * CHUNK;
-    if (rest < COUNT && rest != own) place += keys_before(keys + rest, COUNT - rest, mine, rest < own);
+    const int at = (int)(thread % COUNT), place = place_of_key(keys + (thread - at), at);
     const Index from = base + (Index)chunks[thread] * INNER, to = base + (Index)place * INNER;
     out[to] = x[from];
     places[to] = chunks[thread];
@@ -135,7 +96,8 @@ def sort_lines(
     source = _keys(dtype_of(x.dtype), descending)
     source += f"typedef {c_type(dtype_of(places.dtype))} Place;\n"
     source += f"typedef {index_type(lines * count + BLOCK * inner)} Index;\n"
-    source += constants(LINES=lines, COUNT=count, INNER=inner, CHUNK=chunk, BLOCK=BLOCK, ABREAST=ABREAST) + _SORT
+    source += constants(LINES=lines, COUNT=count, INNER=inner, CHUNK=chunk, BLOCK=BLOCK, ABREAST=ABREAST)
+    source += SORTED + MERGED + _SORT
     wide = 8 if x.dtype.itemsize == 8 else 4
     several = count > chunk
     keys, chunks = divided(device, held, (wide * lines * count, 4 * lines * count) if several else (1, 1))

@@ -36,7 +36,7 @@ class Kernels:
         self._pool = ThreadPoolExecutor(self.threads, "kernels", initializer=lambda: xp.cuda.Device(index).use())
 
     def kernel(self, source: str, name: str) -> LateKernel:
-        """See `Device.kernel`. What its compiler says against a source is raised by the first launch."""
+        """See `Device.kernel`. What its compiler says against a source is raised when it is loaded."""
         kernel = self._kernels.get((source, name))
         if kernel is None:
             module = self._modules.get(source)
