@@ -68,7 +68,7 @@ class RowProducts:
     def __call__(self, given: Iterable[tuple[int, slice]]) -> None:
         """Put the products on the current stream."""
         x, _, out = self._arrays
-        runs = runs_of(given, x.shape[0])
+        runs = runs_of(given, x.shape[0], summed=self._outer)
         for matrix in without(runs, out.shape[0]) if self._outer else ():
             self._zero(slice(matrix, matrix + 1))
         for rows in () if self._outer else between(runs, x.shape[0]):

@@ -19,14 +19,15 @@ class Run(NamedTuple):
     adds: bool = False
 
 
-def runs_of(given: Iterable[tuple[int, slice]], rows: int) -> list[Run]:
-    """The runs within so many rows that have any, as they follow each other."""
+def runs_of(given: Iterable[tuple[int, slice]], rows: int, summed: bool = False) -> list[Run]:
+    """The runs within so many rows that have any, as they follow each other. summed: what the runs of one matrix make
+    is added up, instead of lying where each run does."""
     found: list[Run] = []
     seen: set[int] = set()
     for matrix, place in given:
         begin, end, _ = place.indices(rows)
         if end > begin:
-            found.append(Run(matrix, begin, end, matrix in seen))
+            found.append(Run(matrix, begin, end, summed and matrix in seen))
             seen.add(matrix)
     return found
 

@@ -19,8 +19,10 @@ from tests.runtime.gpu.fake_gpu import FakeArray, fake
 
 
 def test_runs_follow_each_other_and_the_rest_is_zeros() -> None:
-    runs = runs_of([(0, slice(0, 3)), (1, slice(3, 3)), (2, slice(4, 6)), (0, slice(6, 99))], 8)
-    assert runs == [Run(0, 0, 3), Run(2, 4, 6), Run(0, 6, 8, adds=True)]
+    given = [(0, slice(0, 3)), (1, slice(3, 3)), (2, slice(4, 6)), (0, slice(6, 99))]
+    runs = runs_of(given, 8)
+    assert runs == [Run(0, 0, 3), Run(2, 4, 6), Run(0, 6, 8)]
+    assert runs_of(given, 8, summed=True) == [*runs[:2], Run(0, 6, 8, adds=True)]
     assert list(between(runs, 9)) == [slice(3, 4), slice(8, 9)]
     assert list(without(runs, 4)) == [1, 3]
 
@@ -73,10 +75,12 @@ class Playing:
         adds = ctypes.c_float.from_address(beta).value
         if self.outer:
             assert self.rows["first"] == count
-            out[to] = adds * np.nan_to_num(out[to]) + x[at : at + count].T @ y[of : of + count]
+            made = x[at : at + count].T @ y[of : of + count]
+            out[to] = made + out[to] if adds else made
         else:
             assert self.rows["target"] == count
-            out[to : to + count] = x[at : at + count] @ (y[of].T if self.transpose_b else y[of])
+            made = x[at : at + count] @ (y[of].T if self.transpose_b else y[of])
+            out[to : to + count] = made + out[to : to + count] if adds else made
         self.ran.append((self.streams[-1], room, count))
 
 
@@ -165,7 +169,7 @@ def test_products_of_runs(
     multiply = module.RowProducts(products, x, y, out, transposed, outer)
     out[...] = np.nan
     play.ran.clear()
-    runs = [(2, slice(0, 7)), (0, slice(7, 12)), (3, slice(12, 12)), (2 if outer else 1, slice(16, 30))]
+    runs = [(2, slice(0, 7)), (0, slice(7, 12)), (3, slice(12, 12)), (2, slice(16, 30))]
     multiply(runs)
     wanted = np.zeros(out.shape, np.float32)
     for matrix, rows in runs:
