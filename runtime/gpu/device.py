@@ -102,9 +102,11 @@ class GpuDevice:
             return cupy.empty(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array of zeros in the device's pool."""
+        """An array of zeros in the device's pool, which all streams see."""
         array = self.empty(shape, dtype)
         array.data.memset(0, array.nbytes)
+        # The streams of a step do not wait for the stream of the memset: it could clear what they have written.
+        cupy.cuda.Stream.null.synchronize()
         return array
 
     def view(self, memory: Array, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:

@@ -65,8 +65,8 @@ class StageMessages:
         self._device, self._signs, self._steps = device, signs, steps
         self._launches: dict[Node, Launch] = {}
         with device.stream("compute"):
-            places = device.zeros((max(1, len(free)),), "uint64")
-            device.send(np.array([*free, *[0] * (not free)], np.uint64), places)
+            places = device.empty((max(1, len(free)),), "uint64")
+            device.send(np.array(free, np.uint64), places[: len(free)])
         device.synchronize()
         kernel, count = device.kernel(_BEGIN, "begin_messages"), np.int32(len(free))
         self.begin: Launch = lambda: kernel(1, 32, (steps, places, count))
