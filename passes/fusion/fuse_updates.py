@@ -32,6 +32,9 @@ MOST_MEMBERS = 64
 HELD = 64 << 20
 """Bytes of gradients, made between the members of a group, that may wait for its last member."""
 
+LARGE_SUM = 4 << 20
+"""Bytes of a gradient that travelled alone from which on its update is one by itself: it takes longer than a launch."""
+
 
 @dataclass(frozen=True)
 class FuseUpdates(Pass):
@@ -135,15 +138,15 @@ def _key(node: Node, cast: Node | None) -> Hashable:
 
 
 def _bucket(node: Node) -> Node | None:
-    """The bucket of gradients in which the update's own travelled, if it did: the updates after one bucket need not
-    wait for the next. What ranks add up on the way, as a norm's sums, is small and comes early."""
+    """The bucket of gradients in which the update's own travelled, or its sum where that is large: the updates behind
+    one need not wait for the next. What ranks add up on the way, as a norm's sums, is small and comes early."""
     index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
     value = node.inputs[index] if index is not None else None
     while isinstance(value, Node) and isinstance(value.op, (TupleGetItem, Cast)):
         value = value.inputs[0]
     if not isinstance(value, Node) or not isinstance(value.op, AllReduce) or "mirror_user_id" not in value.attrs:
         return None
-    return value if len(value.inputs) > 1 else None
+    return value if len(value.inputs) > 1 or value.type.nbytes >= LARGE_SUM else None
 
 
 def _widening(node: Node, rewriter: Rewriter, updates: Updates) -> Node | None:

@@ -146,6 +146,18 @@ def test_a_parameter_is_read_before_it_is_updated_and_updates_wait_for_results()
     )
 
 
+def test_updates_come_in_the_order_of_their_sums() -> None:
+    make = Maker(2)
+    x, (w, y) = make.x, make.weights
+    sums = [gradient(make, make.add(MatMul(), x, x)) for _ in range(2)]
+    last = make.add(MatMul(), x, x)
+    for _ in range(200):
+        last = make.add(Mul(), last, x)
+    late = make.add(AssignAdd(), y, sums[1], phase="update")
+    early = make.add(AssignAdd(), w, sums[0], phase="update")
+    assert make.scheduled(last)[-2:] == [early, late]
+
+
 def test_parameters_are_gathered_a_bounded_number_of_bytes_ahead() -> None:
     make = Maker(200)
     value: Node | Parameter = make.x
