@@ -73,6 +73,7 @@ FOR_GPU_KERNELS = (
     "recompute_elementwise",
     "keep_for_gradients",
     "fuse_moves",
+    "join_small",
     "row_pitch",
     "unstack_slices",
     "group_lookups",
@@ -97,7 +98,7 @@ PER_RANK = (
 
 OPTIONAL = (
     *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
-    "recompute_cells", "search_sharding", "exchange_rows", *FOR_GPU_ORDER,
+    "recompute_cells", "search_sharding", "exchange_rows", "join_small", *FOR_GPU_ORDER,
 )  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
