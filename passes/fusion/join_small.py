@@ -43,7 +43,9 @@ class JoinSmall(Pass):
             read = {made: place[made] for value in node.inputs if (made := _made(value)) in place}
             last = max(read.values(), default=-1)
             slow = frozenset(at for made, at in read.items() if isinstance(made, Node) and made.op.is_collective)
-            members = groups.setdefault((last, slow, node.shape, node.phase), []) if read else []
+            if not read:
+                continue
+            members = groups.setdefault((last, slow, node.shape, node.phase), [])
             first = place[members[0]] if members else number
             if number - first <= FARTHEST and not updates.between(node.inputs, first, number):
                 members.append(node)
@@ -53,7 +55,7 @@ class JoinSmall(Pass):
             for member in members[1:]:
                 if joined_kernels([*joined, member]) is None:
                     _join(rewriter, joined)
-                    joined = []
+                    joined.clear()
                 joined.append(member)
             _join(rewriter, joined)
         return rewriter.apply()
