@@ -41,11 +41,10 @@ class JoinSmall(Pass):
             if not _is_small(node):
                 continue
             read = {made: place[made] for value in node.inputs if (made := _made(value)) in place}
-            last = max(read.values(), default=-1)
-            slow = frozenset(at for made, at in read.items() if isinstance(made, Node) and made.op.is_collective)
             if not read:
                 continue
-            members = groups.setdefault((last, slow, node.shape, node.phase), [])
+            slow = frozenset(at for made, at in read.items() if isinstance(made, Node) and made.op.is_collective)
+            members = groups.setdefault((max(read.values()), slow, node.shape, node.phase), [])
             first = place[members[0]] if members else number
             if number - first <= FARTHEST and not updates.between(node.inputs, first, number):
                 members.append(node)
