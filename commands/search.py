@@ -244,12 +244,12 @@ def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None
     print_table(Table(f"plans, the fastest first, on {machine.name}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
     if any(plan.remarks.keeps_strategies for plans in found for plan in plans.plans[: options.top]):
         print_line(f"note: {CONFIGURED_MARK} keeps the script's own strategies, the others go without them")
-    alike = max((plan.remarks.alike for plans in found for plan in plans.plans), default=0)
+    alike = max((plan.remarks.alike for plans in found for plan in plans.plans if plan.name == SEARCH), default=0)
     if alike:
         print_line(f"note: {alike} equal layers are one graph: they choose alike, in all plans and in what is proved")
     for plans in found:
         for plan in plans.plans[: options.top]:
-            for told in _notes(plan):
+            for told in _notes(plan, bool(alike)):
                 print_line(f"note: {plan.name} on {plan.ranks} ranks {told}")
         for why in plans.refused:
             print_line(f"note: {why}")
@@ -272,8 +272,9 @@ def _row(plan: PlanResult) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _notes(plan: PlanResult) -> list[str]:
-    """What a row does not say: where ranks send unlike amounts, and what the plan does to take less memory."""
+def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
+    """What a row does not say: where ranks send unlike amounts, and what the plan does to take less memory. all_alike:
+    equal layers are one graph in all rows."""
     found: list[str] = []
     if plan.taken_from:
         found.append(f"takes the plan of {plan.taken_from}, which is faster than its own")
@@ -282,6 +283,8 @@ def _notes(plan: PlanResult) -> list[str]:
         found.append(f"changes nothing against {remarks.same_as}" + f": {remarks.reason}" * bool(remarks.reason))
     if remarks.made_to_fit:
         found.append(f"fits by {remarks.made_to_fit}; without that it takes {remarks.otherwise} bytes")
+    if remarks.alike and not all_alike:
+        found.append(f"is of the program that runs its {remarks.alike} equal layers as one graph")
     if plan.search_gap is not None:
         found.append(
             f"is within {plan.search_gap:.1%} of the least by what the search adds up: bytes, collectives and memory "

@@ -1,43 +1,65 @@
-"""Chooses among many ranks to a product ahead of the table, which shows the best number only: of a network of equal
-layers these are one graph for that, so that a try costs what one layer does."""
+"""Looks at usual plans ahead of the table with equal layers as one graph, so that a try costs what one layer does.
+
+Of many ranks to a product the table shows the best number only, and a plan that is far from any good one is not looked
+at layer by layer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
 from mspc.search.plans.alternatives import Alternative, PlannedNetwork, PlanRequest
-from mspc.search.plans.figures import figures
+from mspc.search.plans.figures import Outcome, figures, remarked
 from mspc.search.plans.row import DATA_PARALLEL
 
 SLOWER = "data parallel is quicker where equal layers are one graph"
+FAR = 5
+"""How many times what no plan takes less than a step takes that is far from any good one."""
 
 
-def slow_pairs(
-    captured: CapturedCall, asked: PlanRequest, ways: Sequence[Alternative]
-) -> dict[str, str]:  # fmt: skip
-    """The names of those ways of pairs of products that are slower than another one of them, or than the batch alone
-    being shared, each with what is said of it, "" for nothing. None where a limit of memory may leave the others out,
-    or no layers are equal."""
-    pairs = [way for way in ways if way.tensor]
-    if len(pairs) < 2 or asked.memory:
-        return {}
+@dataclass(frozen=True)
+class FoldedTries:
+    """What was found with layers as one graph. slow: the names of those ways of pairs of products that are slower than
+    another one of them, or than the batch alone being shared, each with what is said of it, "" for nothing. far: of
+    the batch alone being shared, where that is far from any good plan."""
+
+    slow: Mapping[str, str] = field(default_factory=dict[str, str])
+    far: Outcome | None = None
+
+
+def folded_network(captured: CapturedCall, asked: PlanRequest, ways: Sequence[Alternative]) -> PlannedNetwork | None:
+    """The network with equal layers as one graph, to try ways with; None where a limit of memory may leave others out
+    than it does there, no layers are equal, or there is nothing to choose."""
+    if asked.memory or sum(way.tensor > 0 for way in ways) < 2:
+        return None
     try:
         config = replace(asked.config(captured), device="CPU")  # elsewhere no layers are one graph
-        network = PlannedNetwork.read_folded(captured, config, asked.free)
+        return PlannedNetwork.read_folded(captured, config, asked.free)
     except MspcError:
-        network = None
-    if network is None:
-        return {}
-    steps: dict[str, float] = {}
-    for way in (*pairs, *(way for way in ways if way.name == DATA_PARALLEL)):
+        return None
+
+
+def folded_tries(network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alternative]) -> FoldedTries:
+    """Try pairs of products, and the batch alone being shared."""
+    found: dict[str, Outcome] = {}
+    for way in ways:
+        if not way.tensor and way.name != DATA_PARALLEL:
+            continue
         try:
-            steps[way.name] = figures(way.name, network.compiled(way), captured, asked).step
+            compiled = network.compiled(way)
+            plan = figures(way.name, compiled, network.captured, asked)
         except MspcError:  # the table tells why
             continue
-    best = min(steps, key=lambda name: steps[name], default="")
+        plan = replace(plan, remarks=remarked(plan.remarks, compiled, asked, way))
+        found[way.name] = Outcome.of(plan, compiled, network.captured, asked)
+    best = min(found, key=lambda name: found[name].plan.step, default="")
+    pairs = [way.name for way in ways if way.tensor and way.name in found]
+    shared = found.get(DATA_PARALLEL)
+    on_cpu = asked.config(network.captured).device == "CPU"
+    far = shared if shared is not None and on_cpu and shared.plan.step > FAR * shared.plan.least > 0 else None
     if best == DATA_PARALLEL:
-        return {way.name: SLOWER for way in pairs if way.name in steps}
-    return {way.name: "" for way in pairs if way.name in steps and way.name != best}
+        return FoldedTries(dict.fromkeys(pairs, SLOWER), far)
+    return FoldedTries({name: "" for name in pairs if name != best}, far)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -33,6 +34,11 @@ class ForkedCalls:
             self._ends.append(end)
             self._processes.append(process)
 
+    @property
+    def count(self) -> int:
+        """How many calls there are."""
+        return len(self._processes)
+
     def one_more(self) -> None:
         """Let one more run at once: this process has nothing else to do."""
         self._begin.release()
@@ -46,6 +52,7 @@ class ForkedCalls:
 
     def _run(self, call: Callable[[], Any], end: Connection) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that forked this one ends it
+        gc.freeze()  # what was made before stays until the end
         with suppress(Exception):  # who asks for the result makes the call itself, and sees why
             with self._begin:
                 found = call()

@@ -16,12 +16,12 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwork, PlanRequest, all_ways
-from mspc.search.plans.chosen_pairs import slow_pairs
+from mspc.search.plans.chosen_pairs import FoldedTries, folded_network, folded_tries
 from mspc.search.plans.figures import Outcome, figures, remarked
 from mspc.search.plans.fitting import variants_of
 from mspc.search.plans.forked_calls import ForkedCalls, can_fork
 from mspc.search.plans.related_plans import SearchedNetwork
-from mspc.search.plans.row import SEARCH, PlanResult, Plans, UsualPlans, take_faster, tell_same
+from mspc.search.plans.row import DATA_PARALLEL, SEARCH, PlanResult, Plans, UsualPlans, take_faster, tell_same
 
 LARGE_GRAPH = 1000
 """Operators of a network above which ways are compiled beside one another."""
@@ -84,11 +84,10 @@ def _outcomes(
     on_way(ways[0].name)
     network = PlannedNetwork.read(captured, asked.config(captured), asked.free, bool(asked.memory))
     nodes = network.call.traced.graph.nodes
-    slow = slow_pairs(captured, asked, ways) if len(nodes) > LARGE_GRAPH else {}
-    yield from ((way, slow[way.name]) for way in ways if slow.get(way.name))
-    ways = [way for way in ways if way.name not in slow]
-    others = ways[1:] if len(nodes) > LARGE_GRAPH and can_fork() else ()
-    with ForkedCalls([partial(_outcome, network, asked, way) for way in others]) as forked:
+    is_large = len(nodes) > LARGE_GRAPH
+    tasks = _tasks(network, asked, ways[1:], is_large)
+    calls = [partial(_outcomes_of, network, asked, task) for task in tasks]
+    with ForkedCalls(calls if is_large and can_fork() else ()) as forked:
         try:
             yield ways[0], SearchedNetwork(network, asked, ways[0]).quickest()
         except MspcError as error:
@@ -96,9 +95,44 @@ def _outcomes(
                 raise
             yield ways[0], _Refused(error, any(node.in_strategy is not None for node in nodes))
         forked.one_more()
-        for i, way in enumerate(ways[1:]):
-            on_way(way.name)
-            yield way, (forked.result(i) if others else None) or _outcome(network, asked, way)
+        found: dict[str, Outcome | str] = {}
+        for i, (task, call) in enumerate(zip(tasks, calls, strict=True)):
+            on_way(task.ways[0].name)
+            found |= (forked.result(i) if forked.count else None) or call()
+    yield from ((way, found[way.name]) for way in ways[1:] if way.name in found)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Ways that are tried in one process. folded: the network with equal layers as one graph, by which ways are
+    left out; None where none are."""
+
+    ways: Sequence[Alternative]
+    folded: PlannedNetwork | None = None
+
+
+def _tasks(
+    network: PlannedNetwork, asked: PlanRequest, ways: Sequence[Alternative], is_large: bool
+) -> list[_Task]:
+    folded = folded_network(network.captured, asked, ways) if is_large else None
+    if folded is None:
+        return [_Task((way,)) for way in ways]
+    tried = [way for way in ways if way.tensor or way.name == DATA_PARALLEL]
+    return [*(_Task((way,)) for way in ways if way not in tried), _Task(tried, folded)]
+
+
+def _outcomes_of(network: PlannedNetwork, asked: PlanRequest, task: _Task) -> dict[str, Outcome | str]:
+    """What the ways of a task come to by their names; nothing of those that are left out without a word."""
+    tries = FoldedTries() if task.folded is None else folded_tries(task.folded, asked, task.ways)
+    found: dict[str, Outcome | str] = {}
+    for way in task.ways:
+        if way.name in tries.slow:
+            found |= {way.name: tries.slow[way.name]} if tries.slow[way.name] else {}
+        elif way.name == DATA_PARALLEL and tries.far is not None:
+            found[way.name] = tries.far
+        else:
+            found[way.name] = _outcome(network, asked, way)
+    return found
 
 
 def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> Outcome | str:

@@ -13,9 +13,13 @@ from mspc.compiler.driver import Compiled, compile_call
 from mspc.compiler.sent_bytes import sent_by_ranks
 from mspc.engine.capture import capture
 from mspc.output.programs import config_of
+from mspc.plans.files.plan_file import write_plan
+from mspc.search.plans import table
 from mspc.search.plans.alternatives import PlanRequest, all_ways
-from mspc.search.plans.chosen_pairs import SLOWER, slow_pairs
+from mspc.search.plans.chosen_pairs import FAR, SLOWER, folded_network, folded_tries
 from mspc.search.plans.rank_loads import rank_loads
+from mspc.search.plans.row import DATA_PARALLEL, SEARCH
+from mspc.search.plans.table import plan_of_file, plans_for
 
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 RANKS = 8
@@ -52,7 +56,37 @@ def test_ranks_to_a_product_are_chosen_with_layers_as_one_graph(rows: int, slowe
     captured = capture(NETWORKS / "llama.py", f"lazy 4 256 8 1024 512 1 1 64 {rows}".split(), Session.of_rank(0, RANKS))
     asked = PlanRequest(RANKS, H200)
     ways = list(all_ways(captured, asked))
-    found = slow_pairs(captured, asked, ways)
-    pairs = [way.name for way in ways if way.tensor]
+    network = folded_network(captured, asked, ways)
+    assert network is not None
+    tries = folded_tries(network, asked, ways)
+    found, pairs = tries.slow, [way.name for way in ways if way.tensor]
     assert all(name in pairs for name in found)
     assert (set(found.values()) == {SLOWER}) if slower else len(found) < len(pairs)
+    step, least = (tries.far.plan.step, tries.far.plan.least) if tries.far is not None else (0.0, 1.0)
+    assert (step > FAR * least) == (tries.far is not None)
+
+
+def test_nothing_is_tried_with_layers_as_one_graph_within_memory_or_where_none_are_equal() -> None:
+    captured = capture(NETWORKS / "llama.py", "4 256 8 1024 512 1 1 64 1".split(), Session.of_rank(0, RANKS))
+    for asked in (PlanRequest(RANKS, H200), PlanRequest(RANKS, H200, memory=1 << 40)):
+        assert folded_network(captured, asked, list(all_ways(captured, asked))) is None
+
+
+def test_the_row_of_a_plan_that_is_far_from_good_is_of_layers_as_one_graph(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is what its file compiles to, as all rows are."""
+    monkeypatch.setattr(table, "LARGE_GRAPH", 0)
+    monkeypatch.setattr(table, "can_fork", lambda: False)
+    given = "lazy 2 1024 8 8 3584 1024 1 8 1 16384".split()
+    captured = capture(NETWORKS / "long_llama.py", given, Session.of_rank(0, 32))
+    asked = PlanRequest(32, H200, free=True)
+    ways = [way for way in all_ways(captured, asked) if way.name in (SEARCH, DATA_PARALLEL) or way.tensor in (2, 4)]
+    found = plans_for(captured, asked, ways=ways)
+    by_name = {plan.name: plan for plan in found.plans}
+    assert by_name[SEARCH].remarks.alike == 0
+    far = by_name[DATA_PARALLEL]
+    assert far.remarks.alike == 2
+    assert far.step > FAR * far.least
+    write_plan(tmp_path / "far.toml", found.files[DATA_PARALLEL])
+    assert plan_of_file(captured, asked, tmp_path / "far.toml").columns == far.columns
