@@ -75,14 +75,13 @@ class Round:
 @dataclass(frozen=True, slots=True)
 class Ring:
     """The ring of a rank. op: as it works on its own slices. ranks: in the order of their slices. place: this rank's
-    among them. everyone: all ranks of the job. lengths: of a slice of the queries and one of the keys. masks: the
+    among them. lengths: of a slice of the queries and one of the keys. masks: the
     operands that may be left out."""
 
     b: Builder
     op: AttentionOp
     ranks: tuple[int, ...]
     place: int
-    everyone: tuple[int, ...]
     pairs: Pairs
     lengths: tuple[int, int]
     masks: tuple[Value, ...]
@@ -96,8 +95,8 @@ class Ring:
         assert isinstance(local, AttentionOp)
         local = replace(local, all_queries=shape.queries, key_slice=(0, shape.keys))
         lengths = shape.queries // len(ranks), shape.keys // len(ranks)
-        everyone, place = tuple(range(layouts[1].ranks)), ranks.index(placement.rank)
-        return Ring(b, local, ranks, place, everyone, ring_pairs(op, types, layouts), lengths, tuple(masks))
+        place = ranks.index(placement.rank)
+        return Ring(b, local, ranks, place, ring_pairs(op, types, layouts), lengths, tuple(masks))
 
     def rounds(self) -> Iterator[Round]:
         """What there is to do, over one distance after the other."""
@@ -165,8 +164,8 @@ class Ring:
                 recv_rank_ids=(self.ranks[of],) * len(comes),
                 recv_shapes=tuple(come[i].shape for i in comes),
                 recv_type=dtype,
-                group=group_name(self.everyone),
-                rank_list=self.everyone,
+                group=group_name(self.ranks),
+                rank_list=self.ranks,
             )
             received = self.b.emit(op, *goes)
             received.attrs["reason"] = reason
