@@ -24,6 +24,7 @@ from mspc.ops.declared import KernelTraits, MemoryEffects, Script, Sharding
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap
 from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.other_forms import OtherForms
 from mspc.ops.registry import Operators
 from mspc.sharding.factors import Rule, parse_rule
 
@@ -99,7 +100,7 @@ class NotDifferentiable:
 
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
-class Op(Sharding, MemoryEffects, KernelTraits, Script):
+class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
     """An operator with its attributes.
 
     What a class declares of itself is in the four groups that it inherits.

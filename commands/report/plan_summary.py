@@ -50,7 +50,8 @@ def _words(plan: _Plan) -> str:
     found: list[str] = []
     if plan.degrees is not None:
         d = plan.degrees
-        found.append(f"DP {d.data} x TP {d.tensor} x PP {plan.stages} x CP {d.context} x EP {d.expert}")
+        text = f"CP {d.context}{_context_words(d)}"
+        found.append(f"DP {d.data} x TP {d.tensor} x PP {plan.stages} x {text} x EP {d.expert}")
         found.append(f"ZeRO {d.zero}" if d.zero else "no ZeRO")
     else:
         found.append(f"PP {plan.stages}")
@@ -58,6 +59,17 @@ def _words(plan: _Plan) -> str:
     found += [f"{plan.micro_batches} micro-batch{'es' * (plan.micro_batches > 1)}"] * bool(plan.micro_batches)
     found.append(f"recompute of {plan.recompute} cells" if plan.recompute else "no recompute")
     return ", ".join(found)
+
+
+def _context_words(d: Degrees) -> str:
+    """How ranks that share the text carry attention out."""
+    if d.context == 1:
+        return ""
+    rest = d.context // d.heads
+    way = "ring" if d.ring > 1 else "keys gathered"
+    if d.heads == 1 or rest == 1:
+        return f" ({way if rest > 1 else 'Ulysses'})"
+    return f" ({way} {rest} x Ulysses {d.heads})"
 
 
 def _speed(plan: _Plan, machine: Machine) -> str:

@@ -18,6 +18,7 @@ from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.attention_base import COMPRESSED, ENDS, KEY_SHIFT, OPTIONAL, AttentionOp, text_of_scores
+from mspc.ops.nn.attention_forms import AttentionForms
 from mspc.ops.nn.attention_kernel import backward, by_head, forward, four_dimensions, shift_gradient
 from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch_shift_gradient
 from mspc.ops.nn.attention_order import ByLayout
@@ -49,7 +50,7 @@ def _sample(*shapes: tuple[int, ...], dtypes: Sequence[str] = (), **attributes: 
 _MASKED = ("Float64", "Float64", "Float64", "Bool")
 
 
-class FlashAttentionScore(AttentionOp):
+class FlashAttentionScore(AttentionForms):
     """softmax(scale_value * query @ key^T + real_shift) @ value for every head: a tuple (softmax_max, softmax_sum,
     softmax_out, attention_out).
 
@@ -222,7 +223,7 @@ class FlashAttentionScore(AttentionOp):
     )  # fmt: skip
 
 
-class FlashAttentionScoreGrad(AttentionOp):
+class FlashAttentionScoreGrad(AttentionForms):
     """Gradients of FlashAttentionScore in query, key and value, of (query, key, value, dy, the optional operands,
     softmax_max, attention_out). softmax_max is the logarithm of the sum of exp(score)."""
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from mspc.ir.late_dataclass import dataclass
 
 Pair = tuple[int, int]
@@ -39,6 +41,16 @@ class Pairs:
     def all(self) -> frozenset[Pair]:
         """All of them."""
         return self.by_queries | self.by_keys | self.halved
+
+    def busiest(self, lengths: tuple[int, int], window: Window) -> float:
+        """What the rank with the most to do computes, where the mean over all ranks is 1."""
+        load = [_seen(rank, rank, lengths, window) for rank in range(self.ranks)]
+        for pair in self.all:
+            (i, j), share = pair, _seen(*pair, lengths, window)
+            at_keys = 0.5 if pair in self.halved else float(pair in self.by_keys)
+            load[i] += share * (1 - at_keys)
+            load[j] += share * at_keys
+        return max(load) * self.ranks / sum(load) if any(load) else 1.0
 
     @property
     def distances(self) -> Sequence[int]:
@@ -82,6 +94,23 @@ def pairs_of(ranks: int, lengths: tuple[int, int], window: Window, ratio: float,
             spare -= extra
             load[i], load[j] = load[i] - own, load[j] + own
     return Pairs(ranks, frozenset(apart) - moved[1] - moved[2], frozenset(moved[1]), frozenset(moved[2]))
+
+
+@lru_cache(maxsize=256)
+def busiest_slice(slices: int, lengths: tuple[int, int], window: Window) -> tuple[float, float]:
+    """Of so many slices of the queries that look at all keys: (the share of all pairs of a query and a key that are
+    seen, how many times the mean the slice with the most of them has).
+
+    Args:
+        lengths: of whole sequences.
+    """
+    (queries, keys), (low, high) = lengths, window
+    places = np.arange(queries)
+    first = np.zeros(queries) if low is None else np.clip(places + low, 0, keys)
+    last = np.full(queries, keys) if high is None else np.clip(places + high + 1, 0, keys)
+    seen = np.maximum(last - first, 0).reshape(slices, -1).sum(axis=1)
+    total = float(seen.sum())
+    return (total / (queries * keys), float(seen.max()) * slices / total) if total else (1.0, 1.0)
 
 
 def _seen(i: int, j: int, lengths: tuple[int, int], window: Window) -> float:

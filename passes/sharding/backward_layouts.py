@@ -9,15 +9,15 @@ from mspc.ir.graph import Node, Parameter, Value, element_layouts
 from mspc.ir.layout import Layout
 from mspc.ir.types import StackType
 from mspc.ops.control.loops import MakeStack
-from mspc.ops.control.structural import Depend
+from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import ShardingChoice, choices, make_choice, merge, multiplies
+from mspc.passes.sharding.choices import ShardingChoice, Source, choices, make_choice, merge, multiplies
 from mspc.passes.sharding.layout_plans import PlanTotal, State, best_plan, restore, state_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.parameter_layouts import settle_rest, store_operands
 from mspc.passes.sharding.placement import is_master, operand_layouts, stored, structural_layout
-from mspc.passes.sharding.traffic import sent_inside, work_of
+from mspc.passes.sharding.traffic import busiest, sent_inside, work_of
 from mspc.passes.sharding.update_layouts import elementwise, update_choice
 from mspc.sharding.factors import Rule
 
@@ -164,10 +164,26 @@ class BackwardLayouts:
             options = tuple(o for o in options if bool(o.inputs[0].partial) == wide) or options
         if node not in self.products:
             return options
-        limit = min(option.work for option in options)
+        options = tuple(dict.fromkeys((*options, *self.as_forward(node, rule))))
+        work = [option.work * busiest(node, option.inputs) for option in options]
+        limit = min(work)
         if forward is not None and forward.in_layouts is not None:
-            limit = max(limit, work_of(forward, self.rules[forward]))
-        return tuple(option for option in options if option.work <= limit)
+            limit = max(limit, work_of(forward, self.rules[forward]) * busiest(forward, forward.in_layouts))
+        return tuple(option for option, own in zip(options, work, strict=True) if own <= limit)
+
+    def as_forward(self, node: Node, rule: Rule) -> tuple[ShardingChoice, ...]:
+        """The choice for several gradients at once that gives each the layout of what it is of, if there is one: where
+        operands were kept otherwise than the forward operator reads them, none of theirs leads there."""
+        forward = node.forward
+        if forward is None or forward.in_layouts is None or len(rule.outputs) < 2:
+            return ()
+        made: list[Source] = []
+        for each in self.search.followers.get(node, ()):
+            if isinstance(each.op, TupleGetItem) and each.forward is forward and each.forward_input >= 0:
+                layout = forward.in_layouts[each.forward_input]
+                if layout is not None and len(layout.dims) == len(rule.outputs[each.op.index]):
+                    made.append((rule.outputs[each.op.index], layout.without_partial()))
+        return (make_choice(rule, *merge(rule, tuple(made), self.ranks)),) if made else ()
 
     def improve(self, nodes: list[Node]) -> None:
         """Revisit backward operators, last first, while a different choice saves bytes."""

@@ -27,6 +27,7 @@ from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import OPENED, Pass
 from mspc.passes.needs import GLOBAL
 from mspc.passes.sharding.choices import ShardingChoice, make_choice, merge, options_of, rule_of
+from mspc.passes.sharding.operator_forms import take_form
 from mspc.passes.sharding.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
 from mspc.sharding.factors import Rule
 
@@ -100,6 +101,7 @@ def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
     mistakes: list[MspcError] = []
     for name in there:
         try:
+            take_form(graph, nodes[name], plan.operators.get(name, ()))
             _shard(nodes[name], plan.operators.get(name, ()), plan.results.get(name), ranks, plan.file)
         except MspcError as error:
             mistakes.append(error)

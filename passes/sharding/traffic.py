@@ -7,7 +7,7 @@ is brought once to each layout that somebody needs, from the cheapest copy that 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -184,6 +184,13 @@ def _inside(node: Node) -> float:
     if None in layouts:
         return 0.0
     return cast(Op, node.op).moved_bytes(operand_types(node), cast("tuple[Layout, ...]", layouts))
+
+
+def busiest(node: Node, layouts: Sequence[Layout | None]) -> float:
+    """How many times the mean over all ranks the one computes that has the most to do, for operands that lie so."""
+    if not isinstance(node.op, Op) or None in layouts:
+        return 1.0
+    return node.op.uneven(operand_types(node), cast("Sequence[Layout]", layouts)).busiest
 
 
 def work_of(node: Node, rule: Rule | None) -> float:

@@ -15,6 +15,7 @@ from mspc.ir.layout import common_mesh
 from mspc.passes.autodiff.recomputable_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.sharding.layout_search import Search
+from mspc.passes.sharding.operator_forms import take_form
 from mspc.passes.sharding.search_terms import Terms
 from mspc.search.layouts.nearby import take_assignment
 from mspc.search.layouts.within_memory import QUICK, Limited
@@ -142,6 +143,7 @@ def place(memory: MemoryModel, graph: Graph, values: Sequence[int]) -> None:
             stored[value].layout = model.layout(value, int(decided.outputs[0][values[variable]]))
         elif isinstance(value, Node) and value.in_layouts is None:
             node, choice = own[value], decided.choices[values[variable]]
+            take_form(graph, node, choice.inputs)
             node.in_layouts, node.layout = choice.inputs, choice.layout(node.type)
             node.attrs["strategy_from"] = SOURCE
     gathered = {stored[parameter] for parameter in memory.gathered_again(values)}

@@ -13,6 +13,7 @@ from typing import Any
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.constraint import is_constraint
+from mspc.passes.sharding.choices import rule_of
 from mspc.passes.sharding.forward_layouts import shard_batch, spread
 from mspc.passes.sharding.layout_plans import PlanTotal, State, restore, state_of
 from mspc.passes.sharding.layout_search import Search
@@ -67,20 +68,26 @@ def decide_together(graph: Graph) -> None:
 
 @dataclass(frozen=True)
 class _Decisions:
-    """What was decided of some values at one time: their layouts, and where these came from."""
+    """What was decided of some values at one time: their layouts, where these came from, and the forms of operators."""
 
     values: Sequence[Value]
     states: Sequence[State]
     sources: Sequence[Any]
+    operators: Sequence[Any]
 
     @classmethod
     def of(cls, values: Sequence[Value]) -> _Decisions:
         sources = [value.attrs.get("strategy_from") if isinstance(value, Node) else None for value in values]
-        return cls(values, [state_of(value) for value in values], sources)
+        operators = [value.op if isinstance(value, Node) else None for value in values]
+        return cls(values, [state_of(value) for value in values], sources, operators)
 
-    def put_back(self) -> None:
+    def put_back(self, search: Search) -> None:
         """Give the values what they had."""
         restore(self.values, self.states)
+        for value, op in zip(self.values, self.operators, strict=True):
+            if isinstance(value, Node) and value.op is not op:
+                value.op = op
+                search.rules[value] = rule_of(value)
         for value, source in zip(self.values, self.sources, strict=True):
             if isinstance(value, Node):
                 value.attrs.pop("strategy_from", None)
@@ -113,7 +120,7 @@ def _cheaper(
         if ahead >= total.nbytes:
             continue  # whatever its gradients cost
         best = _Decisions.of(before.values)
-        before.put_back()
+        before.put_back(search)
         search.wanted = {}
         search.replicated = {}
         give(search, forward)
@@ -121,7 +128,7 @@ def _cheaper(
         if other.nbytes < total.nbytes - LEAST / 2:
             total = other
         else:
-            best.put_back()
+            best.put_back(search)
     return total
 
 

@@ -44,6 +44,13 @@ class Hosts:
             return 1.0
         return max(1.0, self.network / math.prod(mesh[a] for a in axes if a >= outer))
 
+    def pairs(self, mesh: tuple[int, ...], axes: Sequence[int]) -> float:
+        """What a byte costs that a rank sends along mesh axes, to all others in equal parts, each through its card."""
+        outer, ranks = self.outer(mesh), math.prod(mesh[a] for a in axes)
+        near = math.prod(mesh[a] for a in axes if a >= outer)
+        leaving = (ranks - near) / max(1, ranks - 1)
+        return max(leaving * self.network, 1 - leaving)
+
     def outer(self, mesh: tuple[int, ...]) -> int:
         """How many axes of a mesh go from host to host, the first ones."""
         return next((i for i in range(len(mesh)) if math.prod(mesh[i:]) <= self.ranks), len(mesh))

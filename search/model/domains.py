@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 from itertools import product as product_of
@@ -46,9 +47,32 @@ def domain_of(rule: Rule, mesh: tuple[int, ...], product: bool, passing: tuple[i
     if passing and len(found) <= MOST:
         found |= _let_through(rule, mesh, assignments, passing)
     if product:
-        least = min(choice.work for choice in found)
-        found = {choice: gradients for choice, gradients in found.items() if choice.work <= least * 1.0001}
+        found = _with_least_work(found)
     return Domain(tuple(found), tuple(found.values()))
+
+
+def domain_of_forms(
+    rule: Rule, other: Rule | None, mesh: tuple[int, ...], product: bool, passing: tuple[int, ...]
+) -> Domain:
+    """The choices by a rule, and beside them those of another form of the operator, whose rule counts the same points
+    otherwise."""
+    own = domain_of(rule, mesh, product, passing)
+    if other is None:
+        return own
+    more = domain_of(other, mesh, product)
+    points = math.prod(rule.sizes) / math.prod(other.sizes)
+    found = dict(zip(own.choices, own.gradients, strict=True))
+    known = {(choice.inputs, choice.outputs) for choice in found}
+    for choice, gradients in zip(more.choices, more.gradients, strict=True):
+        if (choice.inputs, choice.outputs) not in known:
+            found[replace(choice, work=choice.work * points)] = gradients
+    found = _with_least_work(found) if product else found
+    return Domain(tuple(found), tuple(found.values()))
+
+
+def _with_least_work(choices: Mapping[ShardingChoice, tuple[Layout, ...]]) -> dict[ShardingChoice, tuple[Layout, ...]]:
+    least = min(choice.work for choice in choices)
+    return {choice: gradients for choice, gradients in choices.items() if choice.work <= least * 1.0001}
 
 
 def _let_through(

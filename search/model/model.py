@@ -26,13 +26,15 @@ from mspc.ops.op import Op
 from mspc.passes.sharding.choices import ShardingChoice, merge, multiplies, points_of
 from mspc.passes.sharding.layout_search import Search
 from mspc.passes.sharding.loop_turns import LoopTurns
+from mspc.passes.sharding.operator_forms import other_rule
 from mspc.passes.sharding.search_terms import Terms
 from mspc.passes.sharding.traffic import COLLECTIVE
 from mspc.search.model.distances import Hosts, LayoutTable
-from mspc.search.model.domains import THROUGH_ALL, comes_so, domain_of, gradients_of
+from mspc.search.model.domains import THROUGH_ALL, comes_so, domain_of, domain_of_forms, gradients_of
 from mspc.search.model.factor_tables import FactorTables
 from mspc.search.model.own_bytes import OwnBytes
 from mspc.search.model.step_facts import graded, is_state, touched
+from mspc.search.model.uneven_costs import UnevenCosts
 from mspc.search.model.variables import Numbers, Source, Use, Variable
 from mspc.search.solver.elimination import Factor, Table
 from mspc.sharding.factors import Rule
@@ -78,7 +80,7 @@ class CostModel(FactorTables):
         self._sums: dict[int, frozenset[Layout]] = {}
         self._sources: dict[Value, Source | None] = {}
         self.turns = LoopTurns(search.graph)
-        self._own_bytes = OwnBytes(search.graph.nodes, search.rules, search.ranks)
+        self._own_bytes = OwnBytes(search.graph.nodes, search.rules, search.ranks, UnevenCosts(terms, self.hosts))
         self.nodes = [node for node in search.graph.nodes if node.phase == "forward" and self._decides(node)]
         self.graded = graded(search) if search.trains else set[Value]()
         tied: dict[Any, int] = {}
@@ -130,9 +132,10 @@ class CostModel(FactorTables):
         product = multiplies(rule, node)
         partial = {} if product else self._partial(node)
         complete = self._own_bytes.complete.get(node, frozenset[int]())
-        key = (rule, product, tuple(partial.items()), complete)
+        other = other_rule(node, self.search.ranks)
+        key = (rule, other, product, tuple(partial.items()), complete)
         if key not in self._domains:
-            domain = domain_of(rule, self.mesh, product, tuple(partial))
+            domain = domain_of_forms(rule, other, self.mesh, product, tuple(partial))
             possible = [i for i, choice in enumerate(domain.choices) if comes_so(choice, partial)]
             self._domains[key] = self._numbered(
                 tuple(domain.choices[i] for i in possible),
@@ -272,7 +275,7 @@ class CostModel(FactorTables):
             if times:
                 found += times * np.array([touched(node, choice) for choice in variable.choices])
             if inside is not None:
-                found += np.array([self._own_bytes.sent(node, types, choice) for choice in variable.choices])
+                found += np.array([self._own_bytes.cost(node, types, choice) for choice in variable.choices])
             return found
 
         key = ("alone", inside, types, node.type, of_work, id(variable))

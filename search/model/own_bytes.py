@@ -17,15 +17,19 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.sharding.choices import ShardingChoice, exchanges, make_choice, merge
 from mspc.passes.sharding.traffic import scatter_bytes
+from mspc.search.model.uneven_costs import UnevenCosts
 from mspc.sharding.factors import Rule
 
 
 class OwnBytes:
     """The backward operators of a graph by the forward operator that they differentiate; rules: of all operators.
-    complete: of forward operators the operands whose gradients come out complete however the operator is sharded."""
+    complete: of forward operators the operands whose gradients come out complete however the operator is sharded.
+    uneven: what counts beside bytes."""
 
-    def __init__(self, nodes: Sequence[Node], rules: Mapping[Node, Rule | None], ranks: int) -> None:
-        self.rules, self.ranks = rules, ranks
+    def __init__(
+        self, nodes: Sequence[Node], rules: Mapping[Node, Rule | None], ranks: int, uneven: UnevenCosts
+    ) -> None:
+        self.rules, self.ranks, self.uneven = rules, ranks, uneven
         self.of: dict[Node, list[Node]] = {}
         read_by: dict[Value, list[tuple[Node, int]]] = {}
         for node in nodes:
@@ -74,17 +78,22 @@ class OwnBytes:
             for each in gradients
         )
 
-    def sent(self, node: Node, types: Sequence[TensorType], choice: ShardingChoice) -> float:
+    def cost(self, node: Node, types: Sequence[TensorType], choice: ShardingChoice) -> float:
         """Bytes that a rank sends in an operator of operands of these types that is sharded by a choice, and in its
-        gradient, which is taken to exchange nothing where the operator does not."""
-        own = cast(Op, node.op).moved_bytes(types, choice.inputs)
+        gradient, which is taken to exchange nothing where the operator does not, nor to be uneven where that is even;
+        with what else ranks do inside of them."""
+        form = cast(Op, node.op).in_form(choice.inputs)
+        own = form.moved_bytes(types, choice.inputs)
+        more = self.uneven.of(form, types, choice.inputs, own)
         gradients = self.of.get(node, [])
-        if own or not self._summing.isdisjoint(gradients):
-            own += self._of_gradients(node, gradients, choice, own)
-        return own
+        if own or more or not self._summing.isdisjoint(gradients):
+            more += self._of_gradients(node, form, gradients, choice, own)
+        return own + more
 
-    def _of_gradients(self, node: Node, gradients: Sequence[Node], choice: ShardingChoice, own: float) -> float:
-        """`own`: what the operator itself sends."""
+    def _of_gradients(
+        self, node: Node, form: Op, gradients: Sequence[Node], choice: ShardingChoice, own: float
+    ) -> float:
+        """form: the operator as it is sharded. own: what it sends."""
         results = [layout.without_partial() for layout in choice.outputs]
         placed: dict[Value, Layout] = dict(zip(node.inputs, choice.inputs, strict=False))
         placed[node] = results[0]
@@ -95,9 +104,12 @@ class OwnBytes:
             shared.add((node.inputs[bordered], own))
         for each in gradients:
             # What is not known lies as what has its type: a gradient as its value.
-            op, operands = cast(Op, each.op), [placed.get(value) or alike.get(value.type) for value in each.inputs]
+            op = cast(Op, each.op).like_forward(form)
+            operands = [placed.get(value) or alike.get(value.type) for value in each.inputs]
             if exchanges(each) and None not in operands:
-                nbytes = op.moved_bytes(operand_types(each), cast("list[Layout]", operands))
+                layouts = cast("list[Layout]", operands)
+                nbytes = op.moved_bytes(operand_types(each), layouts)
+                total += self.uneven.of(op, operand_types(each), layouts, nbytes)
                 sent = None if op.bordered is None else (each.inputs[op.bordered], nbytes)
                 total += 0.0 if sent in shared else nbytes
                 if sent is not None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
 
 from mspc.ir.graph import Node, element_types, operand_types
+from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.passes.autodiff.recomputable_cells import RecomputableCell
-from mspc.passes.sharding.choices import exchanges
+from mspc.passes.sharding.choices import ShardingChoice, exchanges
 from mspc.passes.sharding.search_terms import OPERATIONS, Terms
 from mspc.search.model.model import CostModel
 from mspc.search.model.step_facts import touched
+from mspc.search.model.uneven_costs import UnevenCosts
 from mspc.search.model.variables import Source
 from mspc.search.solver.elimination import Table
 
@@ -37,6 +39,7 @@ class AgainCosts:
         self.model = model
         terms = Terms.of(model.search.graph.attrs)
         self._compute: tuple[dict[int, int], int] = {2: terms.compute_half}, terms.compute
+        self._uneven = UnevenCosts(terms, model.hosts)
 
     def add(self, block: RecomputableCell, switch: int) -> None:
         """What computing a cell again costs. switch: the variable that decides on it."""
@@ -63,11 +66,17 @@ class AgainCosts:
             found = share * operations / OPERATIONS * rate
             found = found + model.touch * np.array([touched(node, choice) for choice in variable.choices])
             if inside:
-                found = found + [op.moved_bytes(types, choice.inputs) for choice in variable.choices]
+                found = found + [self._inside(op, types, choice) for choice in variable.choices]
             return found[:, None] * [0.0, 1.0]
 
         model.subject = node
         model.factor((model.of[node], switch), key, made)
+
+    def _inside(self, op: Op, types: Sequence[TensorType], choice: ShardingChoice) -> float:
+        """What ranks send inside of an operator, and do beside even shares."""
+        form = op.in_form(choice.inputs)
+        sent = form.moved_bytes(types, choice.inputs)
+        return sent + self._uneven.of(form, types, choice.inputs, sent)
 
     def _send_again(self, source: Source, reader: Node, place: int, switch: int) -> None:
         """What is brought to a reader inside of a cell is brought there once more."""

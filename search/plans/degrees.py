@@ -1,15 +1,17 @@
 """A plan in the words of the field: by how many ranks it shares the batch, each layer, the text and the experts.
 
 Layouts are the plan, operator by operator; a degree is what most of the floating-point operations are done with. What a
-product shares of the dimensions that are no weight's are rows: of the batch, and of the text as far as attention shares
-queries (context parallel). What it shares of a weight's own are tensor parallel ranks, and of the first of three
-dimensions, whose entries are experts, expert parallel ones. These read other rows than each other, too.
+product shares of the dimensions that are no weight's are rows: of the batch, and of the text (context parallel) as far
+as attention shares queries, or heads in place of pieces of the text. What it shares of a weight's own are tensor
+parallel ranks, and of the first of three dimensions, whose entries are experts, expert parallel ones. These read other
+rows than each other, too.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 from mspc.analysis.cost.nodes import work_of
 from mspc.analysis.cost.operations import operations_of
@@ -23,6 +25,7 @@ from mspc.passes.sharding.parallel_optimizer import EVERYTHING, why_not_sharded
 
 _HEADS_FIRST = 4
 """Dimensions of what is attention written out: batch, heads, queries, keys or elements."""
+_VOTES = ("rows", "tensor", "expert", "context", "data", "ring")
 _EXPERTS = 3
 """Dimensions of a weight of several experts."""
 
@@ -30,11 +33,13 @@ _EXPERTS = 3
 @dataclass(frozen=True)
 class Degrees:
     """Ranks that share the batch (`data`), each layer (`tensor`), the text (`context`) and the experts; 1: none do.
+    ring, heads: of those that share the text how many exchange pieces of it in a ring, and among how many each has all
+    of it for some heads (Ulysses) while attention is computed; keys are gathered where it is neither.
     zero: the level of ZeRO (Rajbhandari et al., 2020) that comes nearest: 2 where optimizer states and sums of
-    gradients are sharded further than operators ask for, 3 where weights are gathered again for gradients besides, else
-    0. operations: of matrix products that the network asks for in a step, on all ranks, without pairs that a causal
-    mask or a window hides from attention; dtype: of most of them. samples,
-    unit: what a step reads: "tokens" of the first input of integers, or "rows" of the first input."""
+    gradients of most parameters are sharded further than operators ask for, 3 where weights are gathered again for
+    gradients besides, else 0. operations: of matrix products that the network asks for in a step, on all ranks, without
+    pairs that a causal mask or a window hides from attention; dtype: of most of them. samples, unit: what a step reads:
+    "tokens" of the first input of integers, or "rows" of the first input."""
 
     data: int = 1
     tensor: int = 1
@@ -45,13 +50,15 @@ class Degrees:
     dtype: str = "Float32"
     samples: int = 0
     unit: str = "rows"
+    ring: int = 1
+    heads: int = 1
 
 
 def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Degrees:
     """The degrees of a compiled network, of one stage's ranks. gathered_again: parameters that gradients gather once
     more; cut_further: those stored in smaller slices than operators read."""
     graph = compiled.graph
-    votes: dict[str, Counter[int]] = {name: Counter() for name in ("rows", "tensor", "expert", "context", "data")}
+    votes: dict[str, Counter[int]] = {name: Counter() for name in _VOTES}
     dtypes: Counter[str] = Counter()
     for node, times in nodes_with_times(graph):
         work = work_of(node) * times.count if isinstance(node.op, Op) and node.inputs else 0.0
@@ -62,14 +69,19 @@ def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Deg
             votes[name][degree] += int(work)
     most = {name: max(found, key=lambda degree: (found[degree], degree)) for name, found in votes.items() if found}
     context = most.get("context", 1)
-    data = most["data"] if "data" in most else most.get("rows", 1)
-    sharded = gathered_again or cut_further or (compiled.config.parallel_optimizer and not why_not_sharded(graph))
+    rows = most.get("rows", 1)
+    data = most.get("data", rows)
+    heads = max(1, rows // (data * context)) if "context" in most else 1
+    trained = sum(p.kind == "parameter" and p.trainable for p in graph.parameters)
+    most_are = 2 * max(gathered_again, cut_further) > trained
+    sharded = most_are or (compiled.config.parallel_optimizer and not why_not_sharded(graph))
     again = gathered_again or graph.attrs.get("optimizer_level") == EVERYTHING
     samples, unit = _samples(graph)
     operations = operations_of(graph, seen=True).model
     return Degrees(
-        data, most.get("tensor", 1), context, most.get("expert", 1), 2 + bool(again) if sharded else 0,
+        data, most.get("tensor", 1), context * heads, most.get("expert", 1), 2 + bool(again) if sharded else 0,
         operations, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
+        most.get("ring", 1), heads,
     )  # fmt: skip
 
 
@@ -77,7 +89,7 @@ def _shared(node: Node) -> dict[str, int]:
     """What a node that multiplies says, by the names of votes."""
     strategies = [element_layouts(value.layout)[0].strategy for value in node.inputs[:2] if value.layout]
     if isinstance(node.op, AttentionOp) and strategies:
-        return _of_attention(node.op.input_layout, strategies[0])
+        return _of_attention(node.op, strategies)
     if len(strategies) < 2 or not isinstance(node.op, Op):
         return {}
     weight = next((i for i in (1, 0) if _is_weight(node.inputs[i])), None)
@@ -94,11 +106,9 @@ def _shared(node: Node) -> dict[str, int]:
     return {"rows": rows, "tensor": math.prod(own) // experts} | ({"expert": experts} if len(own) == _EXPERTS else {})
 
 
-def _of_attention(input_layout: str, strategy: tuple[int, ...]) -> dict[str, int]:
-    found = dict(zip(input_layout, strategy, strict=False))
-    if "B" not in found:
-        return {"context": found.get("T", 1)}
-    return {"data": found["B"], "context": found.get("S", 1)}
+def _of_attention(op: AttentionOp, strategies: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    queries, keys = (dict(zip(op.input_layout, strategy, strict=False)) for strategy in strategies)
+    return {"data": queries["B"], "context": queries["S"], "ring": keys["S"]}
 
 
 def _of_scores(node: Node, strategy: tuple[int, ...]) -> dict[str, int]:

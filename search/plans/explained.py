@@ -15,6 +15,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 from mspc.passes.sharding.opened_graphs import open_regions
+from mspc.passes.sharding.operator_forms import other_rule
 from mspc.passes.sharding.plan_header import SHARD
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.plans.operator_names import CONFIGURED, StrategyNames, all_is_given
@@ -24,6 +25,7 @@ from mspc.search.model.model import NEVER, CostModel
 from mspc.search.plans.alternatives import PlannedNetwork, PlanRequest
 from mspc.search.plans.machine_terms import LARGE
 from mspc.search.solver.elimination import LARGEST, Assignment, Elimination, Factor
+from mspc.sharding.factors import Rule
 
 NAMED = 8
 """Names that a message lists."""
@@ -230,8 +232,10 @@ class _NodeSearch:
         rule = self.search.rules[self.node]
         assert rule is not None
         found: list[str] = []
-        mesh = self.model.mesh
+        mesh, other = self.model.mesh, other_rule(self.node, self.search.ranks)
         for f, (name, size) in enumerate(zip(rule.names, rule.sizes, strict=True)):
+            if f in rule.frozen and other is not None and _may_be_sharded(rule, other, f):
+                continue  # in another form of the operator
             if f in rule.frozen:
                 found.append(f"{name} ({size}) is not sharded: the operator's rule says so")
             elif size > 1 and any(size % axis for axis in mesh):
@@ -239,3 +243,12 @@ class _NodeSearch:
                 counts = " or ".join(map(str, odd))
                 found.append(f"{name} ({size}) is not sharded into {counts} slices: it is no multiple")
         return found
+
+
+def _may_be_sharded(rule: Rule, other: Rule, factor: int) -> bool:
+    """Whether another rule of the same operands shards a dimension that a factor of this one is in."""
+    return any(
+        factor in dim and any(f not in other.frozen for f in in_other)
+        for dims, in_others in zip(rule.inputs, other.inputs, strict=True)
+        for dim, in_other in zip(dims, in_others, strict=True)
+    )

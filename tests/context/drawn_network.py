@@ -14,9 +14,13 @@ from typing import Any
 
 LAYERS = (Path(__file__).parent / "layers.py").read_text(encoding="utf-8")
 STEPS = 2
-WAYS = ("flash", "written", "hidden")
+WAYS = ("flash", "written", "hidden", "searched")
 """What says that sequences are sharded: the strategy of an attention in one operator or operator by operator, or of the
-sum of residuals, with products sharded as Megatron-LM does or not."""
+sum of residuals, with products sharded as Megatron-LM does or not; or nothing, and a search finds it, of sequences so
+long that it pays."""
+LONG = 4, 8
+"""How many times as long these are."""
+_WRITTEN = {"flash": 0.0, "written": 0.6, "hidden": 0.6, "searched": 0.1}
 _RANKS = (2, 2, 3, 4, 4, 4, 6, 8, 8, 12, 16)
 
 _TEXT = """
@@ -56,18 +60,24 @@ class DrawnNetwork:
         self._way = r.choice(only)
         self.ranks = r.choice(_RANKS)
         self._context = r.choice([n for n in range(2, self.ranks + 1) if self.ranks % n == 0])
+        if self._way == "searched":  # nothing but sequences to share
+            self._context = self.ranks
         rest = self.ranks // self._context
         self._model = r.choice([n for n in range(1, rest + 1) if rest % n == 0])
         self._data = rest // self._model
         self._batch = self._data * r.choice((1, 2))
         self._crossed = r.random() < 0.2
         self._queries = self.ranks * r.choice((1, 1, 2, 3)) if self.ranks < 8 else self.ranks
+        if self._way == "searched":
+            self._queries *= r.choice(LONG)
         self._keys = self._context * r.choice((1, 2, 3)) if self._crossed else self._queries
         self._heads = self._model * r.choice((1, 2, 2, 4))
         self._key_heads = self._model * r.choice(_divisors(self._heads // self._model))
         self._width = self._model * r.choice((2, 4))
         self._drop = r.choice((0.0, 0.0, 0.3))
         self._mode = r.choice(("semi_auto_parallel", "semi_auto_parallel", "auto_parallel"))
+        if self._way == "searched":
+            self._mode = "auto_parallel"
         self._layouts = r.random() < 0.4
         places = r.choice(((1, 1), (self._batch, 1), (self._batch, self._heads)))
         self._hidden = (*places, r.choice((1, self._queries)), self._keys)
@@ -80,7 +90,8 @@ class DrawnNetwork:
 
     def sharded(self, folder: str) -> str:
         """The script for all ranks."""
-        more = ", search_mode='sharding_propagation'" if self._mode == "auto_parallel" else ""
+        search = "dynamic_programming" if self._way == "searched" else "sharding_propagation"
+        more = f", search_mode={search!r}" if self._mode == "auto_parallel" else ""
         settings = f"parallel_mode={self._mode!r}, dataset_strategy='full_batch'{more}"
         return self._text(folder, settings, [layer[0] for layer in self._layers])
 
@@ -98,7 +109,7 @@ class DrawnNetwork:
     def _layer(self) -> tuple[str, str, str]:
         """(text for all ranks, what it is, text for one device)."""
         r = self._r
-        attention, about, alone = self._written() if self._way != "flash" and r.random() < 0.6 else self._flash()
+        attention, about, alone = self._written() if r.random() < _WRITTEN[self._way] else self._flash()
         rest = f"{r.random() < 0.5}, {self._drop}"
         ahead = f"Layer({self._width}, {(self._heads, self._key_heads)}"
         cuts = self._cuts()
@@ -112,6 +123,8 @@ class DrawnNetwork:
         """Strategies of products of columns, of rows, and of the sum of residuals."""
         r, n, m = self._r, self._data * self._context, self._model
         columns = rows = add = None
+        if self._way == "searched":
+            return "(None, None, None)"
         if r.random() < 0.5:
             columns, rows = ((self._data, 1), (1, m)), ((self._data, m), (m, 1))
             if self._batch % n == 0 or self._data == 1:
@@ -172,7 +185,7 @@ class DrawnNetwork:
         attributes = self._attributes()
         heads = f"{self._heads}/{self._key_heads}"
         said = f"{layout} {mode} {window if mode == 4 else ''} {sorted(masks)} {heads} {attributes}"
-        if self._way == "hidden":
+        if self._way in ("hidden", "searched"):
             cut = "None"
         rest = f"{attributes}, {masks}, {window})"
         ahead = f"Flash({self._heads}, {layout!r}, {mode}"

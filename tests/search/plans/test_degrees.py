@@ -25,6 +25,8 @@ NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
         ("llama.py", "2 32 4 48 64 4 2 4 16", (4, 2, 1, 1)),
         ("llama.py", "lazy 4 32 4 48 64 2 4 2 16", (2, 4, 1, 1)),
         ("long_llama.py", "1 64 4 4 128 256 1 4 2 64 1", (1, 2, 4, 1)),
+        ("long_llama.py", "1 64 8 8 128 256 1 4 2 64 2", (1, 2, 4, 1)),
+        ("long_llama.py", "1 64 8 8 128 256 2 4 1 64 4", (2, 1, 4, 1)),
         ("experts.py", "small-mixtral tables 4", (8, 1, 1, 4)),
         ("experts.py", "small-mixtral sorted 2", (8, 1, 1, 2)),
     ],
@@ -35,6 +37,23 @@ def test_degrees(script: str, given: str, wanted: tuple[int, ...]) -> None:
     assert (found.data, found.tensor, found.context, found.expert) == wanted
     assert found.zero == (2 if script == "experts.py" else 0)
     assert found.operations > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("1 64 4 4 128 256 1 4 2 64 1", "CP 4 (ring)"),
+        ("1 64 8 8 128 256 1 4 2 64 2", "CP 4 (ring 2 x Ulysses 2)"),
+        ("1 64 8 8 128 256 1 4 2 64 4", "CP 4 (Ulysses)"),
+    ],
+)
+def test_ways_to_share_the_text(given: str, words: str) -> None:
+    captured = capture(NETWORKS / "long_llama.py", given.split(), Session.of_rank(0, 8))
+    compiled = compile_call(captured.target, captured.args, config_of(captured, 8))
+    machine = machine_of("")
+    plan = figures("as configured", compiled, captured, PlanRequest(8, machine))
+    (line,) = summary_lines([plan], machine)
+    assert f" x {words} x " in line
 
 
 def test_a_sentence() -> None:
