@@ -100,3 +100,10 @@ def test_a_layout_that_comes_later_is_reckoned_with() -> None:
     sharded = places.number(Layout.of((4,), [(0,)]))
     assert places.distances()[sharded, replicated] == pytest.approx(0.75)
     assert places.number(Layout.of((4,), [(0,)])) == sharded
+
+
+def test_what_ranks_send_each_other_goes_through_their_own_cards() -> None:
+    hosts = Hosts(ranks=8, network=7.0)
+    assert hosts.pairs((8, 8), (1,)) == 1.0, "all are of one host"
+    assert hosts.pairs((8, 8), (0,)) == 7.0, "each is of another"
+    assert hosts.pairs((8, 4, 2), (0, 2)) == pytest.approx(7.0 * 14 / 15), "one of 15 is of the same"
