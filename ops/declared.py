@@ -1,4 +1,4 @@
-"""Operator classes declare these facts of themselves: sharding, memory, kernels, and their names in scripts.
+"""Operator classes declare these facts of themselves: sharding and other forms, memory, kernels, names in scripts.
 
 An operator's class assigns what is otherwise with it, as `cuda = "{0} * {0}"`: it inherits all of these from `Op`.
 """
@@ -6,7 +6,11 @@ An operator's class assigns what is otherwise with it, as `cuda = "{0} * {0}"`: 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Axes, Layout
+from mspc.ir.types import TensorType
 
 
 class Sharding:
@@ -152,3 +156,41 @@ class Script:
     sequences: ClassVar[Mapping[str, type]] = {}
     checks_where_called: ClassVar[bool] = False
     omitted: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnevenWork:
+    """What ranks do inside of an operator beside even shares. busiest: how many times the mean over all ranks the one
+    computes that has the most to do. operations: floating-point operations of products that it does more than the mean.
+    mesh, axes: `moved_bytes` are exchanged along these axes of it. rounds: exchanges that follow one another."""
+
+    busiest: float = 1.0
+    operations: float = 0.0
+    mesh: tuple[int, ...] = ()
+    axes: Axes = ()
+    rounds: int = 0
+
+
+EVEN = UnevenWork()
+
+
+class OtherForms:
+    """An operator may have other forms, which compute the same and have another rule, so that a search has more to
+    choose from; what ranks do inside of a form may differ from rank to rank."""
+
+    def other_form(self, types: Sequence[TensorType], ranks: int) -> Self | None:
+        """The form with another rule, for operands of these types (global), by which so many ranks may shard it, too;
+        None where there is none."""
+        return None
+
+    def in_form(self, layouts: Sequence[Layout]) -> Self:
+        """The form whose rule lets operands lie so."""
+        return self
+
+    def like_forward(self, forward: object) -> Self:
+        """A gradient's operator in the form of the one that it differentiates."""
+        return self
+
+    def uneven(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> UnevenWork:
+        """What ranks do beside even shares, for operands of these types (global) and layouts."""
+        return EVEN

@@ -20,11 +20,10 @@ from mspc.ir.late_dataclass import dataclass, finish_later, own_fields
 from mspc.ir.layout import Layout
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.cpu.widening import widening, widening_into
-from mspc.ops.declared import KernelTraits, MemoryEffects, Script, Sharding
+from mspc.ops.declared import KernelTraits, MemoryEffects, OtherForms, Script, Sharding
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap
 from mspc.ops.memory_order import Order, Reordered
-from mspc.ops.other_forms import OtherForms
 from mspc.ops.registry import Operators
 from mspc.sharding.factors import Rule, parse_rule
 

@@ -12,10 +12,10 @@ from typing import Self
 
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
+from mspc.ops.declared import EVEN, UnevenWork
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.nn.attention_pairs import busiest_slice
 from mspc.ops.nn.attention_ring import SEQUENCE, ring_axes, ring_pairs
-from mspc.ops.other_forms import EVEN, UnevenWork
 
 
 class AttentionForms(AttentionOp, abstract=True):

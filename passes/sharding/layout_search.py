@@ -23,7 +23,6 @@ from mspc.passes.sharding.choices import (
     operandwise_choice,
     rule_of,
 )
-from mspc.passes.sharding.operator_forms import take_form
 from mspc.passes.sharding.placement import followers, operand_layouts, result_layouts, structural_layout
 from mspc.passes.sharding.traffic import Traffic, bytes_between, gradient_bytes, scatter_bytes
 from mspc.sharding.factors import Rule
@@ -158,8 +157,11 @@ class Search:
 
     def take(self, node: Node, option: ShardingChoice, source: str) -> None:
         """Decide on a choice; `source` says in words where it came from."""
-        for changed in take_form(self.graph, node, option.inputs):
-            self.rules[changed] = rule_of(changed)
+        if isinstance(node.op, Op) and node.op.in_form(option.inputs) is not node.op:
+            from mspc.passes.sharding.operator_forms import take_form  # late: few operators have several
+
+            for changed in take_form(self.graph, node, option.inputs):
+                self.rules[changed] = rule_of(changed)
         self.place(node, option.inputs, option.layout(node.type))
         if node.phase == "forward":
             node.attrs["strategy_from"] = source

@@ -27,7 +27,6 @@ from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import OPENED, Pass
 from mspc.passes.needs import GLOBAL
 from mspc.passes.sharding.choices import ShardingChoice, make_choice, merge, options_of, rule_of
-from mspc.passes.sharding.operator_forms import take_form
 from mspc.passes.sharding.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
 from mspc.sharding.factors import Rule
 
@@ -90,6 +89,8 @@ def check_known(wanted: list[str], known: list[str], file: str) -> None:
 
 
 def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
+    from mspc.passes.sharding.operator_forms import take_form  # late, as only a plan needs it
+
     nodes = {node.place: node for node in graph.nodes if node.place}
     known = [f"{kind}-op{number}" for kind, count in plan.places.items() for number in range(count)]
     made = {place: node for node, place in made_places(graph.nodes, set(nodes.values()), plan.places.copy())}
