@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from mspc.commands.verify_dumps import has_dumps, verify_dumps
 from mspc.commands.verify_folder import checked_program, fed_layouts, graphs_of_ranks, network_alone, ranks_together
 from mspc.compiler.config import Config
 from mspc.compiler.shared_graphs import read_network
+from mspc.engine.script import forget_script
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
@@ -82,6 +84,7 @@ def verify_scale(target: str, options: CompileOptions, seed: int) -> None:
         verify_dumps(Path(target), options.json)
         return
     given = of_folder(Path(target), options) if is_folder else of_script(target, options)
+    gc.collect()
     try:
         with room_for("what ranks hold at small sizes"):
             found = given.proved(seed)
@@ -117,7 +120,9 @@ def of_script(target: str, options: CompileOptions) -> ToProve:
     else:
         for kind in kinds:
             give_layouts(kind.graph, many.graph)
-    return ToProve(one.graph, kinds, first_values(one), own)
+    values = first_values(one)
+    forget_script(found.captured.script)
+    return ToProve(one.graph, kinds, values, own)
 
 
 def give_layouts(graph: Graph, many: Graph) -> None:

@@ -126,6 +126,7 @@ def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Cap
             ],
         )
     target, args, context, line = recorder.seen
+    recorder.seen = None  # the handler stays, and would hold the network for as long
     later = _later_launches(sys.modules["__main__"], path, source, line) if line else ()
     return CapturedCall(target, _with_sizes(target, args, context, session.size), context, path, later=later)
 

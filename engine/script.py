@@ -132,6 +132,18 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
     return module
 
 
+def forget_script(path: Path) -> None:
+    """Let go of what a script has made, of which nothing is called any more: its network holds all its tensors.
+
+    What first values are still made of stays, and the rest goes with the next search for garbage.
+    """
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) == str(path):
+            del sys.modules[name]
+            if name == "__main__":  # there is one in every process
+                sys.modules[name] = ModuleType(name)
+
+
 def _names_lacking(error: BaseException) -> list[str]:
     """All names of MindSpore that mspc lacks in the file that failed for one of them, each with its line. Other files
     are hardly read for it: an error does not wait for a scan of a large tree, which `mspc doctor` makes."""

@@ -61,24 +61,97 @@ def _belonging(ends: Array, depth: int, size: int) -> Iterator[Array]:
         start = end
 
 
+class _Grouped:
+    """The rows of blocks that belong to experts, by what they meet there.
+
+    Dimensions of the ranks along which `ends` differ say which rows these are (`along`), so that each rank along them
+    has its own; along the others ranks have the same ones, and these dimensions go ahead (`ahead`) of the rows.
+    """
+
+    def __init__(self, ends: Array, depth: int, rows: int) -> None:
+        self.along = [axis for axis in range(depth) if ends.shape[axis] > 1]
+        self.ahead = [axis for axis in range(depth) if ends.shape[axis] == 1]
+        outer, parts, experts = ends.shape[depth:]
+        size = rows // (outer * parts)
+        ends = np.minimum(ends, size)
+        starts = np.concatenate([np.zeros_like(ends[..., :1]), ends[..., :-1]], -1).reshape(-1)
+        counts = np.maximum(ends.reshape(-1) - starts, 0)
+        of = np.repeat(np.arange(counts.size), counts)
+        within = np.arange(of.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        *ranks, block, part, expert = np.unravel_index(of, ends.shape)
+        self._ranks = [ranks[axis] for axis in self.along]
+        self.expert = part * experts + expert
+        self._place = (block * parts + part) * size + starts[of] + within
+        self._lead = ends.shape[:depth]
+
+    def keys(self, array: Array, experts: int) -> Array:
+        """For every row a number, equal for rows that have their expert's own of an array [..., experts, ...] in the
+        same place."""
+        found = np.zeros_like(self.expert)
+        for axis, rank in zip(self.along, self._ranks, strict=True):
+            if array.shape[axis] > 1:
+                found = found * array.shape[axis] + rank
+        return found * experts + self.expert
+
+    def runs(self, keys: Array) -> Array:
+        """Bring rows of one key together; where each of these begins, and the end of all."""
+        order = np.argsort(keys, kind="stable")
+        self._ranks, self._place = [rank[order] for rank in self._ranks], self._place[order]
+        self.expert, keys = self.expert[order], keys[order]
+        return np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1, [keys.size]]) if keys.size else keys
+
+    def index(self, array: Array, places: Array) -> tuple[Any, ...]:
+        """Where each row has its own of an array whose dimensions are in the order of `turned`."""
+        ranks = [rank if array.shape[axis] > 1 else 0 for axis, rank in zip(self.along, self._ranks, strict=True)]
+        return (..., *ranks, places, *(slice(None),) * (array.ndim - len(self._lead) - 1))
+
+    def turned(self, array: Array) -> Array:
+        """A view with the dimensions ahead of those along which rows differ."""
+        return array.transpose(*self.ahead, *self.along, *range(len(self._lead), array.ndim))
+
+    def rows(self, array: Array) -> Array:
+        """The rows of an array [..., rows, width]: [ahead, rows, width]."""
+        return self.turned(array)[self.index(array, self._place)]
+
+    def put(self, made: Array, rows: Array) -> None:
+        """Let an array [..., rows, width] have these rows."""
+        self.turned(made)[self.index(made, self._place)] = rows
+
+
 def _expert_product(op: ExpertProduct, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, w, ends = arrays
-    blocks, matrices = _blocks(x, ends, depth), _by_part(w, ends, depth)
-    rows = _filled(blocks, ends)
-    matrices = matrices.swapaxes(-1, -2) if op.transpose_b else matrices
-    made: Any = 0.0
-    for number, own in enumerate(_belonging(ends, depth, rows.shape[-2])):
-        made = made + np.matmul(np.where(own, rows, 0.0), matrices[..., number, :, :])
-    return _emptied(made, depth, blocks.shape[-2])
+    w = w.swapaxes(-1, -2) if op.transpose_b else w
+    grouped = _Grouped(ends, depth, x.shape[depth])
+    starts = grouped.runs(grouped.keys(w, w.shape[depth]))
+    made = np.zeros((*common_lead(arrays, depth), x.shape[depth], w.shape[-1]), x.dtype)
+    rows, matrices = grouped.rows(x), grouped.turned(w)
+    index = grouped.index(w, grouped.expert)
+    found = [
+        np.matmul(rows[..., begin:end, :], matrices[tuple(i[begin] if isinstance(i, np.ndarray) else i for i in index)])
+        for begin, end in itertools.pairwise(starts.tolist())
+    ]
+    if found:
+        grouped.put(made, np.concatenate(found, -2))
+    return made
 
 
 def _expert_outer(op: ExpertOuter, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, y, ends = arrays
-    left, right = (_filled(_blocks(array, ends, depth), ends) for array in (x, y))
-    left = left.swapaxes(-1, -2)
-    found = [np.matmul(left, np.where(own, right, 0.0)).sum(depth) for own in _belonging(ends, depth, right.shape[-2])]
-    made = np.stack(found, depth + 1)
-    return made.reshape(*made.shape[:depth], -1, *made.shape[-2:])
+    experts = ends.shape[depth + 1] * ends.shape[depth + 2]
+    lead = common_lead(arrays, depth)
+    made = np.zeros((*lead, experts, x.shape[-1], y.shape[-1]), x.dtype)
+    grouped = _Grouped(ends, depth, x.shape[depth])
+    starts = grouped.runs(grouped.keys(made, experts))
+    left, right = grouped.rows(x), grouped.rows(y)
+    sums = grouped.turned(made)
+    index = grouped.index(made, grouped.expert)
+    lengths = np.diff(starts)
+    for length in np.unique(lengths).tolist():  # runs that are as long in one product
+        first = starts[:-1][lengths == length]
+        read = first[:, None] + np.arange(length)
+        products = np.matmul(left[..., read, :].swapaxes(-1, -2), right[..., read, :])
+        sums[tuple(i[first] if isinstance(i, np.ndarray) else i for i in index)] = products
+    return made
 
 
 def _expert_rows(op: ExpertRows, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
