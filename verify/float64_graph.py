@@ -170,6 +170,9 @@ def wide_op(op: Any) -> Any:
     return replace(op, **changed) if changed else op
 
 
+_PLAIN = frozenset((bool, float, int, str))
+
+
 def _wide_field(value: Any) -> Any:
     """A field with element types doubled; the same object where there are none to double."""
     if isinstance(value, DType):
@@ -177,6 +180,8 @@ def _wide_field(value: Any) -> Any:
     if isinstance(value, TensorType):
         return value if _doubled(value.dtype) is value.dtype else wide_type(value)
     if isinstance(value, tuple):
+        if _PLAIN.issuperset(map(type, value)):  # as groups of many ranks
+            return value
         wide = tuple(map(_wide_field, value))
         return value if all(a is b for a, b in zip(wide, value, strict=True)) else wide
     return value

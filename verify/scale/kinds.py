@@ -98,6 +98,8 @@ class _Members:
         self._graph, self._made = graph, copied(graph, first, parts)
         self._ranks: list[int] = []
         self._ops: dict[int, tuple[OpLike, list[OpLike]]] = {}
+        self._known: dict[OpLike, OpLike] = {}
+        """Ranks and nodes that have equal operators share one."""
         self._constants: dict[int, tuple[Value, list[Constant]]] = {}
         for each, own in zip(graph.graphs(), self._made.graphs(), strict=True):
             for node, made in zip(each.nodes, own.nodes, strict=True):
@@ -116,7 +118,7 @@ class _Members:
         self._ranks.append(rank)
         for op, own in self._ops.values():
             made = own_op(op, rank, parts)
-            own.append(own[-1] if own and own[-1] == made else made)
+            own.append(own[-1] if own and own[-1] == made else self._known.setdefault(made, made))
         for value, constants in self._constants.values():
             constant = own_constant(value, parts)
             assert isinstance(constant, Constant)
