@@ -27,6 +27,7 @@ from mspc.verify.scale.kinds import STRUCTURE, RankKind, told_apart
 from mspc.verify.scale.meetings import Board, NodeError, Request
 from mspc.verify.scale.routed_kernels import places_on_each
 from mspc.verify.scale.spread import block_by_block, common_lead, flat, mapped, narrowed, wide_axes, widened
+from mspc.verify.scale.table_slices import slices_on_each
 
 Array = Any
 Seen = Callable[[RankKind, Node, Any, tuple[int, ...], Sequence[Any]], None]
@@ -301,6 +302,9 @@ def _on_each(ops: Sequence[Any], kind: RankKind, backend: Any, operands: Sequenc
         return placed
     distinct, numbers = told_apart(ops)
     which = narrowed(np.array(numbers).reshape(kind.mesh), kind.depth)
+    sliced = slices_on_each(distinct, which, kind.depth, backend, operands)
+    if sliced is not None:
+        return sliced
     axes = wide_axes([which], kind.depth)
 
     def run(number: Array, *own: Array) -> Any:
