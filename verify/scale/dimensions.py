@@ -20,6 +20,10 @@ WANTED = (3, 4, 2, 5)
 
 SOME = 8
 """From so many slices of a dimension on a slice has no more elements than it must."""
+CROWDED = 4
+"""So many times what goes each way in the mean goes none."""
+SPARE = 8
+"""So many standard deviations above it, of few."""
 MANY = 16
 """From so many slices of a dimension on a slice may be one element."""
 
@@ -36,8 +40,10 @@ class Divisors:
     _numbers: list[tuple[Product, int]] = field(default_factory=list["tuple[Product, int]"])
     _least: list[tuple[Product, int, int]] = field(default_factory=list["tuple[Product, int, int]"])
     """Of a size how much has to be left at least."""
-    _roomy: list[tuple[Product, int, Product, int]] = field(default_factory=list["tuple[Product, int, Product, int]"])
-    """Of two sizes, of which the first has to be no less than the second once both are divided."""
+    _roomy: list[tuple[Product, int, Product, int, int]] = field(
+        default_factory=list["tuple[Product, int, Product, int, int]"]
+    )
+    """Of two sizes, of which the first has to have room for what goes there of the second once both are divided."""
     _count: int = 0
 
     def new(self) -> Product:
@@ -108,9 +114,10 @@ class Divisors:
         """Let at least so much of a size be left."""
         self._least.append((product, number, least))
 
-    def has_room(self, product: Product, number: int, other: Product, of: int) -> None:
-        """Let what is left of a size be no less than what is left of another, if not by its own size."""
-        self._roomy.append((product, number, other, of))
+    def has_room(self, product: Product, number: int, other: Product, of: int, ways: int = 1) -> None:
+        """Let what is left of a size have room for what goes there of what is left of another, if not by its own size:
+        for all, or for many times what goes each way where all ways are alike."""
+        self._roomy.append((product, number, other, of, ways))
 
     def values(self) -> dict[int, int]:
         """A number for every unknown: as large as may be with some parts left of each dimension."""
@@ -135,8 +142,8 @@ class Divisors:
                 found[worst] = _lesser(found.get(worst, 1))
         for product, number, least in self._least:
             self._lessen(product, found, number // least)
-        for product, number, other, of in self._roomy:
-            self._lessen(product, found, number * self.value(other, found) // of)
+        for product, number, other, of, ways in self._roomy:
+            self._lessen(product, found, number // _room_for(of // self.value(other, found), ways))
         return found
 
     def _lessen(self, product: Product, found: dict[int, int], most: int) -> None:
@@ -167,6 +174,12 @@ def _parts(number: int, place: int, few: bool) -> int:
         if number % parts == 0:
             return parts
     return next((parts for parts in range(2, min(number, 4096) + 1) if number % parts == 0), number)
+
+
+def _room_for(rows: int, ways: int) -> int:
+    """The room that is left for rows that go one of some ways each: few do not go as evenly as many."""
+    even = -(-rows // ways)
+    return min(rows, max(CROWDED * even, even + SPARE * (math.isqrt(even) + 1)))
 
 
 def _lesser(number: int) -> int:

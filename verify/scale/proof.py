@@ -13,6 +13,7 @@ from mspc.ir.graph import STAGES, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.base import Collective
+from mspc.ops.nn.expert_places import ExpertPlaces
 from mspc.passes.base import PassManager, find_pass
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.verify.difference import Noise
@@ -270,14 +271,14 @@ class ScaleProof:
 
 def small_program(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None,
-    kept: Sequence[Value] = (),
+    kept: Sequence[Value] = (), one_way: bool = False,
 ) -> SmallProgram:  # fmt: skip
-    """The program of small sizes; arguments and errors are those of `prove`. kept: values that keep their sizes.
+    """The program of small sizes; arguments and errors are those of `prove`. kept, one_way: see `small_programs`.
 
     Raises:
         MspcError: there is no memory for them.
     """
-    small, few, sizing = small_programs(one, kinds, kept)
+    small, few, sizing = small_programs(one, kinds, kept, one_way)
     check_fits(small, few, one, STEPS)
     weights = first_weights(one, small, values, seed)
     inputs = [p.tensor_type for p in small.parameters if p.kind == "input"]
@@ -325,16 +326,19 @@ def _found(
     odd = odd_one(kinds)
     real = numbered([one, *(kind.graph for kind in kinds)])
     kept: list[Value] = []
+    one_way = False
     program = small_program(one, kinds, values, seed, own)
     while True:
         try:
             return _proved(program, one, odd)
         except FailedHere as error:
-            if error.node is not None:
+            crowded = not one_way and error.node is not None and isinstance(error.node.op, ExpertPlaces)
+            one_way = one_way or crowded
+            if error.node is not None and not crowded:
                 node = real[error.node.attrs[NUMBER]]
                 kept += [value for each in alike_nodes(real, node) for value in (*each.inputs, each)]
-            before, program = program.kept, small_program(one, kinds, values, seed, own, kept)
-            if program.kept == before:
+            before, program = program.kept, small_program(one, kinds, values, seed, own, kept, one_way)
+            if program.kept == before and not crowded:
                 return _proved(program, one, odd, True)
 
 

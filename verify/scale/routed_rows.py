@@ -51,7 +51,7 @@ def _expert_places(op: ExpertPlaces, operands: Types, results: Types) -> Row:
     row.sizes = [(in_dim(1, 0), share), (in_dim(0, 0), ends.shape[0] // op.parts)]
     if op.room:
         row.numbers = whole_numbers(op, out_dim(0, 0), "room")
-        row.room = [(out_dim(0, 0), op.room, in_dim(1, 0), share)]
+        row.room = [(out_dim(0, 0), op.room, in_dim(1, 0), share, op.parts)]
     else:
         row.same.append((out_dim(0, 0), in_dim(1, 0)))
     return row

@@ -50,8 +50,9 @@ class Row:
     """Dimensions of which an even number of places must be left."""
     least: list[tuple[Dim, int, int]] = field(default_factory=list["tuple[Dim, int, int]"])
     """A dimension, a size along it, and how much of that must be left at least."""
-    room: list[tuple[Dim, int, Dim, int]] = field(default_factory=list["tuple[Dim, int, Dim, int]"])
-    """A dimension and a size along it, of which no less must be left than of another's."""
+    room: list[tuple[Dim, int, Dim, int, int]] = field(default_factory=list["tuple[Dim, int, Dim, int, int]"])
+    """A dimension and a size along it, of which no less must be left than what goes there of another's, which is routed
+    so many ways."""
     sizes: list[tuple[Dim, int]] = field(default_factory=list["tuple[Dim, int]"])
     """Sizes along dimensions that are in no field."""
 

@@ -224,9 +224,10 @@ def exact(array: Any) -> Any:
 
 
 def small_programs(
-    one: Graph, kinds: Sequence[RankKind], kept: Sequence[Value] = ()
+    one: Graph, kinds: Sequence[RankKind], kept: Sequence[Value] = (), one_way: bool = False
 ) -> tuple[Graph, list[RankKind], Sizing]:
     """The small programs of one device and of all kinds of ranks. kept: values whose dimensions keep their sizes.
+    one_way: there is room for rows that are routed where all go one way.
 
     Raises:
         Unfit: a program does not take Float64 even at its own sizes.
@@ -234,7 +235,7 @@ def small_programs(
     made_apart(one, {})
     for kind in kinds:
         made_apart(kind.graph, kind.constants)
-    sizing = Sizing()
+    sizing = Sizing(one_way=one_way)
     sizing.add(one)
     for kind in kinds:
         sizing.add(kind.graph, kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +24,44 @@ from mspc.ops.tensor.selection import TopK
 from mspc.ops.tensor.sort import Sort
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
+from mspc.verify.scale import dimensions, proof
 from mspc.verify.scale.collectives import along_axes, by_ranks
 from mspc.verify.scale.computed_places import has_multiples
 from mspc.verify.scale.dimensions import Divisors
 from mspc.verify.scale.routed_kernels import places_on_each
 from mspc.verify.scale.sizes import Sizing
+from mspc.verify.scale.small_programs import small_programs
+
+CROWDED = '''import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import Normal, initializer
+
+EXPERTS, WIDTH, HIDDEN, ROWS = 8, 64, 32, 4096
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.gate = Parameter(initializer(Normal(0.02), (WIDTH, EXPERTS), ms.float32))
+        self.up = Parameter(initializer(Normal(0.02), (EXPERTS, WIDTH, HIDDEN), ms.float32))
+        self.product = ops.auto_generate.GroupedMatmul(3, 0)
+        self.product.shard(((1, 1), (8, 1, 1), (1,))).add_prim_attr("most_rows", 4)
+        self.bias = Tensor([100.0] + [0.0] * 7, ms.float32)
+
+    def construct(self, tokens):
+        weights, experts = ops.topk(ops.softmax(ops.matmul(tokens, self.gate)) + self.bias, 1)
+        rows, back = ops.moe_token_permute(tokens, experts.astype(ms.int32))
+        on, off = Tensor(1.0, ms.float32), Tensor(0.0, ms.float32)
+        ends = ops.cumsum(ops.one_hot(experts.reshape(-1), EXPERTS, on, off).sum(0), 0).astype(ms.int64)
+        found = self.product([rows], [self.up], None, None, None, None, None, ends)[0]
+        return ops.square(ops.moe_token_unpermute(found, back, weights)).mean()
+
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True)
+net = Net()
+nn.TrainOneStepCell(net, nn.Adam(net.trainable_params(), 1e-3))(Tensor(shape=(ROWS, WIDTH), dtype=ms.float32))
+'''
+"""All rows go to the first of eight ranks."""
 
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 MESH = (2, 3, 2)
@@ -87,10 +121,15 @@ def test_sizes_of_which_some_must_be_left() -> None:
     divisors.divides(other, 40960)
     divisors.leaves(one, 256, 9)
     divisors.has_room(other, 40960, one, 4096)
+    some = divisors.new()
+    divisors.divides(some, 40960)
+    divisors.has_room(some, 40960, one, 1 << 20, 512)
     found = divisors.values()
     left = 256 // divisors.value(one, found)
     assert 9 <= left < 256
     assert 4096 // divisors.value(one, found) <= 40960 // divisors.value(other, found) < 40960
+    even = (1 << 20) // divisors.value(one, found) // 512
+    assert even < 40960 // divisors.value(some, found) < 16 * even
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -120,3 +159,23 @@ def test_latent_attention_and_routed_experts() -> None:
     assert found.ranks == 8
     real, small = found.sizes["layers.1.forward.experts.gate"]
     assert all(n < whole for n, whole in zip(small[1:], real[1:], strict=True))
+
+
+def test_rows_that_all_go_one_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First there is room for what goes each way in the mean, here for no more; then for all."""
+    monkeypatch.setattr(dimensions, "CROWDED", 1)
+    monkeypatch.setattr(dimensions, "SPARE", 0)
+    made: list[int] = []
+
+    def small(*given: Any, **named: Any) -> Any:
+        programs = small_programs(*given, **named)
+        nodes = [node for graph in programs[0].graphs() for node in graph.nodes]
+        made.extend(node.op.room for node in nodes if isinstance(node.op, ExpertPlaces))
+        return programs
+
+    monkeypatch.setattr(proof, "small_programs", small)
+    (tmp_path / "net.py").write_text(CROWDED)
+    options = CompileOptions(ranks=8, loudness=Loudness(quiet=True))
+    assert proof_of_script(str(tmp_path / "net.py"), options, 0).same
+    even, every = made
+    assert every == 8 * even
