@@ -16,6 +16,7 @@ import numpy as np
 from mspc.analysis.aliasing import aliased_operands
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem, taken_elements
 from mspc.ops.op import Op
@@ -25,11 +26,13 @@ from mspc.runtime.backend import NumPyBackend
 WASTE = 2
 """A free buffer is taken for a result of at least this part of its size."""
 _ALIGNMENT = 64
-_HANDED = -1
+HANDED = -1
 """In the place of a buffer's number, for a result whose place is handed over."""
 _NONE: Mapping[Any, Any] = {}
 
 Array = Any
+Tensor = tuple[int, int]
+"""What a node makes: its index, and the place in its tuple, 0 where it is no tuple."""
 
 
 class _Pool:
@@ -64,6 +67,18 @@ class Handed:
         self.out: Array = None
 
 
+@dataclass(frozen=True)
+class BufferPlan:
+    """Where results lie.
+
+    places: of nodes that write to buffers, and of what takes a tensor of theirs, for each tensor the number of its
+    buffer, `HANDED` where the place is handed over. sizes: of the buffers, in bytes.
+    """
+
+    places: Mapping[Value, Sequence[int]]
+    sizes: Sequence[int]
+
+
 def buffered_kernels(
     graph: Graph, backend: NumPyBackend, last_use: Mapping[Value, int], others: Container[int] = (),
     loops: Mapping[int, Callable[..., Array]] | None = None, handed: Mapping[tuple[Node, int], Handed] = _NONE,
@@ -71,44 +86,57 @@ def buffered_kernels(
     """Kernels that write to planned buffers, by the index of their node; the other nodes, those in `others` among them,
     make arrays of their own. `loops` are kernels with an `out` in the place of the operators' own, `handed` are places
     of results of the graph, by their nodes and their places in what these make.
+    """
+    if backend.xp is not np:
+        return {}
+    into = kernels_into(graph.nodes, backend, others, loops or {})
+    plan = plan_buffers(graph, into, last_use, handed)
+    memory = _memory(plan.sizes, plan.places)
+    return {
+        index: _writing(kernel, node, plan.places[node], memory, handed)
+        for index, kernel in into.items()
+        if (node := graph.nodes[index]) in plan.places
+    }
+
+
+def kernels_into(
+    nodes: Sequence[Node], backend: NumPyBackend, others: Container[int], loops: Mapping[int, Callable[..., Array]]
+) -> dict[int, Callable[..., Array]]:
+    """The kernels that can write to a buffer; arguments are those of `buffered_kernels`."""
+    own = {i: loops.get(i) or _kernel_into(node, backend) for i, node in enumerate(nodes) if i not in others}
+    return {i: kernel for i, kernel in own.items() if kernel is not None}
+
+
+def plan_buffers(
+    graph: Graph, into: Container[int], last_use: Mapping[Value, int], handed: Container[tuple[Node, int]] = ()
+) -> BufferPlan:
+    """Give the nodes at the indices `into` their buffers.
 
     A buffer is free once the last value that may look into it is dead: operators declare of which operands their
     results may be views. What a view of a result of the graph may show is not planned.
     """
     nodes = graph.nodes
-    if backend.xp is not np:
-        return {}
-    made = loops or {}
-    own = {i: made.get(i) or _kernel_into(node, backend) for i, node in enumerate(nodes) if i not in others}
-    into = {i: kernel for i, kernel in own.items() if kernel is not None}
-    ends = _ends(nodes, into, last_use)
+    into, ends, shown = _placed(nodes, into, last_use, handed)
     pool = _Pool()
     dying: dict[int, list[int]] = {}
     places: dict[Value, list[int]] = {}
     for index, node in enumerate(nodes):
         types = element_types(node.type)
-        if index in into and all(
-            ends[index, element] < len(nodes) or (node, element) in handed for element in range(len(types))
-        ):
+        if index in into:
             dead = dying.get(index, [])
             places[node] = []
             for element, type in enumerate(types):
                 if ends[index, element] == len(nodes):
-                    places[node].append(_HANDED)
+                    places[node].append(HANDED)
                     continue
-                taken = _overwritten(node, type, places, dead)
+                taken = _overwritten(node, type, places, dead, shown)
                 places[node].append(pool.take(_size(type)) if taken is None else taken)
                 dying.setdefault(ends[index, element], []).append(places[node][element])
         elif isinstance(node.op, TupleGetItem) and node.inputs[0] in places:
             places[node] = [places[node.inputs[0]][node.op.index]]
         for buffer in dying.pop(index, ()):
             pool.give(buffer)
-    memory = _memory(pool.sizes, places)
-    kernels: dict[int, Callable[..., Array]] = {}
-    for index, kernel in into.items():
-        if nodes[index] in places:
-            kernels[index] = _writing(kernel, nodes[index], places[nodes[index]], memory, handed)
-    return kernels
+    return BufferPlan(places, pool.sizes)
 
 
 def _writing(
@@ -117,11 +145,11 @@ def _writing(
 ) -> Callable[..., Array]:  # fmt: skip
     """The kernel, writing to its places."""
     types = element_types(node.type)
-    views = [None if b == _HANDED else _view(memory[b], t) for b, t in zip(places, types, strict=True)]
+    views = [None if b == HANDED else _view(memory[b], t) for b, t in zip(places, types, strict=True)]
     several = isinstance(node.type, TupleType)
-    if _HANDED not in places:
+    if HANDED not in places:
         return functools.partial(kernel, out=tuple(views) if several else views[0])
-    holders = {element: handed[node, element] for element, place in enumerate(places) if place == _HANDED}
+    holders = {element: handed[node, element] for element, place in enumerate(places) if place == HANDED}
     for holder in holders.values():
         holder.used = True
     if not several:
@@ -135,7 +163,7 @@ def _writing(
     return write
 
 
-def _memory(sizes: Sequence[int], places: Mapping[Value, list[int]]) -> list[Array]:
+def _memory(sizes: Sequence[int], places: Mapping[Value, Sequence[int]]) -> list[Array]:
     """The buffers. Raises ExecutionError, which names the largest result that one is for, where there is no room."""
     memory: list[Array] = []
     for number, size in enumerate(sizes):
@@ -169,13 +197,30 @@ def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | No
     return node.op.kernel_into(backend)
 
 
+def _placed(
+    nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, int], handed: Container[tuple[Node, int]]
+) -> tuple[set[int], dict[Tensor, int], dict[Value, set[Tensor]]]:
+    """(the nodes of `into` of which no result has to stay where it is, and of these what `_ends` gives). The others run
+    their own kernels, which may hand out views of their operands, so that these have to stay, too."""
+    placed = {index for index in range(len(nodes)) if index in into}
+    while True:
+        ends, shown = _ends(nodes, placed, last_use)
+        staying = {
+            index for (index, element), end in ends.items()
+            if end == len(nodes) and (nodes[index], element) not in handed
+        }  # fmt: skip
+        placed -= staying
+        if not any(aliased_operands(nodes[index]) for index in staying if not nodes[index].regions):
+            return placed, ends, shown
+
+
 def _ends(
     nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, int]
-) -> dict[tuple[int, int], int]:
-    """For every result of a node of `into` (the node and the result's place in its tuple, 0 where there is one) the
-    index of the last node that reads it or what may be a view of it."""
-    ends: dict[tuple[int, int], int] = {}
-    shown: dict[Value, set[tuple[int, int]]] = {}
+) -> tuple[dict[Tensor, int], dict[Value, set[Tensor]]]:
+    """(for every result of a node of `into` the index of the last node that reads it or what may be a view of it, by
+    value of which of them it may be a view)."""
+    ends: dict[Tensor, int] = {}
+    shown: dict[Value, set[Tensor]] = {}
     made: dict[Value, int] = {}
     for index, node in enumerate(nodes):
         operands = aliased_operands(node) if index not in into or node.regions else ()
@@ -192,15 +237,21 @@ def _ends(
         last = last_use.get(node, index)
         for maker in makers:
             ends[maker] = max(ends.get(maker, index), last)
-    return ends
+    return ends, shown
 
 
-def _overwritten(node: Node, type: TensorType, places: Mapping[Value, list[int]], dead: list[int]) -> int | None:
-    """The buffer of an operand in which a result of this type may lie, as nobody looks into it any more; it is taken
-    from `dead`."""
+def _overwritten(
+    node: Node, type: TensorType, places: Mapping[Value, list[int]], dead: list[int], shown: Mapping[Value, set[Tensor]]
+) -> int | None:
+    """The buffer of an operand in which a result of this type may lie, as nobody looks into it any more, nor does
+    another operand show it; it is taken from `dead`."""
     if not (isinstance(node.op, Op) and node.op.in_place):
         return None
-    for operand in [node.inputs[i] for i in node.op.in_place_of] or node.inputs:
+    allowed = node.op.in_place_of or range(len(node.inputs))
+    for operand in (node.inputs[i] for i in allowed):
+        others = (v for i, v in enumerate(node.inputs) if v is not operand or i not in allowed)
+        if any(not shown[operand].isdisjoint(shown.get(other, ())) for other in others if operand in shown):
+            continue
         if operand.type == type and operand in places and places[operand][0] in dead:
             dead.remove(places[operand][0])
             return places[operand][0]

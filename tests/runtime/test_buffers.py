@@ -177,6 +177,18 @@ def test_a_step_makes_no_large_arrays() -> None:
     assert peak < 3 * TYPE.size * 4  # the scratch of a block, as large as a small matrix
 
 
+def test_a_result_that_may_be_an_operand_is_no_buffer() -> None:
+    make = Maker()
+    x, _ = make.values
+    graph = make.done(make.add(AddN(), make.add(Tanh(), x)))
+    run = Executor(graph, NumPyBackend(OneRank()), {})
+    inputs = arrays()
+    (first,) = run.run(inputs)
+    before = np.array(first)
+    run.run(inputs[::-1])
+    np.testing.assert_array_equal(first, before)
+
+
 def random_graph(rng: random.Random) -> Graph:
     """Products, elementwise operators, views, tuples; reads of old values keep some alive for long."""
     make = Maker(3)
