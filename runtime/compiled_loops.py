@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Thread
 from typing import Any
 
@@ -44,11 +44,16 @@ def compiled_kernels(graph: Graph, backend: NumPyBackend) -> tuple[dict[int, Ker
     """(kernels `function(*operands, out=None)`, kernels of updates) by the index of their node."""
     from mspc.ops.cpu.loops import program  # late: a small graph needs none of it
 
-    nodes = {
-        index: (node.op, [value.type for value in node.inputs], element_types(node.type))
+    found = program.kernels(backend, large_calls(graph))
+    return found.loops, found.updates
+
+
+def large_calls(graph: Graph) -> dict[int, tuple[Op, list[TensorType], Sequence[TensorType]]]:
+    """The operators that are large enough for a function, with the types of operands and results, by the index of their
+    node."""
+    return {
+        index: (node.op, [value.tensor_type for value in node.inputs], element_types(node.type))
         for index, node in enumerate(graph.nodes)
         if isinstance(node.op, Op) and elements(node) >= LEAST
         and all(isinstance(value.type, TensorType) for value in node.inputs)
     }  # fmt: skip
-    found = program.kernels(backend, nodes)
-    return found.loops, found.updates

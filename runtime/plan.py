@@ -109,15 +109,8 @@ def plan(
     """Assign slots and bind kernels. handed: see `buffered_kernels`. compiles: nodes run as compiled loops where they
     can."""
     nodes = graph.nodes
-    updates = updated_parameters(graph)
-    boundary = min(updates, default=len(nodes))
-    last_use = {value: index for index, node in enumerate(nodes) for value in node.inputs}
-    last_use |= dict.fromkeys(graph.results, len(nodes))
-    losses = loss_values(graph) if updates else []
-    position = {node: index for index, node in enumerate(nodes)}
-    early = [value for value in losses if not isinstance(value, Node) or position[value] < boundary]
-    for value in early:
-        last_use[value] = max(last_use[value], boundary)
+    lives = lifetimes(graph)
+    last_use, boundary = lives.last_use, lives.boundary
     slot_of: dict[Value, int] = {parameter: i for i, parameter in enumerate(graph.parameters)}
     constants = _constant_slots(graph, slot_of)
     slots = _Slots(slot_of, last_use)
@@ -137,11 +130,38 @@ def plan(
         before_update=steps[:boundary],
         after_update=steps[boundary:],
         result_slots=[slot_of[value] for value in graph.results],
-        free_at_end=sorted({slot_of[v] for v in [*graph.results, *early] if isinstance(v, Node)}),
-        mutated=updates,
-        losses=early,
-        late_losses=[value for value in losses if value not in early],
+        free_at_end=sorted({slot_of[v] for v in [*graph.results, *lives.losses] if isinstance(v, Node)}),
+        mutated=lives.updates,
+        losses=lives.losses,
+        late_losses=lives.late_losses,
     )
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """last_use: by value the place of the last node that reads it, of results the number of nodes. updates: by the
+    places of nodes the parameters that they update. The rest as in `ExecutionPlan`."""
+
+    last_use: dict[Value, int]
+    boundary: int
+    updates: dict[int, tuple[Parameter, ...]]
+    losses: list[Value]
+    late_losses: list[Value]
+
+
+def lifetimes(graph: Graph) -> Lifetimes:
+    """How long the values of a graph are read, and which losses are looked at ahead of its updates."""
+    nodes = graph.nodes
+    updates = updated_parameters(graph)
+    boundary = min(updates, default=len(nodes))
+    last_use = {value: index for index, node in enumerate(nodes) for value in node.inputs}
+    last_use |= dict.fromkeys(graph.results, len(nodes))
+    losses = loss_values(graph) if updates else []
+    position = {node: index for index, node in enumerate(nodes)}
+    early = [value for value in losses if not isinstance(value, Node) or position[value] < boundary]
+    for value in early:
+        last_use[value] = max(last_use[value], boundary)
+    return Lifetimes(last_use, boundary, updates, early, [value for value in losses if value not in early])
 
 
 def _constant_slots(graph: Graph, slot_of: dict[Value, int]) -> list[tuple[Constant, int]]:

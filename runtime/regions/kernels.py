@@ -41,14 +41,7 @@ class Regions:
     def kernels(self, nodes: Sequence[Node]) -> RegionKernels:
         """The kernels of those that run graphs."""
         made = {index: self.kernel(node) for index, node in enumerate(nodes) if node.regions}
-        return RegionKernels(made, {i: kernel for i, kernel in made.items() if self._is_planned(nodes[i])})
-
-    def _is_planned(self, node: Node) -> bool:
-        """Whether memory is planned for the results of the node: some are large, and none are stacks."""
-        types = element_types(node.type)
-        return max((t.nbytes for t in types), default=0) >= self._backend.planned_from and not any(
-            isinstance(t, StackType) for t in types
-        )
+        return RegionKernels(made, {i: kernel for i, kernel in made.items() if is_planned(nodes[i], self._backend)})
 
     def kernel(self, node: Node) -> Kernel:
         """The kernel of a node that runs graphs; `out`, where it is given, has a place for every result."""
@@ -68,6 +61,14 @@ class Regions:
         if graph not in self._made:
             self._made[graph] = Region(graph, self._backend, self.kernels(graph.nodes), self._compiles)
         return self._made[graph]
+
+
+def is_planned(node: Node, backend: NumPyBackend) -> bool:
+    """Whether memory is planned for the results of a node that runs graphs: some are large, and none are stacks."""
+    types = element_types(node.type)
+    return max((t.nbytes for t in types), default=0) >= backend.planned_from and not any(
+        isinstance(t, StackType) for t in types
+    )
 
 
 def _numbered(kernel: Kernel, number: int, backend: NumPyBackend) -> Kernel:

@@ -41,8 +41,9 @@ class Region:
 
     def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, compiles: bool) -> None:
         self.graph = graph
-        places = {number: Handed() for number in _alone(graph.results)}
-        handed = {_maker(graph.results[i]): place for i, place in places.items()}
+        makers = handed_over(graph)
+        places = {number: Handed() for number in makers}
+        handed = {makers[number]: place for number, place in places.items()}
         made = plan(graph, backend, kernels, handed, compiles)
         self.handed = {number: place for number, place in places.items() if place.used}
         updates = Updates(graph)
@@ -124,6 +125,12 @@ def in_places(results: Sequence[Array], places: Sequence[Array]) -> tuple[Array,
         if result is not place:
             place[...] = result
     return tuple(places)
+
+
+def handed_over(graph: Graph) -> dict[int, tuple[Node, int]]:
+    """By the numbers of results that may go to places that are handed over the nodes that make them, and the results'
+    places in what these make."""
+    return {number: _maker(graph.results[number]) for number in _alone(graph.results)}
 
 
 def _maker(value: Value) -> tuple[Node, int]:

@@ -30,8 +30,9 @@ MANY = 16
 
 @dataclass
 class Divisors:
-    """The unknowns. sizes: of each all numbers that it has to divide. frozen: those that are 1."""
+    """The unknowns. frozen: those that are 1. one_way: rows that are routed have room where all go one way."""
 
+    one_way: bool = False
     frozen: set[int] = field(default_factory=set[int])
     _is: dict[int, Product] = field(default_factory=dict[int, Product])
     """Unknowns that are a product of others."""
@@ -143,7 +144,8 @@ class Divisors:
         for product, number, least in self._least:
             self._lessen(product, found, number // least)
         for product, number, other, of, ways in self._roomy:
-            self._lessen(product, found, number // _room_for(of // self.value(other, found), ways))
+            rows = of // self.value(other, found)
+            self._lessen(product, found, number // (rows if self.one_way else _room_for(rows, ways)))
         return found
 
     def _lessen(self, product: Product, found: dict[int, int], most: int) -> None:

@@ -49,8 +49,6 @@ class Sizing:
     _done: set[Graph] = field(default_factory=set[Graph])
     found: dict[int, int] = field(default_factory=dict[int, int])
     _halves: list[Product] = field(default_factory=list[Product])
-    one_way: bool = False
-    """Whether there is room for rows that are routed where all go one way."""
     _line_dims: dict[Node, Dims] = field(default_factory=dict[Node, Dims])
     """Of the lines of fused operators."""
 
@@ -188,7 +186,7 @@ class Sizing:
         for dim, size, least in row.least:
             self.divisors.leaves(product(dim), size, least)
         for dim, size, other, of, ways in row.room:
-            self.divisors.has_room(product(dim), size, product(other), of, 1 if self.one_way else ways)
+            self.divisors.has_room(product(dim), size, product(other), of, ways)
         self._halves += [product(dim) for dim in row.halves]
 
     def _lines(

@@ -28,6 +28,7 @@ from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_op, wide_type
 from mspc.verify.scale.apart import made_apart
+from mspc.verify.scale.dimensions import Divisors
 from mspc.verify.scale.kept_constants import keep_constants
 from mspc.verify.scale.kinds import STRUCTURE, RankKind, told_apart
 from mspc.verify.scale.replaced_numbers import resized
@@ -235,7 +236,7 @@ def small_programs(
     made_apart(one, {})
     for kind in kinds:
         made_apart(kind.graph, kind.constants)
-    sizing = Sizing(one_way=one_way)
+    sizing = Sizing(Divisors(one_way=one_way))
     sizing.add(one)
     for kind in kinds:
         sizing.add(kind.graph, kind)

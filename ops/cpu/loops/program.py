@@ -30,6 +30,8 @@ from mspc.ops.tensor.embedding import RowSums
 Call = tuple[Op, Sequence[TensorType], Sequence[TensorType]]
 """An operator with the types of its operands and of its results."""
 
+_Bind = Callable[[Mapping[str, Function]], Kernel]
+
 _HALF = re.compile(r"\bf16\b")
 
 
@@ -65,14 +67,11 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
     """A kernel for each call that is a compiled loop. Where the compiler fails there are none, which is said once."""
     command = compiler()
     sources = _Sources()
-    made: dict[int, Callable[[Mapping[str, Function]], Kernel]] = {}
+    made: dict[int, _Bind] = {}
     updates: set[int] = set()
     for number, call in calls.items() if command else ():
-        update = _update(be, call, sources)
-        kernel = (
-            update or _row_sums(be, call, sources) or _convolution(be, call, sources) or _attention(be, call, sources)
-            or _loop(be, call, sources)
-        )  # fmt: skip
+        update, other = _written(be, call, sources)
+        kernel = update or other
         if kernel is not None:
             made[number] = kernel
         if update is not None:
@@ -93,7 +92,24 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
     )
 
 
-def _loop(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+def has_loop(be: Any, call: Call) -> tuple[bool, bool]:
+    """Whether a call becomes a compiled loop, and whether one that changes its operands, where there is a compiler."""
+    update, other = _written(be, call, _Sources())
+    return update is None and other is not None, update is not None
+
+
+def _written(be: Any, call: Call, sources: _Sources) -> tuple[_Bind | None, _Bind | None]:
+    """What makes the kernel of an update, or another kernel, of compiled functions."""
+    update = _update(be, call, sources)
+    if update is not None:
+        return update, None
+    return None, (
+        _row_sums(be, call, sources) or _convolution(be, call, sources) or _attention(be, call, sources)
+        or _loop(be, call, sources)
+    )  # fmt: skip
+
+
+def _loop(be: Any, call: Call, sources: _Sources) -> _Bind | None:
     op, operands, results = call
     form = form_of_op(op, operands)
     if form is None:
@@ -112,7 +128,7 @@ def _loop(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Func
     return bound
 
 
-def _row_sums(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+def _row_sums(be: Any, call: Call, sources: _Sources) -> _Bind | None:
     op, operands, results = call
     if not isinstance(op, RowSums):
         return None
@@ -124,7 +140,7 @@ def _row_sums(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, 
     return lambda found: row_sums_kernel(lookup, operands, results[0], found[name], op.kernel(be))
 
 
-def _convolution(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+def _convolution(be: Any, call: Call, sources: _Sources) -> _Bind | None:
     op, operands, results = call
     made = compiled_convolution(op, operands, results[0]) if isinstance(op, Convolution) else None
     if made is None:
@@ -133,7 +149,7 @@ def _convolution(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[st
     return lambda found: convolution_kernel(made, results[0], found[name], op.kernel(be))
 
 
-def _attention(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+def _attention(be: Any, call: Call, sources: _Sources) -> _Bind | None:
     op, operands, _ = call
     made = compiled_attention(op, operands) if isinstance(op, AttentionOp) else None
     if made is None:
@@ -142,7 +158,7 @@ def _attention(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str,
     return lambda found: attention_kernel(be, made, found[name], op.kernel(be))
 
 
-def _update(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Function]], Kernel] | None:
+def _update(be: Any, call: Call, sources: _Sources) -> _Bind | None:
     op, operands, _ = call
     if isinstance(op, GroupedRowUpdate):
         return _row_update(be, op, operands, sources)
@@ -156,7 +172,7 @@ def _update(be: Any, call: Call, sources: _Sources) -> Callable[[Mapping[str, Fu
 
 def _row_update(
     be: Any, op: GroupedRowUpdate, operands: Sequence[TensorType], sources: _Sources
-) -> Callable[[Mapping[str, Function]], Kernel] | None:
+) -> _Bind | None:
     texts = row_update_functions(op, operands)
     if texts is None:
         return None
