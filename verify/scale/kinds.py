@@ -31,6 +31,20 @@ SAME_ON_ALL = (SendToStage, ReceiveFromStage, *STRUCTURE)
 
 
 @dataclass
+class Meetings:
+    """What is known of meetings, by the identities of all ranks' operators, which the kind keeps. groups: those of all
+    ranks, and whether all are of the kind. axes: the dimensions of the mesh along which they lie, None where they lie
+    along none."""
+
+    groups: dict[tuple[int, ...], tuple[list[tuple[int, ...]], bool]] = field(
+        default_factory=dict[tuple[int, ...], "tuple[list[tuple[int, ...]], bool]"]
+    )
+    axes: dict[tuple[int, ...], tuple[int, ...] | None] = field(
+        default_factory=dict[tuple[int, ...], "tuple[int, ...] | None"]
+    )
+
+
+@dataclass
 class RankKind:
     """A kind of ranks.
 
@@ -54,6 +68,11 @@ class RankKind:
     def place(self) -> dict[int, int]:
         """The place of every rank among those of the kind."""
         return {rank: place for place, rank in enumerate(self.ranks)}
+
+    @cached_property
+    def meetings(self) -> Meetings:
+        """What is known of its meetings."""
+        return Meetings()
 
     def ops_of(self, op: OpLike) -> Sequence[OpLike]:
         """The operator as every rank has it; one where all have the same."""

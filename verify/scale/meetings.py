@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,11 @@ class Request:
     ops: Sequence[Any]
     arrays: Sequence[Array]
 
+    @cached_property
+    def key(self) -> tuple[int, ...]:
+        """The identities of the operators: nodes of equal layers have the same ones."""
+        return tuple(map(id, self.ops))
+
     def op_of_ranks(self) -> list[tuple[int, Any]]:
         """Every rank with its operator."""
         ranks = self.kind.ranks
@@ -58,10 +64,7 @@ class Board:
         self.waiting: dict[int, Request] = {}
         self._kind_of = {rank: number for number, kind in enumerate(kinds) for rank in kind.ranks}
         self._messages: dict[tuple[int, int], dict[int, list[Any]]] = {}
-        self._axes: dict[tuple[int, int], tuple[int, ...] | None] = {}
         self._exchanges = Exchanges()
-        self._groups: dict[tuple[int, int], tuple[list[tuple[int, ...]], bool]] = {}
-        """By a kind and a node's operator the groups of all ranks, and whether all of them are of one kind."""
 
     def enter(self, number: int, request: Request) -> None:
         self.waiting[number] = request
@@ -86,18 +89,20 @@ class Board:
         groups, is_inside = self._groups_of(request)
         if is_inside:
             del self.waiting[number]
-            return [(number, _inside(request, groups, self._axes))]
+            return [(number, _inside(request, groups))]
         return self._exchange(number, request) if isinstance(op, NeighborExchange) else self._across(number)
 
-    def _groups_of(self, request: Request) -> tuple[list[tuple[int, ...]], bool]:
-        key = id(request.kind), id(request.node.op)
-        if key not in self._groups:
+    @staticmethod
+    def _groups_of(request: Request) -> tuple[list[tuple[int, ...]], bool]:
+        """The groups of all ranks, and whether all of them are of one kind."""
+        known = request.kind.meetings.groups
+        if request.key not in known:
             ops, numbers = told_apart(request.ops)
             distinct = [partners_of(op) for op in ops]
             own = request.kind.place
             is_inside = all(rank in own for group in set(distinct) for rank in group)
-            self._groups[key] = [distinct[number] for number in numbers], is_inside
-        return self._groups[key]
+            known[request.key] = [distinct[number] for number in numbers], is_inside
+        return known[request.key]
 
     def _exchange(self, number: int, request: Request) -> list[tuple[int, Any]]:
         try:
@@ -367,12 +372,10 @@ def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
     return made if isinstance(given[kind.ranks[0]], tuple) else made[0]
 
 
-def _inside(
-    request: Request, groups: Sequence[Sequence[int]], known: dict[tuple[int, int], tuple[int, ...] | None]
-) -> Any:
+def _inside(request: Request, groups: Sequence[Sequence[int]]) -> Any:
     """A meeting whose groups are all of one kind."""
-    kind = request.kind
-    key = id(kind), id(request.node.op)
+    kind, key = request.kind, request.key
+    known = kind.meetings.axes
     if isinstance(request.ops[0], NeighborExchange):
         first = key not in known
         known[key] = None
