@@ -21,6 +21,13 @@ Axes = Sequence[int]
 _REDUCE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
+def partners_of(op: Any) -> tuple[int, ...]:
+    """The ranks that take part in a collective."""
+    if isinstance(op, NeighborExchange):
+        return (*op.send_rank_ids, *op.recv_rank_ids)
+    return op.members
+
+
 def along_axes(op: Collective, arrays: Sequence[Array], mesh: Sequence[int], axes: Axes) -> Any:
     """The result where every group lies along dimensions of the mesh, in the order of its ranks; None for a kind of
     collective that has no such form."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.rank_graphs import RankGraphs, copied
-from mspc.ir.graph import Constant, Graph, OpLike, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.varying import VaryingConstant
@@ -77,6 +77,10 @@ class RankKind:
     def ops_of(self, op: OpLike) -> Sequence[OpLike]:
         """The operator as every rank has it; one where all have the same."""
         return self.ops.get(id(op)) or (op,)
+
+    def runs_any(self, nodes: Sequence[Node]) -> bool:
+        """Whether it runs any of some nodes."""
+        return bool(nodes) and any(not {*nodes}.isdisjoint(each.nodes) for each in self.graph.graphs())
 
     def find_mesh(self) -> None:
         """Choose the dimensions in which groups and slices of the ranks lie, as far as they have any in common."""

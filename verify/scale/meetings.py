@@ -15,7 +15,7 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.collective.base import Meeting
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.verify.scale.collectives import along_axes, by_ranks, exchanged
+from mspc.verify.scale.collectives import along_axes, by_ranks, exchanged, partners_of
 from mspc.verify.scale.division import MOST_PARTS, Divided, by_key
 from mspc.verify.scale.exchanges import Exchanges
 from mspc.verify.scale.kinds import RankKind, axes_of_groups, told_apart
@@ -228,7 +228,10 @@ class Board:
         if not all(self._is_at(rank, op) for op in called for rank in op.members):
             return []
         ops, tensors = _of_ranks(meeting.values())
-        given = _met(meeting[number], ops, tensors)
+        try:
+            given = _met(meeting[number], ops, tensors)
+        except NodeError as error:
+            raise _among(error, meeting[number], meeting.values()) from error
         for each in meeting:
             del self.waiting[each]
         return [(each, _gathered(request.kind, given)) for each, request in meeting.items()]
@@ -258,8 +261,13 @@ class Board:
                 try:
                     _check_agreed(request, ops, types)
                 except NodeError as error:
-                    others = [each.node for each in meeting.values() if each is not request]
-                    raise NodeError(error.kind, error.node, error.reason, others) from error
+                    raise _among(error, request, meeting.values()) from error
+
+
+def _among(error: NodeError, request: Request, meeting: Iterable[Request]) -> NodeError:
+    """An error with the nodes at which others are."""
+    others = [each.node for each in meeting if each is not request]
+    return NodeError(error.kind, error.node, error.reason, others, error.computed)
 
 
 def _of_ranks(requests: Iterable[Request]) -> tuple[dict[int, Any], dict[int, list[Array]]]:
@@ -272,13 +280,6 @@ def _of_ranks(requests: Iterable[Request]) -> tuple[dict[int, Any], dict[int, li
             ops[rank] = op
             tensors[rank] = [array[place] for array in flats]
     return ops, tensors
-
-
-def partners_of(op: Any) -> tuple[int, ...]:
-    """The ranks that take part in a collective."""
-    if isinstance(op, NeighborExchange):
-        return (*op.send_rank_ids, *op.recv_rank_ids)
-    return op.members
 
 
 def _tag(op: Any) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.base import Collective
 from mspc.verify.scale.families import alike
 from mspc.verify.scale.kinds import RankKind
 
@@ -27,6 +28,14 @@ class Odd:
     words: str
     even: bool = False
 
+    def may_stop(self, failing: Sequence[RankKind], waiting: Sequence[RankKind]) -> bool:
+        """Whether it may be why kinds fail, or wait for others that never come."""
+        op = self.node.op
+        if isinstance(op, Collective) and op.communicates:
+            return True
+        kinds = [*failing, *(waiting if not self.even else ())]
+        return any(not {*kind.ranks}.isdisjoint(self.ranks) for kind in kinds)
+
 
 def odd_one(kinds: Sequence[RankKind]) -> Odd | None:
     """The first change; None where all ranks that store the same run the same, or more of it differs."""
@@ -45,7 +54,12 @@ def _change(kind: RankKind, others: RankKind) -> Odd | None:
     if len(ours) != len(theirs):
         return None
     for mine, given in zip(ours, theirs, strict=True):
-        first, second = _between(list(map(_said, mine.nodes)), list(map(_said, given.nodes)))
+        ours_said, theirs_said = list(map(_said, mine.nodes)), list(map(_said, given.nodes))
+        first, second = _between(ours_said, theirs_said)
+        moved = _moved([ours_said[i] for i in first], [theirs_said[i] for i in second])
+        if moved is not None:
+            changes.append(_does(kind, mine.nodes[first[moved]]))
+            continue
         if len(first) > FEW or len(second) > FEW:
             return None
         if second and len(second) > len(first):
@@ -80,6 +94,15 @@ def _between(first: Sequence[Hashable], second: Sequence[Hashable]) -> tuple[ran
     while end < shorter - begin and first[-1 - end] == second[-1 - end]:
         end += 1
     return range(begin, len(first) - end), range(begin, len(second) - end)
+
+
+def _moved(first: Sequence[Hashable], second: Sequence[Hashable]) -> int | None:
+    """The place in the first of two lists of what stands elsewhere in the second, where all else is in one order."""
+    if len(first) != len(second) or len(first) < 2:
+        return None
+    if first[1:] == second[:-1] and first[0] == second[-1]:
+        return 0
+    return len(first) - 1 if first[:-1] == second[1:] and first[-1] == second[0] else None
 
 
 def _said(node: Node) -> Hashable:

@@ -12,7 +12,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGES, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.collective.base import Collective
 from mspc.ops.nn.expert_places import ExpertPlaces
 from mspc.passes.base import PassManager, find_pass
 from mspc.runtime.faults.failure import NodeFailure
@@ -360,12 +359,11 @@ def _found_whole(
     return found
 
 
-def _is_the_cause(odd: Odd, made: ScaleProof) -> bool:
+def _is_the_cause(odd: Odd, made: ScaleProof, kinds: Sequence[RankKind]) -> bool:
     """Whether what a few ranks run otherwise may be what is wrong: ranks may do so in what is right, too."""
     if made.stuck or made.failed is not None:
-        failing = () if made.failed is None else made.failed[0].ranks
-        op = odd.node.op
-        return (isinstance(op, Collective) and op.communicates) or not {*failing}.isdisjoint(odd.ranks)
+        waiting = [kind for kind, _ in made.stuck] + [kind for kind in kinds if kind.runs_any(made.others)]
+        return odd.may_stop([] if made.failed is None else [made.failed[0]], waiting)
     return not odd.even and (made.first is None or not {*made.first.ranks}.isdisjoint(odd.ranks))
 
 
@@ -394,5 +392,5 @@ def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = 
     made.kinds = len(program.kinds)
     if not made.same:
         made.first = program.first_wrong()
-        made.odd = odd if odd is not None and _is_the_cause(odd, made) else None
+        made.odd = odd if odd is not None and _is_the_cause(odd, made, program.kinds) else None
     return made
