@@ -23,14 +23,16 @@ from mspc.verify.scale.division import Divided, divided
 from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.meetings import NodeError
-from mspc.verify.scale.memory_of_kinds import MemoryFound, memory_of_kinds
+from mspc.verify.scale.memory_of_kinds import memory_of_kinds
 from mspc.verify.scale.odd_ranks import Odd, odd_one
 from mspc.verify.scale.origins import NUMBER, FailedHere, alike_nodes, failed_node, numbered
+from mspc.verify.scale.overflow import AN_OVERFLOW, overflows, run_overflow
 from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
 from mspc.verify.scale.readers import Readers, writers
 from mspc.verify.scale.reference import OneDeviceReference, Reference
 from mspc.verify.scale.relations import likeness
 from mspc.verify.scale.room import check_fits, values_nbytes
+from mspc.verify.scale.scale_proof import ScaleProof
 from mspc.verify.scale.slices import Slices
 from mspc.verify.scale.small_programs import Unfit, small_programs
 from mspc.verify.scale.watch import Watch
@@ -112,6 +114,30 @@ class SmallProgram:
         except (Stuck, NodeError):
             watch.whole = False
         return watch
+
+    def missed_overflow(self) -> FirstWrong | None:
+        """Where ranks look for an overflow that one of them finds, and do not do what one device does then.
+
+        Raises:
+            Stuck: ranks wait for each other.
+        """
+        one = self.reference
+        for each in overflows(one.graph, self.kinds) if isinstance(one, OneDeviceReference) else ():
+            states, state = self.states(), one.state()
+            try:
+                ranks = run_overflow(each, states, self.feeds(0), state, one.fed_in(0))
+            except Divided as error:
+                self.kinds = divided(self.kinds, error)
+                return self.missed_overflow()
+            except NodeError:
+                continue
+            before = len(self.rows)
+            for made in states:
+                self._parameters(made, 0, {name: array[0] for name, array in state.held.items()})
+            if not all(row.same for row in self.rows[before:]):
+                return FirstWrong(each.kind, each.node, ranks, (), AN_OVERFLOW)
+            del self.rows[before:]
+        return None
 
     def _first_written(self) -> FirstWrong | None:
         """The node that makes the first stored value or result that is wrong, the last that does where several do."""
@@ -199,11 +225,11 @@ class SmallProgram:
             held = self.reference.of_ranks(slices, wanted, layout)
             self._row("result", str(number), ("result", number), step, kind, held, array)
 
-    def _parameters(self, state: KindState, step: int) -> None:
+    def _parameters(self, state: KindState, step: int, given: dict[str, Array] | None = None) -> None:
         slices = Slices(state.kind)
         for parameter in state.kind.graph.parameters:
             if parameter.kind == "parameter":
-                stored = self.reference.stored(step, parameter.name)
+                stored = given[parameter.name] if given else self.reference.stored(step, parameter.name)
                 wanted = self.reference.of_ranks(slices, stored, layout_of(parameter))
                 held = state.held[parameter.name]
                 self._row("parameter", parameter.name, parameter.name, step, state.kind, wanted, held)
@@ -235,37 +261,6 @@ def layout_of(value: Value) -> Layout | None:
 
 
 # The proof
-
-
-@dataclass
-class ScaleProof:
-    """What was compared, and what was found.
-
-    ranks, kinds: how many there are. rows: every value of every kind and step that was compared. sizes: how the sizes
-    of parameters became smaller: (as it was, as it is). first: the first value that is wrong. stuck: the nodes at which
-    ranks wait for each other; failed: a node that cannot be computed on some ranks, and why. others: nodes at which
-    ranks are that should meet them there. odd: what a few ranks run otherwise than others, where that is one change.
-    """
-
-    ranks: int
-    kinds: int
-    rows: list[Compared]
-    sizes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
-    first: FirstWrong | None = None
-    stuck: tuple[tuple[RankKind, Node], ...] = ()
-    failed: tuple[RankKind, Node, str] | None = None
-    others: tuple[Node, ...] = ()
-    odd: Odd | None = None
-    memory: MemoryFound | None = None
-    """What is found of the memory that values share, at real sizes."""
-    whole: bool = False
-    """Whether all values have their own sizes: small ones would have said that something differs."""
-
-    @property
-    def same(self) -> bool:
-        if self.memory is not None and self.memory.misuses:
-            return False
-        return not self.stuck and self.failed is None and all(row.same for row in self.rows)
 
 
 def small_program(
@@ -359,14 +354,6 @@ def _found_whole(
     return found
 
 
-def _is_the_cause(odd: Odd, made: ScaleProof, kinds: Sequence[RankKind]) -> bool:
-    """Whether what a few ranks run otherwise may be what is wrong: ranks may do so in what is right, too."""
-    if made.stuck or made.failed is not None:
-        waiting = [kind for kind, _ in made.stuck] + [kind for kind in kinds if kind.runs_any(made.others)]
-        return odd.may_stop([] if made.failed is None else [made.failed[0]], waiting)
-    return not odd.even and (made.first is None or not {*made.first.ranks}.isdisjoint(odd.ranks))
-
-
 def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False) -> ScaleProof:
     """What is found. odd: what a few ranks run otherwise. at_last: nodes that cannot be computed are told.
 
@@ -389,8 +376,13 @@ def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = 
         if at_last:
             raise
         raise FailedHere(failed_node(small, error)) from error
+    if made.same:
+        try:
+            made.first = program.missed_overflow()
+        except Stuck as error:
+            made.stuck = tuple(error.waiting)
     made.kinds = len(program.kinds)
-    if not made.same:
+    if not made.same and made.first is None:
         made.first = program.first_wrong()
-        made.odd = odd if odd is not None and _is_the_cause(odd, made, program.kinds) else None
+        made.odd = odd if odd is not None and made.may_be_of(odd, program.kinds) else None
     return made

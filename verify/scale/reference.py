@@ -112,13 +112,20 @@ class OneDeviceReference:
 
     def known(self, step: int) -> Known:
         values: dict[Node, dict[tuple[int, ...], Any]] = {}
+        states = [self.state()]
+        for number in range(step + 1):
+            run_step(states, [self.fed_in(number)], number + 1, known_values(values) if number == step else None)
+        return values
+
+    def state(self) -> KindState:
+        """What it stores at first, as a kind of one rank."""
         kind = RankKind((0,), self.graph, mesh=(1,))
         held = {p.name: np.array(self._weights[p.name])[None] for p in self.graph.parameters if p.kind != "input"}
-        states = [KindState(kind, held)]
-        for number, inputs in enumerate(self._inputs[: step + 1]):
-            fed = {name: array[None] for name, array in inputs.items()}
-            run_step(states, [fed], number + 1, known_values(values) if number == step else None)
-        return values
+        return KindState(kind, held)
+
+    def fed_in(self, step: int) -> dict[str, Array]:
+        """The inputs of a step, as those of a kind of one rank."""
+        return {name: array[None] for name, array in self._inputs[step].items()}
 
 
 def _run(device: OneDevice, told: Connection) -> None:
