@@ -339,7 +339,7 @@ SET_GRAD = table(
 """The argument of `Cell.set_grad`."""
 
 OFFLOADED_CELLS = table(
-    Setting("backward_prefetch", None, one_of("Auto"), ignored="what is saved for gradients stays on the device"),
+    Setting("backward_prefetch", "Auto", checks.prefetch, "how many operators ahead of its reader a value is fetched"),
 )
 """The argument of `Cell.offload` and `Primitive._offload`."""
 

@@ -22,6 +22,7 @@ SHARDED = (
     "join_micro_batches",
     "simplify",
     "recompute",
+    "check_offload",
     "check_strategies",
     "shard_by_plan",
     "recompute_cells",
@@ -41,12 +42,13 @@ DATA_PARALLEL = (
     "grad",
     "simplify",
     "recompute",
+    "check_offload",
     "step_parallel_begin",
     "share_statistics",
     "reduce_gradients",
     "fuse_gradients",
 )
-WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
+WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "check_offload", "step_parallel_begin")
 FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
 FOR_CPU = ("fuse_large_attention",)
@@ -93,12 +95,13 @@ PER_RANK = (
     "fuse_elementwise",
     "fuse_updates",
     "schedule_communication",
+    "offload",
     "execute",
 )
 
 OPTIONAL = (
     *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
-    "recompute_cells", "search_sharding", "exchange_rows", "join_small", *FOR_GPU_ORDER,
+    "recompute_cells", "search_sharding", "exchange_rows", "join_small", "check_offload", *FOR_GPU_ORDER, "offload",
 )  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
@@ -134,11 +137,11 @@ def rank_passes_of(device: str = "CPU", stages: int = 1) -> tuple[str, ...]:
     """Names of the passes that run for every rank, for a device and a number of stages."""
     if stages > 1:
         first, *rest, last = rank_passes_of(device)
-        return (first, "cut_stages", *rest, "order_micro_batches", last)
+        return (first, "cut_stages", *rest[:-1], "order_micro_batches", rest[-1], last)
     at = PER_RANK.index("fuse_elementwise")
     if device != "GPU":
         return PER_RANK[:at] + FOR_CPU_ROWS + PER_RANK[at:]
     behind = PER_RANK.index("fuse_updates") + 1
     fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS + PER_RANK[at + 1 : behind] + FOR_GPU_UPDATES
-    last = PER_RANK[behind:-1] + FOR_GPU_ORDER + PER_RANK[-1:]
+    last = PER_RANK[behind:-2] + FOR_GPU_ORDER + PER_RANK[-2:]
     return PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:at] + fused + last

@@ -20,6 +20,10 @@ Layouts = Layout | tuple[Layout, ...] | None
 """The placement of a value: one layout for a tensor, one per element for a tuple, None before sharding."""
 _LONGEST = 400
 """Characters of a label from which its other parts are only counted."""
+OFFLOAD = "offload"
+"""Attribute of a parameter that lives in the host's memory: how many updates ahead of its own it is fetched, 0 where
+that is left to the compiler. Of a forward node, where what gradients read of it is kept there: "CELL, PREFETCH" where
+its cell asks, else PREFETCH: how many operators ahead of its reader it is fetched, "Auto" for left to the compiler."""
 STAGE, STAGES = "stage", "pipeline_stages"
 """Attributes: the stage of a pipeline that a node, or the graph, is of; in the header how many there are."""
 WORK, MICRO_BATCH = "work", "micro_batch"

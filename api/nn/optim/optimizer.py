@@ -16,6 +16,7 @@ from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.cell_arguments import number, scalar
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
+from mspc.api.nn.optim.host_states import keep_on_host
 from mspc.api.ops.hyper_map import HyperMap, Map
 from mspc.api.placement import DEVICES, note_target
 from mspc.api.setting_kind import say_once, set_where
@@ -188,6 +189,10 @@ class Optimizer(Cell, takes_data=False):
         for state in found:
             state.requires_grad = False
         return found
+
+    def offload(self, backward_prefetch: Any = "Auto") -> None:
+        """Keep the states of the parameters (moments, not counters) in the host's memory; see `keep_on_host`."""
+        keep_on_host(self, self.parameters, backward_prefetch)
 
     def count_step(self) -> Any:
         """Count this step."""

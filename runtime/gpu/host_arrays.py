@@ -1,0 +1,30 @@
+"""Copies of arrays from and to memory of the host, wherever they are themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mspc.ops.device import Array
+
+
+def fetched(device: Any, array: Array, host: Any) -> Any:
+    """`host`, with the values of an array of the GPU, or of one of the host, once the device has done its work."""
+    device.synchronize()
+    if isinstance(array, np.ndarray):
+        np.copyto(host, array)
+        return host
+    with device.stream("compute"):
+        device.receive(array, host)
+    device.synchronize()
+    return host
+
+
+def put(device: Any, host: Any, array: Array) -> None:
+    """Copy an array of the host to one of the GPU, or of the host."""
+    if isinstance(array, np.ndarray):
+        np.copyto(array, host)
+    else:
+        device.send(host, array)
+    device.synchronize()
