@@ -15,6 +15,8 @@ PREPARING = ("decompose", "route_experts", "route_slots", "hoist_invariants")
 """Ahead of all others in every mode."""
 FOR_REGIONS = ("hoist_invariants",)
 """Passes that run where nodes run graphs alone."""
+FOR_OFFLOAD = ("check_offload", "offload")
+"""Passes that run where something is to live in the host's memory alone."""
 FOR_STAGES = ("join_micro_batches", "assign_stages")
 """Passes that run where networks have several stages alone."""
 SHARDED = (
@@ -95,7 +97,6 @@ PER_RANK = (
     "fuse_elementwise",
     "fuse_updates",
     "schedule_communication",
-    "offload",
     "execute",
 )
 
@@ -133,15 +134,19 @@ def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:
         yield number, name
 
 
-def rank_passes_of(device: str = "CPU", stages: int = 1) -> tuple[str, ...]:
-    """Names of the passes that run for every rank, for a device and a number of stages."""
+def rank_passes_of(device: str = "CPU", stages: int = 1, offloads: bool = False) -> tuple[str, ...]:
+    """Names of the passes that run for every rank, for a device and a number of stages. offloads: something is to live
+    in the host's memory."""
+    if offloads:
+        *others, last = rank_passes_of(device, stages)
+        return (*others, "offload", last)
     if stages > 1:
         first, *rest, last = rank_passes_of(device)
-        return (first, "cut_stages", *rest[:-1], "order_micro_batches", rest[-1], last)
+        return (first, "cut_stages", *rest, "order_micro_batches", last)
     at = PER_RANK.index("fuse_elementwise")
     if device != "GPU":
         return PER_RANK[:at] + FOR_CPU_ROWS + PER_RANK[at:]
     behind = PER_RANK.index("fuse_updates") + 1
     fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS + PER_RANK[at + 1 : behind] + FOR_GPU_UPDATES
-    last = PER_RANK[behind:-2] + FOR_GPU_ORDER + PER_RANK[-2:]
+    last = PER_RANK[behind:-1] + FOR_GPU_ORDER + PER_RANK[-1:]
     return PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:at] + fused + last

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from mspc.analysis.shadow_weights import ShadowWeights
-from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.graph import FROM_HOST, TO_HOST, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
@@ -15,7 +15,6 @@ from mspc.ops.control.loops import Loop
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, replaceable_operands, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate
-from mspc.ops.tensor.host_memory import FROM_HOST, TO_HOST
 
 COMMUNICATION = "communication"
 """The attribute `stream` of nodes on the side stream of collectives."""

@@ -18,9 +18,6 @@ from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.optim.optimizer import Assign
 from mspc.sharding.rules import broadcast_rule
 
-TO_HOST, FROM_HOST = "to_host", "from_host"
-"""The streams on which they run: each direction has the full bandwidth of the bus."""
-
 
 class HostCopy(Op, abstract=True):
     """A copy of operand 0 in the other memory, equal bit for bit."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import field
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value
+from mspc.ir.graph import FROM_HOST, OFFLOAD, TO_HOST, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.tensor.host_memory import FROM_HOST, TO_HOST, AssignOnHost, AwaitHost, FromHost
+from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost
 from mspc.passes.per_rank.insertions import Insertions
 
 AHEAD = 2

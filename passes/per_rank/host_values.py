@@ -16,11 +16,11 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import Timeline
 from mspc.ir.copies import copied_node
-from mspc.ir.graph import OFFLOAD, Graph, Node, Value
+from mspc.ir.graph import FROM_HOST, OFFLOAD, TO_HOST, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.tensor.host_memory import FROM_HOST, TO_HOST, AwaitHost, FromHost, ToHost
+from mspc.ops.tensor.host_memory import AwaitHost, FromHost, ToHost
 from mspc.passes.per_rank.host_marks import AUTO, distance, mark_of, marked_cells
 from mspc.passes.per_rank.insertions import Insertions
 

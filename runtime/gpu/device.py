@@ -14,8 +14,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from mspc.ir.graph import FROM_HOST, TO_HOST
 from mspc.ops.device import Array, Kernel, Launch, Sliding
-from mspc.ops.tensor.host_memory import FROM_HOST, TO_HOST
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices
 from mspc.runtime.gpu.conditional import conditional_nodes

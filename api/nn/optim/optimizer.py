@@ -16,7 +16,6 @@ from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.cell_arguments import number, scalar
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
-from mspc.api.nn.optim.host_states import keep_on_host
 from mspc.api.ops.hyper_map import HyperMap, Map
 from mspc.api.placement import DEVICES, note_target
 from mspc.api.setting_kind import say_once, set_where
@@ -192,6 +191,8 @@ class Optimizer(Cell, takes_data=False):
 
     def offload(self, backward_prefetch: Any = "Auto") -> None:
         """Keep the states of the parameters (moments, not counters) in the host's memory; see `keep_on_host`."""
+        from mspc.api.nn.optim.host_states import keep_on_host  # late: few scripts ask for it
+
         keep_on_host(self, self.parameters, backward_prefetch)
 
     def count_step(self) -> Any:
