@@ -29,7 +29,7 @@ class CheckOffload(Pass):
                 first.setdefault(cell, node)
         if not first or not any(node.phase == "backward" for node in nodes):
             return False
-        keeping = _keeping(nodes)
+        keeping = _keeping(nodes, [value for each in graph.graphs()[1:] for value in each.results])
         for cell, node in first.items():
             if cell not in keeping:
                 raise node.error(
@@ -39,9 +39,10 @@ class CheckOffload(Pass):
         return False
 
 
-def _keeping(nodes: list[Node]) -> set[str]:
-    """The cells of which gradients read something, or that say themselves what is not kept."""
-    read: set[Value] = set()
+def _keeping(nodes: list[Node], handed_out: list[Value]) -> set[str]:
+    """The cells of which gradients read something, or that say themselves what is not kept. handed_out: the results of
+    graphs that nodes run, which gradients may read."""
+    read = set[Value](handed_out)
     found: set[str] = set()
     for node in reversed(nodes):
         if node.phase != "forward" or (node in read and node.op.is_view):

@@ -38,8 +38,8 @@ class PlanResult:
     in a step by that rank; mean_nbytes: by all in the mean. least: seconds that no plan's step takes less than. gap:
     the share of a step that another plan could save at most by that, None where it says nothing. search_gap: the same
     of what the search adds up, every operator and collective by itself, among plans of the kind that it looks for;
-    None where nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: where the search took
-    its plan from, "" for its own. remarks: other facts of it."""
+    None where nothing is proved. memory: bytes at the peak; on_host: of the host's memory. collectives: how many.
+    taken_from: where the search took its plan from, "" for its own. remarks: other facts of it."""
 
     name: str
     ranks: int
@@ -59,6 +59,7 @@ class PlanResult:
     cut_further: int = 0
     gathered_again: int = 0
     foreseen: int | None = None
+    on_host: int = 0
     taken_from: str = ""
     remarks: Remarks = Remarks()
 
