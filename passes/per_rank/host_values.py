@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mspc.analysis.cost.known_machines import H200
@@ -17,132 +17,85 @@ from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import Timeline
 from mspc.ir.copies import copied_node
 from mspc.ir.graph import FROM_HOST, OFFLOAD, TO_HOST, Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import TensorType
-from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.tensor.host_memory import AwaitHost, FromHost, ToHost
 from mspc.passes.per_rank.host_marks import AUTO, distance, mark_of, marked_cells
 from mspc.passes.per_rank.insertions import Insertions
+from mspc.passes.per_rank.stored_values import StoredValue, StoredValues, take_apart_calls
 
 ONE_HOST = replace(H200, ranks_per_host=0)
 """What times are reckoned for, so that all ranks of a kind have equal programs."""
 
 
-@dataclass(frozen=True, eq=False)
-class StoredValue:
-    """A tensor that gradients read again. made: the place of the node that makes it. taken: that of the value, one of
-    several results maybe. shown: nodes whose results are its memory, itself and views. readers: places, ascending, with
-    operands. back: from which of them on they read what was fetched."""
-
-    value: Node
-    made: int
-    taken: int
-    shown: tuple[Node, ...]
-    readers: tuple[tuple[int, int], ...]
-    back: int
-
-    @property
-    def wanted(self) -> int:
-        """The place of the first node that reads it again."""
-        return self.readers[self.back][0]
-
-
-def stored_values(graph: Graph) -> Iterator[StoredValue]:
-    """The tensors that forward nodes make and that other ones than forward nodes read, in run order."""
-    uses: dict[Value, list[tuple[int, int]]] = {}
-    place_of: dict[Value, int] = {}
-    for place, node in enumerate(graph.nodes):
-        place_of[node] = place
-        for operand, value in enumerate(node.inputs):
-            uses.setdefault(value, []).append((place, operand))
-    returned = set(graph.results)
-    for place, node in enumerate(graph.nodes):
-        op = node.op
-        made = node.inputs[0] if isinstance(op, TupleGetItem) and node.inputs else node
-        if not isinstance(node.type, TensorType) or node.phase != "forward" or not _is_made(made):
-            continue
-        if isinstance(op, TupleGetItem) and _is_taken_twice(graph, made, op.index, uses):
-            continue
-        found = _shown(graph, node, uses)
-        if found is None or any(value in returned for value in found[0]):
-            continue
-        shown, readers = found
-        behind = [i for i, (reader, _) in enumerate(readers) if graph.nodes[reader].phase != "forward"]
-        if behind:
-            yield StoredValue(node, place_of[made], place, shown, readers, behind[0])
-
-
-def _is_made(value: Value) -> bool:
-    """Whether a node has made a new tensor, or several, without a gap between rows."""
-    if not isinstance(value, Node) or "row_pitch" in value.attrs:
-        return False
-    return not (value.op.is_view or value.op.mutates or value.regions)
-
-
-def _is_taken_twice(graph: Graph, made: Value, index: int, uses: Mapping[Value, list[tuple[int, int]]]) -> bool:
-    """Whether a result of several is also taken by another node, or with others."""
-    readers = [graph.nodes[place].op for place, _ in uses[made]]
-    return made in graph.results or sum(not isinstance(op, TupleGetItem) or op.index == index for op in readers) > 1
-
-
-def _shown(
-    graph: Graph, value: Node, uses: Mapping[Value, list[tuple[int, int]]]
-) -> tuple[tuple[Node, ...], tuple[tuple[int, int], ...]] | None:
-    """(the value and views of it, who reads them); None where views show more than it."""
-    shown, readers = [value], list[tuple[int, int]]()
-    for each in shown:
-        for place, operand in uses.get(each, ()):
-            node = graph.nodes[place]
-            if not node.op.is_view:
-                readers.append((place, operand))
-            elif len(node.inputs) > 1 or not isinstance(node.type, TensorType):
-                return None
-            else:
-                shown.append(node)
-    return tuple(shown), tuple(sorted(readers))
-
-
 def keep_values(graph: Graph) -> bool:
     """Insert the copies of what a graph's cells keep on the host."""
-    cells = marked_cells(graph)
-    if not cells and not any(OFFLOAD in node.attrs for node in graph.nodes):
+    cells: dict[str, object] = {}
+    for each in graph.graphs():
+        cells |= marked_cells(each)
+    if not cells and not any(OFFLOAD in node.attrs for each in graph.graphs() for node in each.nodes):
         return False
-    chosen = [(each, distance(mark)) for each in stored_values(graph) if (mark := _mark(graph, each, cells))]
+    apart = take_apart_calls(graph)
+    chosen = [(each, _distance(each, mark)) for each in StoredValues(graph) if (mark := mark_of(each.maker, cells))]
     if not chosen:
-        return False
+        return apart
     times = _Times(graph)
     left, fetched = times.left(chosen), times.fetched(chosen)
-    insertions = Insertions(graph)
-    kept = [each for each, _ in chosen if left[each] < fetched[each]]
-    for each in kept:
-        _keep(graph, insertions, each, left[each], fetched[each])
-    insertions.apply()
-    return bool(kept)
+    copies = _Copies(graph)
+    for each, _ in chosen:
+        if left[each] < fetched[each]:
+            copies.keep(each, left[each], fetched[each])
+    return copies.apply() or apart
 
 
-def _mark(graph: Graph, each: StoredValue, cells: Mapping[str, object]) -> object:
-    return mark_of(each.value, cells) or mark_of(graph.nodes[each.made], cells)
+def _distance(each: StoredValue, mark: object) -> int:
+    """Operators between a copy and who waits for it. What a call makes is fetched by times: calls are no operators."""
+    return AUTO if each.is_called else distance(mark)
 
 
-def _keep(graph: Graph, insertions: Insertions, each: StoredValue, free: int, begin: int) -> None:
-    """Let a value leave, and whoever reads it again read what has come back."""
-    value, type = each.value, each.value.type
-    host = insertions.put(each.taken + 1, ToHost(), [value], type, value, "forward", TO_HOST)
-    host = insertions.put(free, AwaitHost(), [host], type, value, "forward")
-    again: dict[Value, Node] = {}
-    again[value] = insertions.put(begin, FromHost(), [host], type, graph.nodes[each.wanted], "backward", FROM_HOST)
-    made_by = {view: view.inputs[0] for view in each.shown[1:]}
-    for place, operand in each.readers[each.back :]:
-        reader = graph.nodes[place]
-        chain = [reader.inputs[operand]]
-        while chain[-1] not in again:
-            chain.append(made_by[chain[-1]])  # type: ignore[index]  # what is shown are nodes
-        for view in reversed(chain[:-1]):
-            assert isinstance(view, Node)
-            again[view] = copied_node(view, [again[made_by[view]]])
-            again[view].phase = "backward"
-            insertions.add(begin, again[view])
-        reader.inputs[operand] = again[chain[0]]
+class _Copies:
+    """The copies of values of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._insertions = graph, Insertions(graph)
+        self._tuples: dict[tuple[int, int], dict[int, Node]] = {}
+        self._count = 0
+
+    def keep(self, each: StoredValue, free: int, begin: int) -> None:
+        """Let a value leave, whose memory is free ahead of one place, and whoever reads it again read what has come
+        back from another place on."""
+        insertions, nodes, value, type = self._insertions, self._graph.nodes, each.value, each.value.type
+        self._count += 1
+        host = insertions.put(each.taken + 1, ToHost(), [value], type, each.maker, "forward", TO_HOST)
+        host = insertions.put(free, AwaitHost(), [host], type, each.maker, "forward")
+        again: dict[Value, Node] = {}
+        again[value] = insertions.put(begin, FromHost(), [host], type, nodes[each.wanted], "backward", FROM_HOST)
+        for place, operand, element in each.readers[each.back :]:
+            read = nodes[place].inputs[operand]
+            if element >= 0:
+                assert isinstance(read, Node)
+                self._tuples.setdefault((place, operand), {})[element] = self._again(read.inputs[element], again, begin)
+            else:
+                nodes[place].inputs[operand] = self._again(read, again, begin)
+
+    def _again(self, value: Value, again: dict[Value, Node], begin: int) -> Node:
+        """A view of what has been fetched, as a value is one of what has left."""
+        if value not in again:
+            assert isinstance(value, Node)
+            again[value] = copied_node(value, [self._again(value.inputs[0], again, begin)])
+            again[value].phase = "backward"
+            self._insertions.add(begin, again[value])
+        return again[value]
+
+    def apply(self) -> bool:
+        """Put the copies into the graph; whether there are any."""
+        for (place, operand), elements in self._tuples.items():
+            reader = self._graph.nodes[place]
+            whole = reader.inputs[operand]
+            assert isinstance(whole, Node)
+            own = copied_node(whole, [elements.get(i, value) for i, value in enumerate(whole.inputs)])
+            self._insertions.add(place, own)
+            reader.inputs[operand] = own
+        self._insertions.apply()
+        return self._count > 0
 
 
 class _Times:
@@ -161,7 +114,7 @@ class _Times:
         over = 0.0
         for each, ahead in chosen:
             over = max(over, self._ends[each.made]) + _copy_seconds(each)
-            last = max((place for place, _ in each.readers[: each.back]), default=each.taken)
+            last = max((reading.place for reading in each.readers[: each.back]), default=each.taken)
             number = bisect_left(self.begins, over) if ahead == AUTO else bisect_right(self.main, each.made) + ahead
             number = max(number, bisect_right(self.main, last))
             found[each] = self.main[number] if number < len(self.main) else len(self._nodes)
