@@ -13,11 +13,15 @@ It runs behind everything that changes which values are saved, or the order of n
 
 from __future__ import annotations
 
-from mspc.ir.graph import Graph
+from mspc.ir.graph import OFFLOAD, Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.per_rank.host_states import fetch_states
-from mspc.passes.per_rank.host_values import keep_values
+from mspc.passes.per_rank.early_updates import update_early
+from mspc.passes.per_rank.host_states import HostStates
+from mspc.passes.per_rank.host_times import HostTimes
+from mspc.passes.per_rank.host_values import HostValues
+from mspc.passes.per_rank.insertions import Insertions
+from mspc.passes.per_rank.stored_values import take_apart_calls
 
 
 @dataclass(frozen=True)
@@ -27,5 +31,16 @@ class Offload(Pass):
     regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
-        kept = keep_values(graph)
-        return fetch_states(graph) or kept
+        before = graph.nodes
+        marked = any(OFFLOAD in node.attrs for each in graph.graphs() for node in each.nodes)
+        if any(OFFLOAD in parameter.attrs for parameter in graph.parameters):
+            update_early(graph)
+        apart = marked and take_apart_calls(graph)
+        parts: list[HostStates | HostValues] = [HostStates(graph), *([HostValues(graph)] if marked else [])]
+        times, insertions = HostTimes(graph), Insertions(graph)
+        left = times.left(copy for part in parts for copy in part.leaving)
+        fetched = times.fetched(copy for part in parts for copy in part.fetched)
+        for part in parts:
+            part.insert(insertions, left, fetched)
+        insertions.apply()
+        return apart or graph.nodes != before
