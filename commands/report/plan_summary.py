@@ -43,7 +43,7 @@ def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> li
 def _plan_of(row: PlanResult | StageRow) -> _Plan:
     common = row.name, row.ranks, row.step, row.memory, len(row.recompute)
     if isinstance(row, PlanResult):
-        return _Plan(*common, row.remarks.degrees, on_host=row.on_host)
+        return _Plan(*common, row.remarks.degrees, on_host=row.remarks.on_host)
     return _Plan(*common, row.degrees, row.stages, row.schedule if row.stages > 1 else "", row.micro_batches)
 
 

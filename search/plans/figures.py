@@ -103,8 +103,10 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         cut_further=cut_further,
         gathered_again=gathered_again,
         foreseen=attrs.get("search_held"),
-        on_host=plan_memory(graph).on_host if asks_for_host(graph) else 0,
-        remarks=Remarks(degrees=degrees_of(compiled, gathered_again, cut_further)),
+        remarks=Remarks(
+            degrees=degrees_of(compiled, gathered_again, cut_further),
+            on_host=plan_memory(graph).on_host if asks_for_host(graph) else 0,
+        ),
     )
 
 

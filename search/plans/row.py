@@ -20,7 +20,8 @@ class Remarks:
     """What a row does not say. keeps_strategies: whether the script gives strategies and the plan has them. same_as:
     the usual plan that this one is, "" where it differs; reason: why, "" where nothing is known of that. made_to_fit:
     what was done to a usual plan for the memory, "" for nothing; otherwise: bytes that it takes without that. alike:
-    layers that are one graph, and are sharded alike therefore. degrees: by how many ranks the plan shares what."""
+    layers that are one graph, and are sharded alike therefore. degrees: by how many ranks the plan shares what.
+    on_host: bytes of the host's memory, beside those of the device's."""
 
     keeps_strategies: bool = False
     same_as: str = ""
@@ -29,6 +30,7 @@ class Remarks:
     otherwise: int = 0
     alike: int = 0
     degrees: Degrees = Degrees()
+    on_host: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class PlanResult:
     in a step by that rank; mean_nbytes: by all in the mean. least: seconds that no plan's step takes less than. gap:
     the share of a step that another plan could save at most by that, None where it says nothing. search_gap: the same
     of what the search adds up, every operator and collective by itself, among plans of the kind that it looks for;
-    None where nothing is proved. memory: bytes at the peak; on_host: of the host's memory. collectives: how many.
-    taken_from: where the search took its plan from, "" for its own. remarks: other facts of it."""
+    None where nothing is proved. memory: bytes at the peak. collectives: how many. taken_from: where the search took
+    its plan from, "" for its own. remarks: other facts of it."""
 
     name: str
     ranks: int
@@ -59,7 +61,6 @@ class PlanResult:
     cut_further: int = 0
     gathered_again: int = 0
     foreseen: int | None = None
-    on_host: int = 0
     taken_from: str = ""
     remarks: Remarks = Remarks()
 
