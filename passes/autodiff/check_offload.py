@@ -8,7 +8,7 @@ Of a network without gradients nothing is asked; nor of a cell that is computed 
 
 from __future__ import annotations
 
-from mspc.ir.graph import OFFLOAD, Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.per_rank.host_marks import cell_of
@@ -24,14 +24,14 @@ class CheckOffload(Pass):
         nodes = [node for each in graph.graphs() for node in each.nodes]
         first: dict[str, Node] = {}
         for node in nodes:
-            cell = cell_of(node.attrs.get(OFFLOAD))
+            cell = cell_of(node)
             if cell and node.phase == "forward":
                 first.setdefault(cell, node)
         if not first or not any(node.phase == "backward" for node in nodes):
             return False
         keeping = _keeping(nodes, [value for each in graph.graphs()[1:] for value in each.results])
         for cell, node in first.items():
-            if cell not in keeping:
+            if not any(other == cell or other.startswith(f"{cell}/") for other in keeping):
                 raise node.error(
                     f"{cell} is to be kept on the host, and gradients read nothing of what it makes",
                     ["call offload() of a cell whose results gradients read, as products and activations are"],
@@ -48,5 +48,5 @@ def _keeping(nodes: list[Node], handed_out: list[Value]) -> set[str]:
         if node.phase != "forward" or (node in read and node.op.is_view):
             read.update(node.inputs)
         if node in read or node.regions or node.attrs.get("recompute"):
-            found.add(cell_of(node.attrs.get(OFFLOAD)))
+            found.add(cell_of(node))
     return found

@@ -30,8 +30,9 @@ from mspc.passes.fusion.written_updates import join_written_updates
 
 MOST_MEMBERS = 64
 HELD = 64 << 20
-"""Bytes of gradients, made between the members of a group, that may wait for its last member; and of states that live
-on the host, which are on the device together while a group of several is updated."""
+"""Bytes of gradients, made between the members of a group, that may wait for its last member."""
+FETCHED = 8 << 20
+"""Bytes of states that live on the host, and are on the device together while a group of several is updated."""
 
 LARGE_SUM = 4 << 20
 """Bytes of a gradient that travelled alone from which on its update is one by itself: it takes longer than a launch."""
@@ -74,7 +75,7 @@ class _UpdateGroup:
 
     def takes(self, held: int, fetched: int) -> bool:
         """Whether another update may join, for which so many bytes more wait and are fetched."""
-        within = self.held + held <= HELD and self.fetched + fetched <= HELD
+        within = self.held + held <= HELD and self.fetched + fetched <= FETCHED
         return self.open and within and len(self.members) < MOST_MEMBERS
 
 

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 from mspc.ir.graph import OFFLOAD, Graph, Node
 
 AUTO = 0
 
 
-def distance(mark: object) -> int:
-    """How many operators ahead of its reader a value is fetched; `AUTO` where that is left to the compiler."""
-    text = mark.rpartition(", ")[2] if isinstance(mark, str) else str(mark)
-    return int(text) if text.isdigit() else AUTO
+def _said(node: Node) -> tuple[str, str]:
+    """(the cell that asks, "" for an operator by itself; how far ahead). A fused node has the marks of its parts, of
+    which the last makes its result."""
+    mark = node.attrs.get(OFFLOAD, "")
+    while isinstance(mark, tuple):
+        mark = cast("tuple[Any, ...]", mark)[-1]
+    cell, _, ahead = str(mark).rpartition(", ")
+    return cell, ahead
 
 
-def cell_of(mark: object) -> str:
-    """The cell that has asked; "" for an operator by itself."""
-    return mark.rpartition(", ")[0] if isinstance(mark, str) else ""
+def cell_of(node: Node) -> str:
+    """The cell that has asked; "" where none has."""
+    return _said(node)[0]
 
 
-def marked_cells(graph: Graph) -> dict[str, object]:
-    """The cells that ask, with a mark of theirs."""
-    marks = (node.attrs.get(OFFLOAD) for node in graph.nodes)
-    return {cell: mark for mark in marks if (cell := cell_of(mark))}
+def marked_cells(graph: Graph) -> dict[str, str]:
+    """The cells that ask, with how far ahead."""
+    return {cell: ahead for cell, ahead in map(_said, graph.nodes) if cell}
 
 
-def mark_of(node: Node, cells: Mapping[str, object]) -> object:
-    """The mark of a forward node, or that of its cell: what passes have made of others has none of its own."""
+def distance(node: Node, cells: Mapping[str, str]) -> int | None:
+    """How many operators ahead of its reader the result of a forward node is fetched, as it says or its cell: what
+    passes have made of others may have no mark. `AUTO` where that is left to the compiler; None where it stays."""
     if node.phase != "forward":
         return None
-    scope = node.scope if cells and OFFLOAD not in node.attrs else ""
-    while scope:
-        if scope in cells:
-            return cells[scope]
-        scope = scope.rpartition("/")[0]
-    return node.attrs.get(OFFLOAD)
+    ahead, scope = _said(node)[1], node.scope
+    while not ahead and scope:
+        ahead, scope = cells.get(scope, ""), scope.rpartition("/")[0]
+    if not ahead:
+        return None
+    return int(ahead) if ahead.isdigit() else AUTO

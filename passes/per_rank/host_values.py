@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from mspc.ir.copies import copied_node
 from mspc.ir.graph import FROM_HOST, TO_HOST, Graph, Node, Value
 from mspc.ops.tensor.host_memory import AwaitHost, FromHost, ToHost
-from mspc.passes.per_rank.host_marks import AUTO, distance, mark_of, marked_cells
+from mspc.passes.per_rank.host_marks import AUTO, distance, marked_cells
 from mspc.passes.per_rank.host_times import HostCopies
 from mspc.passes.per_rank.insertions import FETCH, LEAVE, READ, WAIT, Insertions
 from mspc.passes.per_rank.stored_values import StoredValue, StoredValues
@@ -24,15 +24,14 @@ class HostValues:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._tuples: dict[tuple[int, int], dict[int, Node]] = {}
-        cells: dict[str, object] = {}
+        cells: dict[str, str] = {}
         for each in graph.graphs():
             cells |= marked_cells(each)
         self._chosen: list[tuple[StoredValue, HostCopies, HostCopies]] = []
         for value in StoredValues(graph):
-            mark = mark_of(value.maker, cells)
-            if mark is not None:
-                # Calls are no operators: what they make is fetched by times.
-                ahead = AUTO if value.is_called else distance(mark)
+            ahead = distance(value.maker, cells)
+            if ahead is not None:
+                ahead = AUTO if value.is_called else ahead  # calls are no operators: times say it
                 last = max((reading.place for reading in value.readers[: value.back]), default=value.taken)
                 there = HostCopies((value.value,), value.made, last + 1, ahead)
                 self._chosen.append((value, there, HostCopies((value.value,), value.wanted, 0, ahead)))

@@ -99,7 +99,7 @@ class StoredValues:
     def __iter__(self) -> Iterator[StoredValue]:
         """In run order."""
         for place, node in enumerate(self._nodes):
-            if not isinstance(node.type, TensorType) or node.phase != "forward":
+            if not isinstance(node.type, TensorType):
                 continue
             made, index = (node.inputs[0], node.op.index) if isinstance(node.op, TupleGetItem) else (node, 0)
             maker = self._maker(made, index)
@@ -116,7 +116,7 @@ class StoredValues:
     def _maker(self, made: Value, index: int) -> Node | None:
         """The node that has made a new tensor, without a gap between rows; None where there is none, or where the
         tensor is another result, too."""
-        if not isinstance(made, Node) or "row_pitch" in made.attrs or made.op.is_view:
+        if not isinstance(made, Node) or "row_pitch" in made.attrs or made.op.is_view or made.phase != "forward":
             return None
         if not made.regions:
             return None if made.op.mutates else made
