@@ -42,6 +42,7 @@ class HostTimes:
         self._ends = {place: sum(spans[node]) for place, node in enumerate(graph.nodes) if node in spans}
         self._main = [place for place in self._ends if "stream" not in graph.nodes[place].attrs]
         self._begins = [spans[graph.nodes[place]][0] for place in self._main]
+        self._backward = max((i for i in self._main if graph.nodes[i].phase == "backward"), default=0)
 
     def left(self, copies: Iterable[HostCopies]) -> dict[HostCopies, int]:
         """Ahead of which place the memory of each is free: that of the first node that begins behind the copy."""
@@ -64,6 +65,8 @@ class HostTimes:
             reader = min(bisect_left(self._main, each.place), len(self._main) - 1)
             due = min(due, self._begins[reader]) - each.length
             number = bisect_right(self._begins, due) - 1 if each.distance == AUTO else reader - each.distance
-            number = max(0, min(number, reader), bisect_left(self._main, each.earliest))
-            found[each] = min(self._main[min(number, reader)], each.place)
+            number = min(reader, max(0, number, bisect_left(self._main, each.earliest)))
+            if each.place > self._backward:  # what is fetched behind all gradients takes none of the time before
+                due = max(due, self._begins[number])
+            found[each] = min(self._main[number], each.place)
         return found
