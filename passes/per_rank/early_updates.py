@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from mspc.analysis.cost.timeline import Timeline
 from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value
-from mspc.passes.communication.schedule_facts import ONE_HOST, ScheduleFacts
+from mspc.passes.communication.schedule_communication import ONE_HOST, ScheduleFacts
 
 
 def update_early(graph: Graph) -> None:

@@ -12,7 +12,7 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.tensor.host_memory import ToHost
-from mspc.passes.communication.schedule_facts import ONE_HOST
+from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.per_rank.host_marks import AUTO
 
 

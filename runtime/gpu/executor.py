@@ -21,7 +21,7 @@ from mspc.runtime.executor import checked
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.faults.finite import NOWHERE, Origin, explained
 from mspc.runtime.gpu.failures import failure_of
-from mspc.runtime.gpu.host_arrays import fetched, put
+from mspc.runtime.gpu.host_arrays import PinnedArray, fetched, put
 from mspc.runtime.gpu.launches import Constants, arrays_of, copied
 from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.gpu.step import GpuStep
@@ -139,6 +139,8 @@ class GpuExecutor:
         if parameter.name not in values:
             raise MspcError(f"there is no value for {parameter.kind} {parameter.name!r}")
         value = checked(parameter, values[parameter.name])
+        if isinstance(value, PinnedArray) and OFFLOAD in parameter.attrs:
+            return value
         if OFFLOAD in parameter.attrs:
             return fetched(self.device, value, self.device.pinned(value.shape, value.dtype))
         return self._copied(value) if isinstance(value, np.ndarray) else value

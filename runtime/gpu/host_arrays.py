@@ -9,6 +9,17 @@ import numpy as np
 from mspc.ops.device import Array
 
 
+class PinnedArray(np.ndarray):
+    """An array in pinned memory of the host, which executors use as it is."""
+
+
+def pinned_copy(device: Any, values: Any, shape: tuple[int, ...], dtype: Any) -> PinnedArray:
+    """Values in pinned memory; a number stands for as many of it."""
+    found = device.pinned(shape, dtype).view(PinnedArray)
+    found[...] = values
+    return found
+
+
 def fetched(device: Any, array: Array, host: Any) -> Any:
     """`host`, with the values of an array of the GPU, or of one of the host, once the device has done its work."""
     device.synchronize()

@@ -15,6 +15,7 @@ from mspc.compiler.driver import compile_call
 from mspc.ir.graph import OFFLOAD, Graph
 from mspc.runtime.device_choice import GpuMemory
 from mspc.runtime.gpu.executor import GpuExecutor
+from mspc.runtime.gpu.host_arrays import PinnedArray
 from tests.gpu.programs import drawn
 from tests.gpu.test_shadow_weights_gpu import gpu
 
@@ -86,3 +87,20 @@ def test_states_on_the_host_are_read_and_replaced(tmp_path: Path) -> None:
     value = np.ones_like(executor.parameter(name))
     executor.replace(name, value)
     np.testing.assert_array_equal(executor.parameter(name), value)
+
+
+def test_a_rank_holds_states_in_pinned_memory(tmp_path: Path) -> None:
+    device = gpu(tmp_path / "kernels")
+    memory = GpuMemory(device)
+    graph, values, feeds = compiled(None, True)
+    placed = {p.name: memory.place(values[p.name], OFFLOAD in p.attrs) for p in graph.parameters if p.name in values}
+    executor = GpuExecutor(graph, device, placed)
+    memory.executors.append(executor)
+    executor.run(feeds)
+    for parameter in (p for p in graph.parameters if OFFLOAD in p.attrs):
+        array = placed[parameter.name]
+        assert isinstance(array, PinnedArray)
+        assert executor.array(parameter.name) is array
+        assert memory.fetch(array).any()
+        memory.store(array, np.zeros_like(array))
+        assert not executor.parameter(parameter.name).any()
