@@ -23,7 +23,10 @@ _LONGEST = 400
 OFFLOAD = "offload"
 """Attribute of a parameter that lives in the host's memory: how many updates ahead of its own it is fetched, 0 where
 that is left to the compiler. Of a forward node, where what gradients read of it is kept there: "CELL, PREFETCH" where
-its cell asks, else PREFETCH: how many operators ahead of its reader it is fetched, "Auto" for left to the compiler."""
+its cell asks, else PREFETCH, or ", PREFETCH" where a cell that is not called itself asks for those inside: how many
+operators ahead of its reader it is fetched, "Auto" for left to the compiler."""
+OFFLOAD_INSIDE = "offload_inside"
+"""The flag of cells inside of one that asks."""
 TO_HOST, FROM_HOST = "to_host", "from_host"
 """Values of the attribute `stream` of copies to the host's memory and from it: each way has a bus's full bandwidth."""
 STAGE, STAGES = "stage", "pipeline_stages"

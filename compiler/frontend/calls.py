@@ -48,14 +48,14 @@ from mspc.compiler.frontend.values import (
     way_of,
 )
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import OFFLOAD, Value
+from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE, Value
 from mspc.ir.late_dataclass import dataclass
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
 
 RECURSION = "numbers and shapes may end a recursion; where the contents of a tensor do, write a loop"
-MARKS = frozenset(("recompute", "strategy_gen_mode", OFFLOAD))
+MARKS = frozenset(("recompute", "strategy_gen_mode", OFFLOAD, OFFLOAD_INSIDE))
 """Flags of cells that are noted on operators."""
 _HANDLERS = HANDLERS | attribute_handlers(get_attribute)
 

@@ -195,6 +195,55 @@ def test_cells_inside_of_a_cell_have_the_last_word() -> None:
     assert {mark.rpartition("-")[2] for mark in marks} == {"Tanh, 1", "SequentialCell, 3"}
 
 
+@pytest.mark.parametrize(("layers", "wanted"), [(None, {"0", "1", "2"}), ([0, 2], {"0", "2"})])
+def test_a_list_of_cells_names_its_layers(layers: Any, wanted: set[str]) -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.CellList([nn.SequentialCell([nn.Dense(4, 4), nn.Tanh()]) for _ in range(3)])
+            self.layers.offload(2, layers)
+
+        def construct(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    network = nn.WithLossCell(Net(), nn.MSELoss())
+    step = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 0.1)).set_train()
+    found = compile_call(step, [Tensor(np.ones((2, 4), np.float32))] * 2, Config()).graph
+    marks = {str(node.attrs[OFFLOAD]) for node in found.nodes if OFFLOAD in node.attrs}
+    assert {mark.rpartition("/")[2] for mark in marks} == {f"{number}-SequentialCell, 2" for number in wanted}
+    assert {node.scope.split("/")[-2][0] for node in found.nodes if OFFLOAD in node.attrs} == wanted
+
+
+@pytest.mark.parametrize("layers", [[0, 3], [-1], ["0"]])
+def test_layers_that_a_list_does_not_have_are_refused(layers: Any) -> None:
+    cells = nn.CellList([nn.Dense(4, 4) for _ in range(3)])
+    with pytest.raises(MspcError, match=r"CellList.offload: layers has .*, and the list has cells 0 to 2"):
+        cells.offload(layers=layers)
+
+
+def test_cells_of_one_that_is_not_called_keep_what_they_make() -> None:
+    class Inner(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act, self.flat = nn.Tanh(), nn.Flatten()
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.inner = nn.Dense(4, 4), nn.Dense(4, 4), Inner()
+            self.inner.offload(1)
+
+        def construct(self, x: Any) -> Any:
+            return self.second(self.first(self.inner.flat(self.inner.act(self.first(x)))))
+
+    network = nn.WithLossCell(Net(), nn.MSELoss())
+    step = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 0.1)).set_train()
+    nodes = compile_call(step, [Tensor(np.ones((2, 4), np.float32))] * 2, Config()).rank_graph(0).nodes
+    assert [node.op.name for node in nodes if isinstance(node.op, ToHost | FromHost)] == ["ToHost", "FromHost"]
+
+
 def test_an_operator_keeps_its_own_result() -> None:
     class Net(nn.Cell):
         def __init__(self) -> None:
