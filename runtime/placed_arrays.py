@@ -1,12 +1,11 @@
-"""Where the arrays of parameters lie that a rank's graphs share: in the host's memory, or on a GPU."""
+"""Where the arrays of parameters lie that a rank's graphs share: in the host's memory, or on a GPU.
+
+NumPy is loaded when the first array is wanted: which device runs is decided before that.
+"""
 
 from __future__ import annotations
 
 from typing import Any
-
-import numpy as np
-
-from mspc.runtime.gpu.host_arrays import PinnedArray, pinned_copy
 
 Array = Any
 
@@ -23,6 +22,8 @@ class SharedMemory:
 
     def zeros(self, shape: tuple[int, ...], dtype: Any, on_host: bool = False) -> Array:
         """An array of zeros as executors take it."""
+        import numpy as np
+
         return np.zeros(shape, dtype)
 
     def fetch(self, placed: Array) -> Array:
@@ -52,6 +53,8 @@ class GpuMemory(SharedMemory):
 
     def zeros(self, shape: tuple[int, ...], dtype: Any, on_host: bool = False) -> Array:
         if on_host:
+            from mspc.runtime.gpu.host_arrays import pinned_copy
+
             return pinned_copy(self.device, 0, shape, dtype)
         placed = self.device.zeros(shape, dtype)
         self.device.synchronize()
@@ -59,12 +62,18 @@ class GpuMemory(SharedMemory):
 
     def place(self, array: Array, on_host: bool = False) -> Array:
         if on_host:
+            from mspc.runtime.gpu.host_arrays import pinned_copy
+
             return pinned_copy(self.device, array, array.shape, array.dtype)
         placed = self.device.empty(array.shape, array.dtype)
         self._send(array, placed)
         return placed
 
     def fetch(self, placed: Array) -> Array:
+        import numpy as np
+
+        from mspc.runtime.gpu.host_arrays import PinnedArray
+
         if isinstance(placed, np.ndarray) and not isinstance(placed, PinnedArray):
             return placed  # a constant of the script's, which an executor places
         self.finish()
@@ -77,6 +86,8 @@ class GpuMemory(SharedMemory):
         return found
 
     def store(self, placed: Array, array: Array) -> None:
+        from mspc.runtime.gpu.host_arrays import PinnedArray
+
         self.finish()
         if isinstance(placed, PinnedArray):
             placed[...] = array
@@ -92,6 +103,8 @@ class GpuMemory(SharedMemory):
         return int(self.device.pool.total_bytes())  # a pool gives nothing back
 
     def _send(self, array: Array, placed: Array) -> None:
+        import numpy as np
+
         host = np.ascontiguousarray(array, placed.dtype).reshape(placed.shape)
         with self.device.stream("compute"):
             self.device.send(host, placed)
