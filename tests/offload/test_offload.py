@@ -104,7 +104,7 @@ def trained(made: Compiled, steps: int = 3) -> list[np.ndarray]:
 @pytest.mark.parametrize("mode", ["alone", "scaled"])
 def test_numbers_are_equal_bit_for_bit(mode: str, tmp_path: Path) -> None:
     wanted = trained(compiled(tmp_path, mode, "device", "none"))
-    for states, prefetch in (("host", "none"), ("device", "auto"), ("host", "1"), ("host", "9")):
+    for states, prefetch in (("host", "auto"), ("host", "1")) if mode == "alone" else (("host", "2"),):
         found = trained(compiled(tmp_path, mode, states, prefetch))
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(one, other)
@@ -149,8 +149,7 @@ def test_a_prefetch_is_so_many_operators_ahead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [
-    ("alone", "host", "auto"), ("alone", "host", "2"), ("scaled", "host", "1"), ("level1", "host", "2"),
-    ("level3", "host", "auto"), ("stages", "host", "auto"),
+    ("alone", "host", "auto"), ("scaled", "host", "1"), ("level3", "host", "2"), ("stages", "host", "auto"),
 ])  # fmt: skip
 def test_memory_is_read_and_written_in_order(options: tuple[str, str, str], tmp_path: Path) -> None:
     """Looked at byte by byte, stream by stream."""

@@ -11,7 +11,7 @@ from tests.shares import share_of
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("number", range(share_of(12)))
+@pytest.mark.parametrize("number", range(share_of(4)))
 def test_combinations_are_those_of_one_device(number: int, kind: str) -> None:
     outcome = check(7000 + number, kind)
     assert outcome.kind == EQUAL, outcome.message
