@@ -103,6 +103,13 @@ def share(key: str, value: Any) -> float:
     return float(value)
 
 
+def prefetch(key: str, value: Any) -> str | int:
+    """ "Auto", or a number of operators from 1 on."""
+    if isinstance(value, str):
+        return one_of("Auto")(key, value)
+    return integer(1)(key, value)
+
+
 def host_or_disk(key: str, value: Any) -> str:
     """ "cpu" or "disk", in letters of either size."""
     return one_of("cpu", "disk")(key, text(key, value).lower())

@@ -22,7 +22,7 @@ BUCKET = 64 << 20
 """Bytes of gradients that travel together unless a script says otherwise, as in MindSpore."""
 
 GRAPHS_ALWAYS = "networks are compiled to graphs in every mode"
-STAYS = "everything stays on the device"
+STAYS = "cells and optimizers say what lives on the host, by offload(), and the compiler when it is copied"
 MEMORY = "memory is planned for each network, and nothing more is taken"
 FUSES = "operators are fused always"
 CUTS_LOADED = "operators are sharded as the file says"
@@ -339,7 +339,7 @@ SET_GRAD = table(
 """The argument of `Cell.set_grad`."""
 
 OFFLOADED_CELLS = table(
-    Setting("backward_prefetch", None, one_of("Auto"), ignored="what is saved for gradients stays on the device"),
+    Setting("backward_prefetch", "Auto", checks.prefetch, "how many operators ahead of its reader a value is fetched"),
 )
 """The argument of `Cell.offload` and `Primitive._offload`."""
 

@@ -18,6 +18,7 @@ from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.dump_names import RankDumps, file_of
 from mspc.compiler.frontend.trace import Traced, trace
 from mspc.compiler.pipeline import (
+    FOR_OFFLOAD,
     FOR_REGIONS,
     FOR_STAGES,
     OPTIONAL,
@@ -29,7 +30,7 @@ from mspc.compiler.pipeline import (
 from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.compiler.unreduced_gradients import warning_of_own_gradients
 from mspc.ir.diagnostics import MspcError, told_at
-from mspc.ir.graph import STAGES, Graph, Value
+from mspc.ir.graph import STAGES, Graph, Value, asks_for_host
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import print_graph
 from mspc.passes.base import OnPass, PassManager, find_pass
@@ -246,7 +247,7 @@ def compile_traced(
         if decide is not None and all_is_given(stage.name, stage.graph):
             decide(stage.graph)
 
-    rank_names = rank_passes_of(config.device, config.pipeline_stages)
+    rank_names = rank_passes_of(config.device, config.pipeline_stages, asks_for_host(graph))
     stages = 1 + max(number for number, _ in numbered(names))
     kept = found = None
     if keeps and config.ranks == 1 and not config.sharded:  # no other rank is told of the shared passes' results
@@ -367,9 +368,10 @@ def run_shared_passes(
     nothing leaves no trace. `on_stage` looks at graphs, and changes none."""
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
-    has_regions = any(node.regions for node in graph.nodes)
+    idle = () if any(node.regions for node in graph.nodes) else FOR_REGIONS
+    idle += () if asks_for_host(graph) else FOR_OFFLOAD
     for number, name in numbered(names):
-        if (name in FOR_REGIONS and not has_regions) or (name in FOR_STAGES and STAGES not in graph.attrs):
+        if name in idle or (name in FOR_STAGES and STAGES not in graph.attrs):
             continue
         result, changed = manager.apply(find_pass(name), graph)
         if name in OPTIONAL and not changed:

@@ -15,6 +15,8 @@ PREPARING = ("decompose", "route_experts", "route_slots", "hoist_invariants")
 """Ahead of all others in every mode."""
 FOR_REGIONS = ("hoist_invariants",)
 """Passes that run where nodes run graphs alone."""
+FOR_OFFLOAD = ("check_offload", "offload")
+"""Passes that run where something is to live in the host's memory alone."""
 FOR_STAGES = ("join_micro_batches", "assign_stages")
 """Passes that run where networks have several stages alone."""
 SHARDED = (
@@ -22,6 +24,7 @@ SHARDED = (
     "join_micro_batches",
     "simplify",
     "recompute",
+    "check_offload",
     "check_strategies",
     "shard_by_plan",
     "recompute_cells",
@@ -41,12 +44,13 @@ DATA_PARALLEL = (
     "grad",
     "simplify",
     "recompute",
+    "check_offload",
     "step_parallel_begin",
     "share_statistics",
     "reduce_gradients",
     "fuse_gradients",
 )
-WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "step_parallel_begin")
+WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "check_offload", "step_parallel_begin")
 FOR_GPU = ("fuse_attention",)
 """Ahead of the others where the device is a GPU."""
 FOR_CPU = ("fuse_large_attention",)
@@ -98,7 +102,7 @@ PER_RANK = (
 
 OPTIONAL = (
     *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
-    "recompute_cells", "search_sharding", "exchange_rows", "join_small", *FOR_GPU_ORDER,
+    "recompute_cells", "search_sharding", "exchange_rows", "join_small", "check_offload", *FOR_GPU_ORDER, "offload",
 )  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
@@ -130,8 +134,12 @@ def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:
         yield number, name
 
 
-def rank_passes_of(device: str = "CPU", stages: int = 1) -> tuple[str, ...]:
-    """Names of the passes that run for every rank, for a device and a number of stages."""
+def rank_passes_of(device: str = "CPU", stages: int = 1, offloads: bool = False) -> tuple[str, ...]:
+    """Names of the passes that run for every rank, for a device and a number of stages. offloads: something is to live
+    in the host's memory."""
+    if offloads:
+        *others, last = rank_passes_of(device, stages)
+        return (*others, "offload", last)
     if stages > 1:
         first, *rest, last = rank_passes_of(device)
         return (first, "cut_stages", *rest, "order_micro_batches", last)

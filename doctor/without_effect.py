@@ -56,7 +56,6 @@ _CALLS: dict[str, str] = {
     "runtime.launch_blocking": "errors name their operator also where steps are replayed",
     "parallel.AutoParallel.transformer_opt": "there are no such options",
     "dataset.config.set_enable_shared_mem": "worker processes hand rows on through pipes",
-    "nn.Cell.offload": str(settings.OFFLOADED_CELLS["backward_prefetch"].ignored),
     "nn.Cell.place": EVERYWHERE,
     "ops.Primitive.place": EVERYWHERE,
     "nn.Cell.set_grad": str(settings.SET_GRAD["requires_grad"].ignored),

@@ -14,6 +14,7 @@ from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
 from mspc.engine.other_stages import OtherStage, on_all_stages
 from mspc.engine.synchronization_points import TOGETHER, joint_call
+from mspc.ir.graph import OFFLOAD
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
@@ -96,7 +97,7 @@ class ParameterStore:
             parameter.released(self)
             return array
         for index, known in enumerate(stored.slices):
-            if known.graph_parameter.layout == graph_parameter.layout:
+            if _lies_alike(known.graph_parameter, graph_parameter):
                 self._uses(owner, stored, index)
                 return known.array
         full = self.read(parameter)
@@ -111,8 +112,8 @@ class ParameterStore:
         memory, type = self._job.hardware.memory, graph_parameter.tensor_type
         described = None if parameter.initial is None else parameter.initial.description()
         if described is not None and described.is_zero and not self._takes_part(parameter, graph_parameter):
-            return memory.zeros(type.shape, type.dtype.numpy)
-        return memory.place(self._first(parameter, graph_parameter))
+            return memory.zeros(type.shape, type.dtype.numpy, OFFLOAD in graph_parameter.attrs)
+        return memory.place(self._first(parameter, graph_parameter), OFFLOAD in graph_parameter.attrs)
 
     def _first(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
         """The first values on this rank, those of rank 0 where the script wants them on all; then all ranks ask for
@@ -148,7 +149,7 @@ class ParameterStore:
 
     def _place(self, graph_parameter: GraphParameter, full: Array) -> Array:
         memory = self._job.hardware.memory
-        return memory.place(self._mine(graph_parameter, full, not memory.copies))
+        return memory.place(self._mine(graph_parameter, full, not memory.copies), OFFLOAD in graph_parameter.attrs)
 
     def _mine(self, graph_parameter: GraphParameter, full: Array, copied: bool) -> Array:
         return slice_parameter(graph_parameter, np.asarray(full), self._job.rank, "parameter", copied)
@@ -253,3 +254,8 @@ class ParameterStore:
         stored.changed()
         for mine in stored.slices:
             self._store(mine, np.asarray(array))
+
+
+def _lies_alike(one: GraphParameter, other: GraphParameter) -> bool:
+    """Whether two graphs read a parameter in equal slices of one memory."""
+    return one.layout == other.layout and (OFFLOAD in one.attrs) == (OFFLOAD in other.attrs)

@@ -20,6 +20,15 @@ Layouts = Layout | tuple[Layout, ...] | None
 """The placement of a value: one layout for a tensor, one per element for a tuple, None before sharding."""
 _LONGEST = 400
 """Characters of a label from which its other parts are only counted."""
+OFFLOAD = "offload"
+"""Attribute of a parameter that lives in the host's memory: how many updates ahead of its own it is fetched, 0 where
+that is left to the compiler. Of a forward node, where what gradients read of it is kept there: "CELL, PREFETCH" where
+its cell asks, else PREFETCH, or ", PREFETCH" where a cell that is not called itself asks for those inside: how many
+operators ahead of its reader it is fetched, "Auto" for left to the compiler."""
+OFFLOAD_INSIDE = "offload_inside"
+"""The flag of cells inside of one that asks."""
+TO_HOST, FROM_HOST = "to_host", "from_host"
+"""Values of the attribute `stream` of copies to the host's memory and from it: each way has a bus's full bandwidth."""
 STAGE, STAGES = "stage", "pipeline_stages"
 """Attributes: the stage of a pipeline that a node, or the graph, is of; in the header how many there are."""
 WORK, MICRO_BATCH = "work", "micro_batch"
@@ -307,3 +316,8 @@ def element_layouts(layout: Layouts) -> tuple[Layout, ...]:
     if layout is None:
         return ()
     return layout if isinstance(layout, tuple) else (layout,)
+
+
+def asks_for_host(program: Graph) -> bool:
+    """Whether parameters or values of a program are to live in the host's memory."""
+    return any(OFFLOAD in value.attrs for graph in program.graphs() for value in (*graph.parameters, *graph.nodes))

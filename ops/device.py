@@ -91,6 +91,14 @@ class Device(Protocol):
         """An array of its own, contents undefined."""
         ...
 
+    def send(self, host: Any, array: Array) -> None:
+        """Copy an array of the host to one of the GPU, on the current stream; at once only from pinned memory."""
+        ...
+
+    def receive(self, array: Array, host: Any) -> None:
+        """Copy an array to one of the host, on the current stream."""
+        ...
+
     def copy(self, source: Array, target: Array) -> None:
         """Copy the bytes of an array to one of the same size, on the current stream."""
         ...

@@ -39,7 +39,7 @@ class MemoryBlock:
     nbytes: its size, of `reserved` bytes that nothing else may touch while it is alive.
     start: index of the node that writes it first. on_side: whether that node runs on the second stream.
     free: from which index on a node of the main stream may write to the memory. free_on_side: one of the second stream.
-    tied: (group, distance from the group's begin) for blocks that lie side by side.
+    on_host: in the host's memory. tied: (group, distance from the group's begin) for blocks that lie side by side.
     """
 
     nbytes: int
@@ -49,6 +49,7 @@ class MemoryBlock:
     free: int = 0
     free_on_side: int = 0
     reserved: int = 0
+    on_host: bool = False
     tied: tuple[int, int] | None = None
     offset: int = 0
 
@@ -62,13 +63,14 @@ class MemoryBlock:
 class ResultMemory:
     """The memory of one result of one node, which others may show. accesses: indices of nodes that read or write it,
     ascending; len(nodes) for the end of the step. pitch: see `Allocation`. parameter: in whose memory it lies, if it
-    does."""
+    does. on_host: it lies in the host's memory."""
 
     type: TensorType
     accesses: list[int]
     pitch: int = 0
     block: MemoryBlock | None = None
     parameter: Any = None
+    on_host: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -280,7 +282,7 @@ def most_of_classes(
     latest: dict[int, tuple[str, MemoryBlock]] = {}
     for number, cell in sorted(enumerate(cells), key=lambda item: item[1].accesses[0]):
         block = cell.block
-        if block is None:
+        if block is None or cell.on_host:
             continue
         known = latest.get(id(block))
         if known is not None and known[0] == classes[number]:

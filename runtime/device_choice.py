@@ -17,8 +17,8 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
+from mspc.runtime.placed_arrays import Array, GpuMemory, SharedMemory
 
-Array = Any
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 EACH_ITS_OWN = ("stand_alone", "hybrid_parallel")
 """Modes in which every rank may run another graph: the script places slices and collectives by its rank."""
@@ -164,90 +164,6 @@ def _problem(count: int, why: str, local_size: int, size: int, probe: Probe) -> 
 
 def _gpus(count: int) -> str:
     return f"{count} GPU{'s' * (count != 1)}"
-
-
-class SharedMemory:
-    """The memory of arrays that a rank's graphs share; here it is the host's."""
-
-    copies = False
-    """Whether `place` makes a copy; where not, the array must be nobody else's."""
-
-    def place(self, array: Array) -> Array:
-        """The array as executors take it; they hold on to it and write to it."""
-        return array
-
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array of zeros as executors take it."""
-        import numpy as np
-
-        return np.zeros(shape, dtype)
-
-    def fetch(self, placed: Array) -> Array:
-        """The values, as a NumPy array, which may be the placed one."""
-        return placed
-
-    def store(self, placed: Array, array: Array) -> None:
-        """Replace the values by those of a NumPy array."""
-        placed[...] = array
-
-    def finish(self) -> None:
-        """Wait for all steps under way; raises what they raise."""
-
-    def most(self) -> int:
-        """Bytes of device memory that were taken at most."""
-        return 0
-
-
-class GpuMemory(SharedMemory):
-    """Arrays on the GPU. `executors`: whose steps may be under way."""
-
-    copies = True
-
-    def __init__(self, device: Any) -> None:
-        self.device = device
-        self.executors: list[Any] = []
-
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        placed = self.device.zeros(shape, dtype)
-        self.device.synchronize()
-        return placed
-
-    def place(self, array: Array) -> Array:
-        placed = self.device.empty(array.shape, array.dtype)
-        self._send(array, placed)
-        return placed
-
-    def fetch(self, placed: Array) -> Array:
-        import numpy as np
-
-        if isinstance(placed, np.ndarray):  # a constant of the script's, which an executor places
-            return placed
-        self.finish()
-        found = np.empty(placed.shape, placed.dtype)
-        with self.device.stream("compute"):
-            self.device.receive(placed, found)
-        self.device.synchronize()
-        return found
-
-    def store(self, placed: Array, array: Array) -> None:
-        self.finish()
-        self._send(array, placed)
-        self.device.writers.outside(placed)
-
-    def finish(self) -> None:
-        for executor in self.executors:
-            executor.finish()
-
-    def most(self) -> int:
-        return int(self.device.pool.total_bytes())  # a pool gives nothing back
-
-    def _send(self, array: Array, placed: Array) -> None:
-        import numpy as np
-
-        host = np.ascontiguousarray(array, placed.dtype).reshape(placed.shape)
-        with self.device.stream("compute"):
-            self.device.send(host, placed)
-        self.device.synchronize()
 
 
 class Cuda:

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from mspc.analysis.shadow_weights import ShadowWeights
-from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.graph import FROM_HOST, TO_HOST, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
@@ -22,13 +22,16 @@ REDUCTION = "reduction"
 """The same for the side stream of sums of gradients."""
 MESSAGES = "messages"
 """The side stream of what stages of a pipeline send each other."""
+SIDE_STREAMS = (COMMUNICATION, REDUCTION, TO_HOST, FROM_HOST)
+"""Values of the attribute `stream`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """Memory of one tensor, row-major.
 
-    kind: "arena", from `offset` on, or "kept": the memory of `value`, a Parameter or a Constant, from its begin on.
+    kind: "arena", from `offset` on, or "kept": the memory of `value`, a Parameter or a Constant, from its begin on; or
+        "host", from `offset` on in memory of the host.
     pitch: elements from the begin of a row, the last dimension, to that of the next; 0 where they are contiguous.
     """
 
@@ -54,6 +57,8 @@ class MemoryPlan:
 
     places: one Place for every tensor of every value.
     arena: bytes of the arena. lower_bound: most bytes of it that are alive at once; no plan is smaller.
+    host_arena: bytes of the host's memory for values of a step; kept_on_host: of parameters that live there, which
+        are in none of `weights`, `states` and `peak`.
     buckets: for an AllReduce of several operands that lie side by side the block of them all, in which member k
         begins at the place of operand k: one reduction over the block, in place, is the node. Its size is a multiple of
         the elements'. An AllReduce of several operands that is not here has operands elsewhere, or needed afterwards.
@@ -89,6 +94,13 @@ class MemoryPlan:
     temporary: int = 0
     classes: Mapping[Node, tuple[str, ...]] = field(default_factory=dict[Node, "tuple[str, ...]"])
     shadow_weights: ShadowWeights = field(default_factory=ShadowWeights)
+    host_arena: int = 0
+    kept_on_host: int = 0
+
+    @property
+    def on_host(self) -> int:
+        """Bytes of the host's memory: parameters that live there, and values of a step."""
+        return self.kept_on_host + self.host_arena
 
     @property
     def peak(self) -> int:
@@ -104,7 +116,7 @@ def side_stream(node: Node) -> str:
     if is_sent(node):
         return MESSAGES
     name = node.attrs.get("stream")
-    return str(name) if name in (COMMUNICATION, REDUCTION) else ""
+    return str(name) if name in SIDE_STREAMS else ""
 
 
 def is_sent(node: Node) -> bool:
@@ -115,6 +127,16 @@ def is_sent(node: Node) -> bool:
 def is_received(node: Node) -> bool:
     """Whether it receives a message of another stage."""
     return node.op.name == "ReceiveFromStage"
+
+
+def is_awaited(node: Node) -> bool:
+    """Whether it only waits until its operand has been copied to the host; asked by name, as those above."""
+    return node.op.name == "AwaitHost"
+
+
+def lies_on_host(node: Node) -> bool:
+    """Whether its result lies in memory of the host."""
+    return node.op.name == "ToHost"
 
 
 def row_pitches(node: Node) -> Sequence[int]:

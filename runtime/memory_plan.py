@@ -13,7 +13,8 @@ stream waits for the others. Therefore memory that a node of a side stream reads
 another stream before the main stream has waited for it (or before the end of the step where it does not), and the
 result of a collective lies in memory that all nodes before it are done with, or that only earlier collectives of
 the stream "communication" used, if it runs there too. What stages send each other leaves on a stream of its own,
-"messages", for which the main one waits where a later message is received.
+"messages", for which the main one waits where a later message is received. Copies to the host and from it have the
+streams "to_host" and "from_host"; AwaitHost is where the main stream waits for a copy, so that the memory is free.
 
 Copies of parameters, the `shadow_weights`, have memory of the arena for themselves from step to step: updates write
 them for the next one. Where others wrote to the parameters, their nodes run in their order ahead of a step.
@@ -27,7 +28,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mspc.analysis.shadow_weights import marked_shadow_weights
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.loops import Loop, MakeStack
@@ -40,8 +41,10 @@ from mspc.runtime.memory import (
     Allocation,
     MemoryPlan,
     equal_results,
+    is_awaited,
     is_received,
     is_sent,
+    lies_on_host,
     read_elsewhere,
     row_pitches,
     side_stream,
@@ -89,7 +92,8 @@ def plan_memory(
 def peak_of(graph: Graph, alignment: int = 256) -> int:
     """The bytes at the peak of `plan_memory`, without a look at what they are for."""
     planner = _Planner(graph)
-    return planner.place_all(alignment) + constant_bytes(graph) + sum(p.type.nbytes for p in graph.parameters)
+    stored = sum(p.type.nbytes for p in graph.parameters if OFFLOAD not in p.attrs)
+    return planner.place_all(alignment) + constant_bytes(graph) + stored
 
 
 class _Planner:
@@ -143,7 +147,11 @@ class _Planner:
             assert block is not None
             block.start = 0
         several = [self._cells(node) for node in self.nodes if node.regions]  # they may save a hundred tensors each
-        return assign_together(self.blocks, several, alignment)
+        on_host = [block for block in self.blocks if block.on_host]
+        if not on_host:
+            return assign_together(self.blocks, several, alignment)
+        assign_together(on_host, (), alignment)
+        return assign_together([block for block in self.blocks if not block.on_host], several, alignment)
 
     def plan(self, alignment: int) -> MemoryPlan:
         arena = self.place_all(alignment)
@@ -151,13 +159,16 @@ class _Planner:
         sizes = {"weights": 0, "states": 0, "inputs": 0}
         sizes |= most_of_classes(self.cells, classes, CLASSES, {TEMPORARY: [*self.inside.values()]})
         states = optimizer_states(self.graph, self.parts)
+        on_host = [p for p in self.graph.parameters if OFFLOAD in p.attrs]
         for p in self.graph.parameters:
+            if p in on_host:
+                continue
             sizes["inputs" if p.kind == "input" else "states" if p in states else "weights"] += p.type.nbytes
         every = {part: self._place(part) for part in dict.fromkeys(chain.from_iterable(self.parts.values()))}
         return MemoryPlan(
             places={value: tuple([every[part] for part in parts]) for value, parts in self.parts.items()},
             arena=arena,
-            lower_bound=most_alive(self.blocks),
+            lower_bound=most_alive([block for block in self.blocks if not block.on_host]),
             buckets={node: _bucket_place(members) for node, members in self.buckets.items()},
             waits=self.waits,
             copied={node: tuple(self._place(part) for part in self.shown[node]) for node in self.copied},
@@ -165,6 +176,8 @@ class _Planner:
             outside=getattr(self.carried, "places", ()),
             inside={node: Allocation("arena", None, b.offset, b.nbytes) for node, b in self.inside.items()},
             shadow_weights=self.shadow_weights,
+            host_arena=max((b.offset + b.nbytes for b in self.blocks if b.on_host), default=0),
+            kept_on_host=sum(p.type.nbytes for p in on_host),
             classes={
                 node: tuple(classes[part] if isinstance(part, int) else "" for part in self.parts[node])
                 for node in self.nodes if self._runs(node)
@@ -198,7 +211,7 @@ class _Planner:
                         fresh.append(fresh[alike[number]])
                         continue
                     fresh.append(len(self.cells))
-                    self.cells.append(ResultMemory(type, [index], pitch))
+                    self.cells.append(ResultMemory(type, [index], pitch, on_host=lies_on_host(node)))
                 shown = tuple(fresh)
             parts[node] = shown
         return parts
@@ -210,7 +223,7 @@ class _Planner:
             return tuple(parts[node.inputs[0]][i] for i in taken)
         if isinstance(op, MakeTuple | MakeStack):
             return tuple(part for value in node.inputs for part in parts[value])
-        if node.op.is_view or is_sent(node):
+        if node.op.is_view or is_sent(node) or is_awaited(node):
             return parts[node.inputs[0]]
         operands = updated_operands(node)
         return tuple(parts[node.inputs[i]][0] for i in operands) if operands else None
@@ -254,7 +267,7 @@ class _Planner:
                 continue
             if cell.block is None:
                 cell.block = replaced.get(part) or self._overwritten(index, node, operands, cell, taken)
-                cell.block = cell.block or self._new(cell.nbytes)
+                cell.block = cell.block or self._new(cell.nbytes, cell.on_host)
             taken.append(cell.block)
 
     def results_outside(self) -> OutsideResults:
@@ -278,8 +291,8 @@ class _Planner:
             if outside and len(node.regions) == 1:
                 self.replaced[region] = outside.replaces
 
-    def _new(self, nbytes: int) -> MemoryBlock:
-        block = MemoryBlock(nbytes, len(self.nodes))
+    def _new(self, nbytes: int, on_host: bool = False) -> MemoryBlock:
+        block = MemoryBlock(nbytes, len(self.nodes), on_host=on_host)
         self.blocks.append(block)
         return block
 
@@ -375,7 +388,7 @@ class _Planner:
         if cell.parameter is not None:
             return Allocation("kept", cell.parameter, 0, cell.nbytes)
         assert cell.block is not None
-        return Allocation("arena", None, cell.block.offset, cell.nbytes, cell.pitch)
+        return Allocation("host" if cell.on_host else "arena", None, cell.block.offset, cell.nbytes, cell.pitch)
 
 
 def _bucket_place(members: Sequence[MemoryBlock]) -> Allocation:

@@ -15,7 +15,9 @@ import numpy as np
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 
-STREAMS = ("compute", "communication", "reduction", "messages")
+HOST_STREAMS = ("to_host", "from_host")
+"""Streams that a trace shows where something runs on them."""
+STREAMS = ("compute", "communication", "reduction", "messages", *HOST_STREAMS)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class NodeCost:
 
 def stream_of(node: Node) -> str:
     """The kind of a node's work; by default also the stream on which a trace shows it."""
+    if node.attrs.get("stream") in HOST_STREAMS:
+        return str(node.attrs["stream"])
     return "communication" if node.op.is_collective and not node.regions else "compute"
 
 
@@ -80,7 +84,10 @@ def trace(
     ]
     for rank in sorted(steps):
         events.append({"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}})
+        used = {timed.stream for times in steps[rank] for timed in times}
         for thread, name in enumerate(STREAMS):
+            if name in HOST_STREAMS and name not in used:
+                continue
             events.append({"name": "thread_name", "ph": "M", "pid": rank, "tid": thread, "args": {"name": name}})
         offset = 0.0
         nodes = nodes_of(graphs[rank])

@@ -33,7 +33,7 @@ def loaded(file: Path) -> ModuleType:
 pages = loaded(ROOT / "docs" / "site" / "pages.py")
 EXAMPLE = re.compile(r"<!-- (file|run)(?:: (\S+))? -->\n```\w*\n(.*?)```", re.DOTALL)
 """A file that an example needs, or commands with what they print; `...` stands for anything."""
-WITH_EXAMPLES = ("tutorial.md", "how-a-compile-runs.md", "pipelines.md", "pytorch.md", "pytorch-plans.md")
+WITH_EXAMPLES = ("tutorial.md", "how-a-compile-runs.md", "pipelines.md", "pytorch.md", "pytorch-plans.md", "offload.md")
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from mspc.analysis.cost.machine import PRODUCTS, Link, Machine, Rate
+from mspc.analysis.cost.machine import HOST_COPIES, PRODUCTS, Link, Machine, Rate
 
 HOST = 8
 """Ranks of one host."""
@@ -31,12 +31,15 @@ H200 = Machine(
     link=Link(latency=12e-6, bandwidth=Rate.of(340e9)),
     ranks_per_host=HOST,
     network=Link(latency=20e-6, bandwidth=Rate.of(45e9)),
+    traffic=MappingProxyType({HOST_COPIES: Rate.of(55e9)}),
     source="""\
 Measured in 2026 with CUDA 13 and NCCL 2.27: products of 8192 by 8192 matrices at 811 TFLOP/s in Float16, of which those
 of a transformer's layers reach three quarters; half of that where Float32 is rounded to TF32; a copy in memory at 4.2
 TB/s, of which operators reach three quarters; 1.1 us from one small kernel of a CUDA graph to the next, 1.5 us with
 their ramps; an AllReduce of a kilobyte in 9.5 us on 4 ranks, 12 us beside other work; large ones at 339 to 358 GB/s.
-Between hosts: a card of 400 Gbit/s for each GPU, nine tenths of it (data sheet of NVIDIA's DGX H200, not measured).""",
+Between hosts: a card of 400 Gbit/s for each GPU, nine tenths of it (data sheet of NVIDIA's DGX H200, not measured). To
+the host's memory and from it: 16 lanes of PCI Express 5.0 (data sheet of the H200: 128 GB/s both ways together), seven
+eighths of it, not measured.""",
 )
 """What is reckoned with where nobody names a machine."""
 H100 = replace(
@@ -57,6 +60,7 @@ A100 = Machine(
     link=Link(latency=15e-6, bandwidth=Rate.of(225e9)),
     ranks_per_host=HOST,
     network=Link(latency=25e-6, bandwidth=Rate.of(22e9)),
+    traffic=MappingProxyType({HOST_COPIES: Rate.of(27e9)}),
     source="""\
 NVIDIA's data sheet of the A100 80 GB SXM (312 TFLOP/s in Float16, 156 in TF32, 19.5 in Float64, 2.04 TB/s of memory,
 300 GB/s each way) by the shares that an H200 was measured to reach; a card of 200 Gbit/s for each GPU.""",

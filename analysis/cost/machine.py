@@ -48,10 +48,10 @@ ALONE = (ELEMENTWISE, DRAWS)
 """Kinds of work that take no time beside memory where they have no rates."""
 ALIKE = {"Float16": "BFloat16", "BFloat16": "Float16"}
 """Element types that the same units compute with at one rate: where one of them has none it is the other's."""
-COLUMN_SUMS, UPDATES, ROW_SUMS = "column_sums", "updates", "row_sums"
-"""Kinds of traffic: sums over leading dimensions, which several blocks add up; updates of parameters; and sums of rows
-that one index names."""
-TRAFFIC = (COLUMN_SUMS, UPDATES, ROW_SUMS)
+COLUMN_SUMS, UPDATES, ROW_SUMS, HOST_COPIES = "column_sums", "updates", "row_sums", "host_copies"
+"""Kinds of traffic: sums over leading dimensions, which several blocks add up; updates of parameters; sums of rows that
+one index names; and copies between a device's memory and its host's, whose bytes count once."""
+TRAFFIC = (COLUMN_SUMS, UPDATES, ROW_SUMS, HOST_COPIES)
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AlltoAllV", "Broadcast", "Reduce",
                "CollectiveScatter", "CollectiveGather", "NeighborExchange", "NeighborExchangeV2", "Send", "Receive",
                "Barrier")  # fmt: skip
@@ -95,6 +95,11 @@ class Rate:
         """The highest rate of any amount from `low` to `high`."""
         between = (amount for amount, _ in self.points if low < amount < high)
         return max(self.at(amount) for amount in (low, *between, high))
+
+
+PCI_EXPRESS = Rate.of(27e9)
+"""Bytes per second between a GPU's memory and its host's, each way, where a machine says nothing of them: seven eighths
+of what 16 lanes of PCI Express 4.0 have (PCI-SIG's specification: 16 GT/s a lane, 31.5 GB/s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +164,8 @@ class Machine:
 
     def moving_seconds(self, nbytes: float, kind: str = "") -> float:
         """Time in which so many bytes are read and written, by one kind of `TRAFFIC` or as most operators do."""
-        return self.traffic.get(kind, self.memory).seconds(nbytes)
+        other = PCI_EXPRESS if kind == HOST_COPIES and self.device == "GPU" else self.memory
+        return self.traffic.get(kind, other).seconds(nbytes)
 
     def collective_seconds(self, operator: str, nbytes: float, ranks: Sequence[int]) -> float:
         """Time of a collective of these ranks in which each sends so many bytes.

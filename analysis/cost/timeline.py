@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.nodes import seconds, seconds_inside
+from mspc.analysis.cost.machine import HOST_COPIES, Machine
+from mspc.analysis.cost.nodes import kind_of_traffic, seconds, seconds_inside
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.collective.base import Collective
 
@@ -17,12 +17,13 @@ programs have any, and load it."""
 class Timeline:
     """A step of a graph in the order of its nodes, on one stream and on several.
 
-    compute, communication: seconds of the nodes of either kind by themselves. total: seconds of the step with what has
+    compute, communication, copies: seconds of the nodes of a kind by themselves; copies are those between the memory of
+    the device and of the host. total: seconds of the step with what has
     an attribute `stream` beside the rest, each such stream for itself. spans: (begin, seconds) of every node that runs.
     """
 
     def __init__(self, graph: Graph, machine: Machine = H200) -> None:
-        self.compute = self.communication = 0.0
+        self.compute = self.communication = self.copies = 0.0
         self.spans: dict[Node, tuple[float, float]] = {}
         known: dict[Graph, tuple[float, float]] = {}
         main = 0.0
@@ -38,9 +39,11 @@ class Timeline:
             else:
                 time = seconds(node, machine)
                 compute, communication = (0.0, time) if isinstance(node.op, Collective) else (time, 0.0)
+            time = compute + communication
+            if kind_of_traffic(node) == HOST_COPIES:
+                self.copies, compute = self.copies + compute, 0.0
             self.compute += compute
             self.communication += communication
-            time = compute + communication
             stream = node.attrs.get("stream")
             if stream:
                 came = time if node.op.name == RECEIVED else 0.0
@@ -55,9 +58,10 @@ class Timeline:
     @property
     def alone(self) -> float:
         """Seconds of the step with everything one after the other."""
-        return self.compute + self.communication
+        return self.compute + self.communication + self.copies
 
     @property
     def hidden(self) -> float:
-        """The part of the communication that costs no time, 0 to 1."""
-        return (self.alone - self.total) / self.communication if self.communication else 1.0
+        """The part of the communication, and of copies to the host and back, that costs no time, 0 to 1."""
+        beside = self.communication + self.copies
+        return (self.alone - self.total) / beside if beside else 1.0

@@ -107,6 +107,9 @@ class Parameter(Tensor):
         self.layerwise_parallel = layerwise_parallel
         self.parallel_optimizer = parallel_optimizer
         self.comm_fusion = 1
+        self.on_host: int | None = None
+        """How many updates ahead of its own it is fetched where it lives in the host's memory, 0 where that is left to
+        the compiler; None where it lives on the device. `Optimizer.offload` sets it."""
         self.laid_out: Layout | None = None
         """How a compile that ran nothing has sharded it: slices of a rank's own checkpoint are known by that."""
         self.owned = False
@@ -245,7 +248,7 @@ class Parameter(Tensor):
         twin = Parameter(
             source, self.name, self.requires_grad, self.layerwise_parallel, self.parallel_optimizer
         )
-        twin.comm_fusion = self.comm_fusion
+        twin.comm_fusion, twin.on_host = self.comm_fusion, self.on_host
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:

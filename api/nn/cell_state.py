@@ -17,6 +17,7 @@ from mspc.api.ops.primitive import Primitive
 from mspc.api.placement import note_place
 from mspc.api.setting_kind import checked
 from mspc.api.settings import OFFLOADED_CELLS
+from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
 from mspc.ops.operator_arguments import describe
 from mspc.ops.tensor.cast import Cast
@@ -85,8 +86,20 @@ class CellState:
         return Primitive.of(Cast())
 
     def offload(self, backward_prefetch: Any = "Auto") -> None:
-        """Check the value; a warning says that it changes nothing. Raises ValueError for anything but "Auto"."""
-        checked("Cell.offload", OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, "Cell.offload()")
+        """Keep what gradients read of what this cell and those inside of it make in the host's memory until they do.
+        What one of these says itself holds.
+
+        Args:
+            backward_prefetch: how many operators ahead of its first reader a value is fetched, and how many behind the
+                one that makes it the device's memory is free again at the earliest; "Auto": so many that by the rates
+                of an H200 no operator waits for a copy.
+
+        Raises:
+            ValueError, TypeError: it is neither "Auto" nor an integer from 1 on.
+        """
+        found = checked("Cell.offload", OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, "Cell.offload()")
+        for _, inside in cast(Any, self).cells_and_names():
+            inside.put_flags({OFFLOAD if inside is self else OFFLOAD_INSIDE: found["backward_prefetch"]})
 
     def place(self, role: str, rank_id: int) -> None:
         """Check a process for all its operators; a warning says that it changes nothing. Raises TypeError,

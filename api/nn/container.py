@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mspc.api.errors import ApiIndexError, ApiTypeError
+from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 
 
@@ -121,6 +121,20 @@ class CellList(_Ordered):
     def __init__(self, *args: Any, auto_prefix: bool = True) -> None:
         super().__init__(auto_prefix)
         self._fill(args[0] if len(args) == 1 and isinstance(args[0], (list, tuple, CellList)) else args)
+
+    def offload(self, backward_prefetch: Any = "Auto", layers: Iterable[int] | None = None) -> None:
+        """As `Cell.offload`, for every cell of the list, or those of these numbers.
+
+        Raises:
+            ValueError, TypeError: as there, or there is no cell of a number.
+        """
+        cells = list(self)
+        for number in range(len(cells)) if layers is None else layers:
+            if not isinstance(number, int) or not 0 <= number < len(cells):
+                raise ApiValueError(
+                    f"CellList.offload: layers has {number!r}, and the list has cells 0 to {len(cells) - 1}"
+                )
+            cells[number].offload(backward_prefetch)
 
 
 class SequentialCell(_Ordered):

@@ -21,6 +21,7 @@ from mspc.api.placement import note_place, note_target
 from mspc.api.setting_kind import checked, note_asked, place_of_caller, say_once
 from mspc.api.settings import OFFLOADED_CELLS, STAGE
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import OFFLOAD
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.text.values import value_text
@@ -136,10 +137,10 @@ class Primitive:
         return self.add_prim_attr("recompute", mode)
 
     def _offload(self, backward_prefetch: Any = "Auto") -> Primitive:
-        """Check the value; a warning says that it changes nothing. Raises ValueError for anything but "Auto"."""
+        """As `Cell.offload`, of the operator's own result."""
         label = f"{self.name}._offload"
-        checked(label, OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, f"{label}()")
-        return self
+        found = checked(label, OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch}, f"{label}()")
+        return self.add_prim_attr(OFFLOAD, found["backward_prefetch"])
 
     def set_prim_instance_name(self, name: str) -> Primitive:
         self.instance_name = name

@@ -107,7 +107,7 @@ class Totals:
 class MemoryRow:
     """Bytes of a rank's planned step, see `MemoryPlan`. step: all that is neither parameter, input nor constant; never
     less than `lower_bound`. gradients, activations, temporary: the most of each that is alive at once, see
-    `runtime.memory_classes`."""
+    `runtime.memory_classes`. states_on_host, values_on_host: in the memory of the host, and in none of the others."""
 
     weights: int
     states: int
@@ -118,6 +118,8 @@ class MemoryRow:
     gradients: int
     activations: int
     temporary: int
+    states_on_host: int = 0
+    values_on_host: int = 0
 
 
 @dataclass
@@ -215,6 +217,7 @@ def memory_row(plan: MemoryPlan) -> MemoryRow:
     return MemoryRow(
         plan.weights, plan.states, plan.inputs, plan.constants,
         plan.arena, plan.lower_bound, plan.gradients, plan.activations, plan.temporary,
+        plan.kept_on_host, plan.host_arena,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ class _Plan:
     stages: int = 1
     schedule: str = ""
     micro_batches: int = 0
+    on_host: int = 0
 
 
 def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> list[str]:
@@ -42,7 +43,7 @@ def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> li
 def _plan_of(row: PlanResult | StageRow) -> _Plan:
     common = row.name, row.ranks, row.step, row.memory, len(row.recompute)
     if isinstance(row, PlanResult):
-        return _Plan(*common, row.remarks.degrees)
+        return _Plan(*common, row.remarks.degrees, on_host=row.remarks.on_host)
     return _Plan(*common, row.degrees, row.stages, row.schedule if row.stages > 1 else "", row.micro_batches)
 
 
@@ -81,4 +82,5 @@ def _speed(plan: _Plan, machine: Machine) -> str:
         rate = d.operations / plan.step / plan.ranks
         best = machine.work_rate(PRODUCTS, dtype_of(d.dtype)).best(1.0, d.operations)
         found.append(f"{rate / TERA:.3g} TFLOP/s of the model a rank, {rate / best:.0%} of what its products reach")
-    return ", ".join([*found, f"{size_text(plan.memory)} a rank"])
+    host = [f"{size_text(plan.on_host)} on its host"] * bool(plan.on_host)
+    return ", ".join([*found, f"{size_text(plan.memory)} a rank", *host])

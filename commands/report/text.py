@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mspc.commands.report.facts import Report
+from mspc.commands.report.facts import MemoryRow, Report
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.table import print_line, print_table
 
@@ -43,8 +43,15 @@ def total_lines(report: Report) -> list[str]:
         f"memory: weights {size(memory.weights)}, states {size(memory.states)}, inputs {size(memory.inputs)}, "
         f"step {size(memory.step)} (gradients {size(memory.gradients)}, activations {size(memory.activations)}, "
         f"temporary buffers {size(memory.temporary)} at most, each at its own time), together "
-        f"{size(totals.peak_bytes)}",
+        f"{size(totals.peak_bytes)}" + on_host(memory),
     ]
+
+
+def on_host(memory: MemoryRow) -> str:
+    """What lies in the host's memory; "" where nothing does."""
+    parts = {"states": memory.states_on_host, "activations": memory.values_on_host}
+    told = [f"{name} {size_text(nbytes)}" for name, nbytes in parts.items() if nbytes]
+    return f"; on the host {', '.join(told)}" if told else ""
 
 
 def report_tables(report: Report) -> list[Table]:

@@ -48,13 +48,15 @@ from mspc.compiler.frontend.values import (
     way_of,
 )
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE, Value
 from mspc.ir.late_dataclass import dataclass
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
 
 RECURSION = "numbers and shapes may end a recursion; where the contents of a tensor do, write a loop"
+MARKS = frozenset(("recompute", "strategy_gen_mode", OFFLOAD, OFFLOAD_INSIDE))
+"""Flags of cells that are noted on operators."""
 _HANDLERS = HANDLERS | attribute_handlers(get_attribute)
 
 
@@ -229,7 +231,7 @@ def call_cell(
         from mspc.compiler.frontend.precision import as_float
 
         result = as_float(tracer, result, flags["result_float"])
-    if tracer.stages > 1 or flags.get("recompute") or flags.get("strategy_gen_mode"):
+    if tracer.stages > 1 or not MARKS.isdisjoint(flags):
         from mspc.compiler.frontend.cell_marks import mark  # late: cells of many networks ask for nothing
 
         mark(tracer, cell, first)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from mspc.compiler.frontend.meetings import Grouped, grouped, is_alike, without_unread
 from mspc.compiler.frontend.values import Unrolled
 from mspc.ir.builder import Builder
-from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, asks_for_host
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.loops import MakeStack, Scan
@@ -33,6 +33,8 @@ def roll_updates(graph: Graph) -> None:
     stacks = [node for node in graph.nodes if isinstance(node.op, MakeStack)]
     if not stacks:
         return
+    if asks_for_host(graph):
+        raise Unrolled  # a loop over the cells would have all of what lives on the host on the device at once
     members: dict[Value, tuple[Node, int]] = {w: (stack, i) for stack in stacks for i, w in enumerate(stack.inputs)}
     if len(members) != sum(len(stack.inputs) for stack in stacks):
         raise Unrolled  # gradients are asked for one stack

@@ -25,7 +25,7 @@ from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, dtype_of
 from mspc.ops.control.constraint import is_constraint
 from mspc.ops.control.structural import Depend, TupleGetItem
@@ -206,6 +206,7 @@ class Tracer:
             made.attrs["parallel_optimizer"] = False
         if weight.requires_grad and weight.comm_fusion != 1:
             made.attrs["comm_fusion"] = weight.comm_fusion
+        made.attrs |= {} if weight.on_host is None else {OFFLOAD: weight.on_host}
         self.weights[id(weight)] = made
         self.parameters[name] = weight
         self.graph.parameters.append(made)

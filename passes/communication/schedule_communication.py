@@ -60,7 +60,7 @@ class ScheduleCommunication(Pass):
         nodes = graph.nodes
         if not any(isinstance(node.op, Collective) for node in nodes):
             return False
-        facts = _Facts(graph)
+        facts = ScheduleFacts(graph)
         limit = GROWTH * facts.most_alive(range(len(nodes)))
         order: Sequence[int] = range(len(nodes))
         for patience in PATIENCE:
@@ -101,7 +101,7 @@ def _is_seen(node: Node, known: dict[Graph, bool]) -> bool:
     return any(known[region] for region in node.regions)
 
 
-class _Facts:
+class ScheduleFacts:
     """What a schedule depends on, by the numbers of the nodes.
 
     operands: the nodes whose results a node reads. is_view: its result is memory of its operands. changes: operands
@@ -170,7 +170,7 @@ class _Facts:
 class _Schedule:
     """Runs the nodes on their streams in thought; `order` lists them as they were launched."""
 
-    def __init__(self, facts: _Facts, patience: int) -> None:
+    def __init__(self, facts: ScheduleFacts, patience: int) -> None:
         self.facts, self.patience = facts, patience
         self.nodes, self.needs, self.costs = facts.nodes, facts.needs, facts.costs
         self.is_collective = facts.is_collective

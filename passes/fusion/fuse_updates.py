@@ -4,8 +4,8 @@ Input:  `%70 = ApplyMomentum(w, moments.w, rate, %61, momentum)`, the same of b 
 Output: `%70 = GroupedUpdate(w, moments.w, rate, %61, momentum, b, ...) {update: "ApplyMomentum(...)", count: 2}`
 
 A group takes the place of the last of its members. A gradient that a `Cast` alone widens is read before the cast.
-Copies of parameters in halves that the updates can keep up to date get the attribute `kept`, see
-`analysis.shadow_weights`.
+Updates whose states live on the host have groups of their own. Copies of parameters in halves that the updates can keep
+up to date get the attribute `kept`, see `analysis.shadow_weights`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import field
 
 from mspc.analysis.aliasing import Updates
 from mspc.analysis.shadow_weights import mark_shadow_weights
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
@@ -31,6 +31,8 @@ from mspc.passes.fusion.written_updates import join_written_updates
 MOST_MEMBERS = 64
 HELD = 64 << 20
 """Bytes of gradients, made between the members of a group, that may wait for its last member."""
+FETCHED = 8 << 20
+"""Bytes of states that live on the host, and are on the device together while a group of several is updated."""
 
 LARGE_SUM = 4 << 20
 """Bytes of a gradient that travelled alone from which on its update is one by itself: it takes longer than a launch."""
@@ -61,13 +63,20 @@ class FuseUpdates(Pass):
 @dataclass(eq=False)
 class _UpdateGroup:
     """Updates that become one. start: number of the first. casts: those of gradients, by the member that reads them.
-    held: bytes of gradients that wait. open: whether another update may join."""
+    held: bytes of gradients that wait. fetched: those of states that live on the host. open: whether another update may
+    join."""
 
     start: int
     members: list[Node] = field(default_factory=list[Node])
     casts: dict[Node, Node] = field(default_factory=dict[Node, Node])
     held: int = 0
+    fetched: int = 0
     open: bool = True
+
+    def takes(self, held: int, fetched: int) -> bool:
+        """Whether another update may join, for which so many bytes more wait and are fetched."""
+        within = self.held + held <= HELD and self.fetched + fetched <= FETCHED
+        return self.open and within and len(self.members) < MOST_MEMBERS
 
 
 def _groups(rewriter: Rewriter, updates: Updates) -> list[_UpdateGroup]:
@@ -97,11 +106,13 @@ def _groups(rewriter: Rewriter, updates: Updates) -> list[_UpdateGroup]:
         group = current.get(key)
         start = group.start if group is not None else number
         held = sum(v.type.nbytes for v in node.inputs if isinstance(v, Node) and numbers[v] > start)
-        if group is None or not group.open or len(group.members) == MOST_MEMBERS or group.held + held > HELD:
+        fetched = sum(value.type.nbytes for value in _on_host(node))
+        if group is None or not group.takes(held, fetched):
             group = current[key] = _UpdateGroup(number)
             found.append(group)
         else:
             group.held += held
+        group.fetched += fetched
         group.members.append(node)
         if cast is not None:
             group.casts[node] = cast
@@ -134,7 +145,13 @@ def _key(node: Node, cast: Node | None) -> Hashable:
     assert isinstance(op, Update)
     scalars = tuple(node.inputs[index] for index in op.scalars)
     narrow = cast.inputs[0].tensor_type.dtype if cast is not None else None
-    return op, scalars, tuple(value.tensor_type.dtype for value in node.inputs), narrow, _bucket(node)
+    dtypes = tuple(value.tensor_type.dtype for value in node.inputs)
+    return op, scalars, dtypes, narrow, _bucket(node), bool(_on_host(node))
+
+
+def _on_host(node: Node) -> list[Parameter]:
+    """The states that live on the host."""
+    return [value for value in node.inputs if isinstance(value, Parameter) and OFFLOAD in value.attrs]
 
 
 def _bucket(node: Node) -> Node | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import OFFLOAD, Graph, Node, Value
 from mspc.ir.types import TupleType
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op, RequestedSharding
@@ -81,6 +81,6 @@ def _decomposed(b: Builder, node: Node, errors: dict[Node, MspcError], ranks: in
         made.instance = made.instance or node.instance
         if type(made.op) is type(node.op):
             made.attrs |= {name: value for name, value in node.attrs.items() if name not in node.op.requests}
-        elif "recompute" in node.attrs:
-            made.attrs["recompute"] = node.attrs["recompute"]
+        else:
+            made.attrs |= {name: node.attrs[name] for name in ("recompute", OFFLOAD) if name in node.attrs}
     return list(results)

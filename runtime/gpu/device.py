@@ -14,6 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from mspc.ir.graph import FROM_HOST, TO_HOST
 from mspc.ops.device import Array, Kernel, Launch, Sliding
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices
@@ -74,6 +75,7 @@ class GpuDevice:
             "compute": self.compute, "communication": self.communication, "reduction": self.reduction,
             "copy": self.copying, "messages": cupy.cuda.Stream(non_blocking=True, priority=-1),
             "products": cupy.cuda.Stream(non_blocking=True),
+            **{name: cupy.cuda.Stream(non_blocking=True) for name in (TO_HOST, FROM_HOST)},
         }  # fmt: skip
         self.pool = cupy.cuda.MemoryPool()
         self._captured: list[Any] = []
@@ -178,7 +180,7 @@ class GpuDevice:
     # Order
 
     def stream(self, name: str) -> Any:
-        """A context in which work goes to the stream "compute", "communication", "reduction", "messages" or "copy"."""
+        """A context in which work goes to a stream: "compute", "copy", or one of a step's side streams."""
         return self._streams[name]
 
     def current_stream(self) -> str:
@@ -301,6 +303,8 @@ class GpuDevice:
     def synchronize(self) -> None:
         """Wait for the streams of a step, and for what was set before one of them was chosen."""
         cupy.cuda.Stream.null.synchronize()
+        for name in (TO_HOST, FROM_HOST):
+            self._streams[name].synchronize()
         self.reduction.synchronize()
         self.communication.synchronize()
         self.compute.synchronize()

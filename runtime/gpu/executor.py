@@ -15,12 +15,13 @@ import numpy as np
 
 from mspc.analysis.aliasing import source, updated_parameters
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.executor import checked
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.runtime.faults.finite import NOWHERE, Origin, explained
 from mspc.runtime.gpu.failures import failure_of
+from mspc.runtime.gpu.host_arrays import PinnedArray, fetched, put
 from mspc.runtime.gpu.launches import Constants, arrays_of, copied
 from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.gpu.step import GpuStep
@@ -138,6 +139,10 @@ class GpuExecutor:
         if parameter.name not in values:
             raise MspcError(f"there is no value for {parameter.kind} {parameter.name!r}")
         value = checked(parameter, values[parameter.name])
+        if isinstance(value, PinnedArray) and OFFLOAD in parameter.attrs:
+            return value
+        if OFFLOAD in parameter.attrs:
+            return fetched(self.device, value, self.device.pinned(value.shape, value.dtype))
         return self._copied(value) if isinstance(value, np.ndarray) else value
 
     def _copied(self, value: Array) -> Array:
@@ -146,11 +151,7 @@ class GpuExecutor:
     def parameter(self, name: str) -> Array:
         """A copy of a parameter's values on the host, as the next step will read them. Raises KeyError."""
         array = self._stored[self._by_name[name]]
-        found = np.empty(array.shape, array.dtype)
-        with self.device.stream("compute"):
-            self.device.receive(array, found)
-        self.device.synchronize()
-        return found
+        return fetched(self.device, array, np.empty(array.shape, array.dtype))
 
     def array(self, name: str) -> Array:
         """A parameter's array on the GPU. Raises KeyError."""
@@ -161,8 +162,7 @@ class GpuExecutor:
         parameter = self._by_name[name]
         value = np.ascontiguousarray(checked(parameter, array)).reshape(np.shape(array))
         self.device.synchronize()
-        self.device.send(value, self._stored[parameter])
-        self.device.synchronize()
+        put(self.device, value, self._stored[parameter])
         self.device.writers.outside(self._stored[parameter])
 
     # Steps
@@ -362,6 +362,7 @@ class GpuExecutor:
             "parameters and optimizer states": self.plan.weights + self.plan.states,
             "inputs and constants": self.plan.inputs + self.plan.constants,
             "the step's values (planned peak)": self.plan.arena,
+            **({"on the host": self.plan.on_host} if self.plan.on_host else {}),
             **self.device.workspaces,
         }
 

@@ -145,6 +145,7 @@ class Launches:
         self.graph = graph
         self._device, self._backend = device, backend
         self._plan, self._arena = plan, arena
+        self._host_arena = device.pinned((plan.host_arena,), np.uint8) if plan.host_arena else None
         self._stored, self._regions = stored, regions
         self._views: dict[Any, Array] = {}
         self._held: dict[Value, tuple[Held, ...]] = {}
@@ -188,6 +189,9 @@ class Launches:
                 found = self._device.view(self._arena, place.offset, rows, dtype)[:, : shape[-1]].reshape(shape)
             elif place.kind == "arena":
                 found = self._device.view(self._arena, place.offset, shape, dtype)
+            elif place.kind == "host":
+                begin, end = place.offset, place.offset + place.nbytes
+                found = self._host_arena[begin:end].view(dtype).reshape(shape)
             else:
                 assert place.value is not None
                 stored = self._stored[place.value]

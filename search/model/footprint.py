@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 
-from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.graph import OFFLOAD, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.borders import MARKS, Keep
 from mspc.passes.autodiff.recomputable_cells import RecomputableCell
@@ -47,6 +47,7 @@ class Footprint:
         self._unreduced: list[int] = []
         self._waits = False
         self._copies: dict[Node, int] = {}
+        self._fetched: dict[Node, int] = {}
         self._brought: dict[tuple[object, ...], dict[int, int]] = {}
         self._handed_out: list[int] = []
         self._gradients: dict[int, Node | Parameter] = {}
@@ -126,7 +127,7 @@ class Footprint:
                 self._copies[value] = self._forward(value, first=False)
             item = [self._copies[value]]
         else:
-            item = [self._of[value]] if value in self._of else []
+            item = self._there(value, first)
         if read.source is None or not read.needed:
             return item
         own, needed = read.made[self.values[read.own]], read.needed[self.values[read.reader]]
@@ -134,6 +135,16 @@ class Footprint:
             return item
         self._waits |= not first or bool(item)
         return [self._bring(value, item, read.source, own, needed, not first and read.source[0] in self.again)]
+
+    def _there(self, value: Value, first: bool) -> list[int]:
+        """What holds a value as it was made; as it was fetched, where gradients read it and it waits on the host."""
+        if value not in self._of:
+            return []
+        if first or not isinstance(value, Node) or value.phase != "forward" or OFFLOAD not in value.attrs:
+            return [self._of[value]]
+        if value not in self._fetched:
+            self._fetched[value] = self._add([], self._shown_size(self._of[value]))
+        return [self._fetched[value]]
 
     def _bring(self, value: Value, item: list[int], source: Source, own: int, needed: int, again: bool = False) -> int:
         """What holds a value in the layout that is needed, by the steps from the nearest of those in which it is."""
@@ -176,8 +187,8 @@ class Footprint:
         for read in known.reads:
             if read.source is not None:
                 operands += self._item(read, first=False)
-            elif read.value in self._of:
-                operands.append(self._of[read.value])
+            else:
+                operands += self._there(read.value, first=False)
         if isinstance(node.op, Keep) and operands:
             self._of[node] = self._add(operands, self._shown_size(operands[0]) * self.model.turns.runs(node))
             return

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
+from mspc.ir.graph import OFFLOAD, Constant, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.autodiff.recomputable_cells import RecomputableCell, blocks_of
 from mspc.search.model.footprint import Footprint
@@ -178,7 +178,7 @@ class MemoryModel:
                 continue
             numbers, type = model.variables[variable].outputs[0], value.tensor_type
             count = model.turns.made(value)
-            stays = (times.get(value, 2) - 1) * count
+            stays = (times.get(value, 2) - 1) * count * (OFFLOAD not in value.attrs)
             held = lambda n=numbers, t=type, times=1: model.held(n, t) * times  # noqa: E731
             key = (numbers.tobytes(), type)
             self.static.append(model.made((variable,), ("stays", *key, stays), lambda h=held, s=stays: h(times=s)))
@@ -251,6 +251,8 @@ class MemoryModel:
         """Add to a row the bytes of one tensor that gradients read, in all the layouts in which they do. there: the
         cells whose results are there whether they are computed again or not."""
         model, value = self.model, base[0]
+        if isinstance(value, Node) and OFFLOAD in value.attrs:
+            return  # it waits on the host
         block = self._inside.get(value) if isinstance(value, Node) else None
         unless = self.switches[block.cell] if block is not None and block not in there else ALWAYS
         for reading in readings:

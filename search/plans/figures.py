@@ -13,7 +13,7 @@ from mspc.compiler.run_graph import run_graph
 from mspc.engine.capture import CapturedCall
 from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph, Node, asks_for_host
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.times import nodes_with_times
 from mspc.output.programs import config_of
@@ -21,7 +21,7 @@ from mspc.passes.sharding.parallel_optimizer import why_not_sharded
 from mspc.passes.sharding.plan_header import GIVEN
 from mspc.passes.sharding.search_terms import MILLION
 from mspc.plans.files.plan_file import PlanFile
-from mspc.runtime.memory_plan import peak_of
+from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.alternatives import Alternative, PlanRequest
 from mspc.search.plans.degrees import degrees_of
@@ -103,7 +103,10 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         cut_further=cut_further,
         gathered_again=gathered_again,
         foreseen=attrs.get("search_held"),
-        remarks=Remarks(degrees=degrees_of(compiled, gathered_again, cut_further)),
+        remarks=Remarks(
+            degrees=degrees_of(compiled, gathered_again, cut_further),
+            on_host=plan_memory(graph).on_host if asks_for_host(graph) else 0,
+        ),
     )
 
 

@@ -20,7 +20,8 @@ class Remarks:
     """What a row does not say. keeps_strategies: whether the script gives strategies and the plan has them. same_as:
     the usual plan that this one is, "" where it differs; reason: why, "" where nothing is known of that. made_to_fit:
     what was done to a usual plan for the memory, "" for nothing; otherwise: bytes that it takes without that. alike:
-    layers that are one graph, and are sharded alike therefore. degrees: by how many ranks the plan shares what."""
+    layers that are one graph, and are sharded alike therefore. degrees: by how many ranks the plan shares what.
+    on_host: bytes of the host's memory, beside those of the device's."""
 
     keeps_strategies: bool = False
     same_as: str = ""
@@ -29,6 +30,7 @@ class Remarks:
     otherwise: int = 0
     alike: int = 0
     degrees: Degrees = Degrees()
+    on_host: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Value
+from mspc.ir.graph import MICRO_BATCH, OFFLOAD, WORK, Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
@@ -258,7 +258,7 @@ def memory_of(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
 def _held(graph: Graph) -> tuple[float, float]:
     """Bytes that a rank has from the first micro-batch to the last (of parameters and their states, and of what all
     micro-batches read that was made of them, as gathered and converted ones; of sums of gradients)."""
-    stored = [p for p in graph.parameters if p.kind == "parameter"]
+    stored = [p for p in graph.parameters if p.kind == "parameter" and OFFLOAD not in p.attrs]
     work = [node for node in graph.nodes if WORK in node.attrs]
     calls = [[node for node in work if node.attrs[MICRO_BATCH] == number] for number in (0, 1)]
     of_parameters: set[Value] = set(stored)

@@ -39,8 +39,8 @@ class EmulatedMemory(GpuMemory):
         super().__init__(device)
         self.own: dict[int, np.ndarray] = {}
 
-    def place(self, array: np.ndarray) -> np.ndarray:
-        placed = super().place(array)
+    def place(self, array: np.ndarray, on_host: bool = False) -> np.ndarray:
+        placed = super().place(array, on_host)
         self.own[placed.ctypes.data] = placed
         return placed
 

@@ -114,7 +114,7 @@ class EmulatedGpu(Emulator):
         host[...] = array
 
     def stream(self, name: str) -> Any:
-        assert name in ("compute", "communication", "reduction", "messages", "copy")
+        assert name in ("compute", "communication", "reduction", "messages", "copy", "to_host", "from_host")
         return contextlib.nullcontext()
 
     def put(self, array: Any, place: int) -> None:

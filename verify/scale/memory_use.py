@@ -14,7 +14,15 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple, taken_elements
-from mspc.runtime.memory import Allocation, MemoryPlan, is_received, is_sent, read_elsewhere, updated_operands
+from mspc.runtime.memory import (
+    Allocation,
+    MemoryPlan,
+    is_awaited,
+    is_received,
+    is_sent,
+    read_elsewhere,
+    updated_operands,
+)
 from mspc.verify.scale.held_bytes import HeldBytes, Piece
 from mspc.verify.scale.stream_clocks import Clocks
 
@@ -46,6 +54,7 @@ class _Walk:
         self.graph, self.plan, self.early = graph, plan, early
         self.clocks = Clocks(graph.nodes, plan.waits)
         self.arena = HeldBytes()
+        self.host = HeldBytes()
         self.kept: dict[Value, HeldBytes] = {}
         self.updates: dict[Value, int] = {}
         self.contents: dict[Value, tuple[_Content, ...]] = {}
@@ -98,8 +107,8 @@ class _Walk:
         return self._content(node.inputs[0])
 
     def _bytes(self, place: Allocation) -> HeldBytes:
-        if place.kind == "arena":
-            return self.arena
+        if place.kind in ("arena", "host"):
+            return self.arena if place.kind == "arena" else self.host
         assert place.value is not None
         if place.value not in self.kept:
             held = self.kept[place.value] = HeldBytes()
@@ -117,7 +126,7 @@ class _Walk:
                 yield from self._read(index, node, stream, place, content)
         yield from self._room(index, node, stream)
         yield from self._overwrites(index, node, stream)
-        if is_sent(node):
+        if is_sent(node) or is_awaited(node):
             self.contents[node] = self._content(node.inputs[0])
         else:
             yield from self._makes(index, node, stream)

@@ -13,8 +13,8 @@ from mspc.api.nn.optim.optimizer import Optimizer
 class Adam(Optimizer):
     """Kingma and Ba 2015: moments m and v, corrected by 1 - beta^step; parameter -= lr * m / (sqrt(v) + eps).
 
-    With use_amsgrad the largest v so far stands for v (Reddi et al. 2018). use_lazy and use_offload change nothing:
-    gradients are dense, and there is one device.
+    With use_amsgrad the largest v so far stands for v (Reddi et al. 2018). use_offload keeps the
+    moments in the host's memory (`offload`); use_lazy changes nothing: gradients are dense.
 
     The states are the parameters `moment1.NAME`, `moment2.NAME`, `vhat.NAME` (use_amsgrad), `beta1_power` and
     `beta2_power`.
@@ -46,6 +46,8 @@ class Adam(Optimizer):
         self.use_amsgrad = use_amsgrad
         if use_amsgrad:
             self.vhat = self.states("vhat")
+        if kwargs.get("use_offload"):
+            self.offload()
         self.assign = ops.Assign()
         self.opt = ops.Adam(use_locking, use_nesterov)
 
@@ -87,7 +89,7 @@ class LazyAdam(Adam):
 
 
 class AdamOffload(Adam):
-    """Adam, under the name of MindSpore's that stores moments on the host. Here they are where parameters are."""
+    """Adam with moments in the host's memory, where the device updates them."""
 
     centralizes = False
 
@@ -96,7 +98,8 @@ class AdamOffload(Adam):
         use_locking: bool = False, use_nesterov: bool = False, weight_decay: Any = 0.0, loss_scale: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__(
-            params, learning_rate, beta1, beta2, eps, use_locking, use_nesterov, weight_decay, loss_scale
+            params, learning_rate, beta1, beta2, eps, use_locking, use_nesterov, weight_decay, loss_scale,
+            use_offload=True,
         )
 
 

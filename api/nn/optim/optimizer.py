@@ -189,6 +189,12 @@ class Optimizer(Cell, takes_data=False):
             state.requires_grad = False
         return found
 
+    def offload(self, backward_prefetch: Any = "Auto") -> None:
+        """Keep the states of the parameters (moments, not counters) in the host's memory; see `keep_on_host`."""
+        from mspc.api.nn.optim.host_states import keep_on_host  # late: few scripts ask for it
+
+        keep_on_host(self, self.parameters, backward_prefetch)
+
     def count_step(self) -> Any:
         """Count this step."""
         return self.assignadd(self.global_step, self.global_step_increase_tensor)

@@ -53,12 +53,13 @@ def test_a_parameter_is_given_a_stage(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("make", [lambda: nn.Dense(3, 2).offload, lambda: ops.Add()._offload])
-def test_offload_is_taken_and_said_to_do_nothing(make: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    make()()
-    assert "ffload() changes nothing here" in capsys.readouterr().err
-    make()("Auto")
-    with pytest.raises(MspcError, match="'Auto'"):
-        make()("CPU")
+def test_what_offload_is_told(make: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for prefetch in ((), ("Auto",), (20,)):
+        make()(*prefetch)
+    assert capsys.readouterr().err == ""
+    for wrong, message in (("CPU", "'Auto'"), (0, "backward_prefetch=0 must be at least 1"), (1.5, "an integer")):
+        with pytest.raises(MspcError, match=message):
+            make()(wrong)
     assert isinstance(ops.Add()._offload(), Primitive)
 
 

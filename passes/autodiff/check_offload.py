@@ -1,0 +1,52 @@
+"""Refuses cells that are to keep on the host what gradients read, and of which gradients read nothing.
+
+Input:  `%1 = Reshape(%0) cnode_attrs: {offload: "Default/network-Flat, Auto"}`, which no backward operator reads
+Output: an error at the line of the operator
+
+Of a network without gradients nothing is asked; nor of a cell that is computed again, which keeps nothing by intent.
+"""
+
+from __future__ import annotations
+
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.base import WHOLE, Pass
+from mspc.passes.per_rank.host_marks import cell_of
+
+
+@dataclass(frozen=True)
+class CheckOffload(Pass):
+    """Look at the marks of forward operators; the graph stays as it is."""
+
+    regions = WHOLE
+
+    def run(self, graph: Graph) -> bool:
+        nodes = [node for each in graph.graphs() for node in each.nodes]
+        first: dict[str, Node] = {}
+        for node in nodes:
+            cell = cell_of(node)
+            if cell and node.phase == "forward":
+                first.setdefault(cell, node)
+        if not first or not any(node.phase == "backward" for node in nodes):
+            return False
+        keeping = _keeping(nodes, [value for each in graph.graphs()[1:] for value in each.results])
+        for cell, node in first.items():
+            if not any(other == cell or other.startswith(f"{cell}/") for other in keeping):
+                raise node.error(
+                    f"{cell} is to be kept on the host, and gradients read nothing of what it makes",
+                    ["call offload() of a cell whose results gradients read, as products and activations are"],
+                )
+        return False
+
+
+def _keeping(nodes: list[Node], handed_out: list[Value]) -> set[str]:
+    """The cells of which gradients read something, or that say themselves what is not kept. handed_out: the results of
+    graphs that nodes run, which gradients may read."""
+    read = set[Value](handed_out)
+    found: set[str] = set()
+    for node in reversed(nodes):
+        if node.phase != "forward" or (node in read and node.op.is_view):
+            read.update(node.inputs)
+        if node in read or node.regions or node.attrs.get("recompute"):
+            found.add(cell_of(node))
+    return found

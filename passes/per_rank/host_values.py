@@ -1,0 +1,77 @@
+"""What gradients read of marked cells waits for them on the host.
+
+A value leaves right behind the node that makes it. Its memory is free once the copy is over, at a place where by the
+rates of a machine that is so, or as many operators later as the script says; in the same way it is fetched. What would
+be wanted back before it has left stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mspc.ir.copies import copied_node
+from mspc.ir.graph import FROM_HOST, TO_HOST, Graph, Node, Value
+from mspc.ops.tensor.host_memory import AwaitHost, FromHost, ToHost
+from mspc.passes.per_rank.host_marks import AUTO, distance, marked_cells
+from mspc.passes.per_rank.host_times import HostCopies
+from mspc.passes.per_rank.insertions import FETCH, LEAVE, READ, WAIT, Insertions
+from mspc.passes.per_rank.stored_values import StoredValue, StoredValues
+
+
+class HostValues:
+    """What is to wait on the host, of values of a graph. leaving, fetched: its copies."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._tuples: dict[tuple[int, int], dict[int, Node]] = {}
+        cells: dict[str, str] = {}
+        for each in graph.graphs():
+            cells |= marked_cells(each)
+        self._chosen: list[tuple[StoredValue, HostCopies, HostCopies]] = []
+        for value in StoredValues(graph):
+            ahead = distance(value.maker, cells)
+            if ahead is not None:
+                ahead = AUTO if value.is_called else ahead  # calls are no operators: times say it
+                last = max((reading.place for reading in value.readers[: value.back]), default=value.taken)
+                there = HostCopies((value.value,), value.made, last + 1, ahead)
+                self._chosen.append((value, there, HostCopies((value.value,), value.wanted, 0, ahead)))
+        self.leaving = [there for _, there, _ in self._chosen]
+        self.fetched = [back for _, _, back in self._chosen]
+
+    def insert(self, insertions: Insertions, left: Mapping[HostCopies, int], fetched: Mapping[HostCopies, int]) -> None:
+        """Insert the copies. left, fetched: ahead of which places memory is free, and values are fetched."""
+        for value, there, back in self._chosen:
+            if left[there] < fetched[back]:
+                self._keep(insertions, value, left[there], fetched[back])
+        for (place, operand), elements in self._tuples.items():
+            reader = self._graph.nodes[place]
+            whole = reader.inputs[operand]
+            assert isinstance(whole, Node)
+            own = copied_node(whole, [elements.get(i, value) for i, value in enumerate(whole.inputs)])
+            insertions.add(place, own, READ)
+            reader.inputs[operand] = own
+
+    def _keep(self, insertions: Insertions, each: StoredValue, free: int, begin: int) -> None:
+        nodes, value, type, like = self._graph.nodes, each.value, each.value.type, each.maker
+        host = insertions.put(each.taken + 1, ToHost(), [value], type, like, "forward", TO_HOST, LEAVE)
+        host = insertions.put(free, AwaitHost(), [host], type, like, "forward", order=WAIT)
+        reader = nodes[each.wanted]
+        back = insertions.put(begin, FromHost(), [host], type, reader, "backward", FROM_HOST, FETCH)
+        again: dict[Value, Node] = {value: back}
+
+        def shown(value: Value) -> Node:
+            """A view of what has been fetched, as a value is one of what has left."""
+            if value not in again:
+                assert isinstance(value, Node)
+                again[value] = copied_node(value, [shown(value.inputs[0])])
+                again[value].phase = "backward"
+                insertions.add(begin, again[value], FETCH)
+            return again[value]
+
+        for place, operand, element in each.readers[each.back :]:
+            read = nodes[place].inputs[operand]
+            if element < 0:
+                nodes[place].inputs[operand] = shown(read)
+            else:
+                assert isinstance(read, Node)
+                self._tuples.setdefault((place, operand), {})[element] = shown(read.inputs[element])

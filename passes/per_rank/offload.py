@@ -1,0 +1,46 @@
+"""Inserts the copies by which states of optimizers live on the host, and what gradients read of cells waits there.
+
+Input:  `%para3_m: <Ref[...]> cnode_attrs: {offload: 0}`, `%9 = Adam(%w, %para3_m, ...)`
+Output: `%8 = FromHost(%para3_m) {stream: from_host}`, `%9 = Adam(%w, %8, ...)`,
+        `%10 = AssignOnHost(%para3_m, %8) {stream: to_host}`, and later on `AwaitHost(%10)`
+
+Input:  `%1 = MatMul(%x, %w) cnode_attrs: {offload: "Default/net, Auto"}`, read by a backward node
+Output: `%2 = ToHost(%1) {stream: to_host}` behind it, `%3 = AwaitHost(%2)` where memory of `%1` is to be free,
+        `%4 = FromHost(%3) {stream: from_host}` ahead of the backward node, which reads `%4`
+
+It runs behind everything that changes which values are saved, or the order of nodes. MindSpore's `Cell.offload`.
+"""
+
+from __future__ import annotations
+
+from mspc.ir.graph import OFFLOAD, Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.base import WHOLE, Pass
+from mspc.passes.per_rank.early_updates import update_early
+from mspc.passes.per_rank.host_states import HostStates
+from mspc.passes.per_rank.host_times import HostTimes
+from mspc.passes.per_rank.host_values import HostValues
+from mspc.passes.per_rank.insertions import Insertions
+from mspc.passes.per_rank.stored_values import take_apart_calls
+
+
+@dataclass(frozen=True)
+class Offload(Pass):
+    """Let states and activations live on the host."""
+
+    regions = WHOLE
+
+    def run(self, graph: Graph) -> bool:
+        before = graph.nodes
+        marked = any(OFFLOAD in node.attrs for each in graph.graphs() for node in each.nodes)
+        if any(OFFLOAD in parameter.attrs for parameter in graph.parameters):
+            update_early(graph)
+        apart = marked and take_apart_calls(graph)
+        parts: list[HostStates | HostValues] = [HostStates(graph), *([HostValues(graph)] if marked else [])]
+        times, insertions = HostTimes(graph), Insertions(graph)
+        left = times.left(copy for part in parts for copy in part.leaving)
+        fetched = times.fetched(copy for part in parts for copy in part.fetched)
+        for part in parts:
+            part.insert(insertions, left, fetched)
+        insertions.apply()
+        return apart or graph.nodes != before

@@ -1,0 +1,51 @@
+"""Random networks with states and activations on the host: `python -m tests.offload.random_combinations SEED COUNT`.
+
+Each of COUNT seeds from SEED draws a network with sharded sequences, one of experts or a pipeline, an optimizer with
+states, which of these and which layers' activations live on the host, a level of optimizer parallel, and whether a
+search shards what has no strategy (`drawn_combinations.py`). All ranks run it as `mspc run --simulate` does, in
+Float64, and so does one device, with everything on it. What every step gives, all gradients that the network hands
+out, all parameters and all states must be the same on every rank.
+
+Prints a line for each network that differs or fails, and counts; exits with 1 where there is one. `--processes K`
+shares the seeds over K processes, `--only SEED` runs one network, `--show` prints its script, `--kind KIND` draws
+networks of one kind.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.control.watched import Outcome
+from tests.judged_seeds import Different, judged, outcome_of, seeds_parser
+from tests.offload.drawn_combinations import KINDS, Combination
+from tests.pipelining.random_networks import far, run
+
+
+def check(seed: int, kind: str = "") -> Outcome:
+    """What comes of a seed."""
+    drawn = Combination(seed, kind)
+
+    def compared() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            (alone,) = run(drawn.alone(folder), 1, Path(folder))
+            for rank, found in enumerate(run(drawn.sharded(folder), drawn.ranks, Path(folder))):
+                for name, wanted in alone.items():
+                    away = far(found[name], drawn.on_rank(name, rank, wanted))
+                    if away > drawn.tolerance:
+                        raise Different(f"{name} differs on rank {rank} by {away:.2e}")
+
+    return outcome_of(seed, drawn.about, drawn.sharded("."), compared)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = seeds_parser("Random networks with states and activations on the host beside one device.")
+    parser.add_argument("--kind", choices=KINDS, default="")
+    given = parser.parse_args(arguments)
+    return judged(given, lambda seed: check(seed, given.kind), lambda seed: Combination(seed, given.kind).sharded("."))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""Random networks with states and activations on the host have the numbers of one device; a few of each kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.judged_seeds import EQUAL
+from tests.offload.drawn_combinations import KINDS
+from tests.offload.random_combinations import check
+from tests.shares import share_of
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", range(share_of(4)))
+def test_combinations_are_those_of_one_device(number: int, kind: str) -> None:
+    outcome = check(7000 + number, kind)
+    assert outcome.kind == EQUAL, outcome.message
