@@ -61,6 +61,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) exchange_words(
     const word* const given[] = {GIVEN};
     word* const out[] = {OUT};
     const int counts[] = {COUNTS};
+    int words = 0;
+    #pragma unroll
+    for (int k = 0; k < PIECES; ++k) words += counts[k];
     word call = (word)calls[0] + 1;
     size_t begin = (size_t)(call & 1) * RANKS * WORDS;
     if (threadIdx.x == 0 && place) *place = mark | step[0] << STEP_SHIFT;
@@ -70,7 +73,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) exchange_words(
     for (int k = 0, here = begin; k < PIECES; here += counts[k++])
         receive(given[k], out[k], counts[k], apart, here, call, boxes);
     __syncthreads();
-    if (threadIdx.x == 0) calls[0] = call;
+    // Without words nobody is heard: the turns of the sides would say nothing of what peers have read.
+    if (threadIdx.x == 0 && words) calls[0] = call;
 }
 """
 _HOW = {"sum": "x + y", "prod": "x * y", "max": "x < y || y != y ? y : x", "min": "y < x || y != y ? y : x"}
