@@ -71,6 +71,7 @@ class Device(Protocol):
         compute capability 9.0 alone can.
     step: Int64 array of one element on the GPU: the number of the running step, from 1.
     stop: Int32 array of one element on the GPU: operators that change parameters change nothing while it is not 0.
+    rejoined: how often the main stream has waited for all that was begun `aside`.
     """
 
     xp: Any
@@ -82,6 +83,7 @@ class Device(Protocol):
     warp_groups: bool
     step: Array
     stop: Array
+    rejoined: int
 
     def kernel(self, source: str, name: str) -> Kernel:
         """The `extern "C" __global__` function `name` of `PRELUDE + source`, compiled by NVRTC, kept on disk."""

@@ -69,14 +69,35 @@ class Send(Collective):
         """What is sent leaves from a copy, beside the step's work, which continues: two ranks that both send before
         they receive would wait for each other."""
         rank, tag, comm = self.dest_rank, self.sr_tag, device.comm
-        held = device.empty(inputs[0].shape, inputs[0].dtype)
-        copy = launch_copies(device, (inputs[0], inputs[0]), (held, out))
+        return _Sending(device, f"message to {rank} under {tag}", inputs[0], out, lambda x: comm.send(x, rank, tag))
 
-        def send() -> None:
-            copy()
-            device.aside(f"message to {rank} under {tag}", lambda: comm.send(held, rank, tag))
 
-        return send
+class _Sending:
+    """A launch that lets `leave` send a copy of x on the stream `name`, and puts x into `out`. A loop makes it again
+    while what it sent before may be under way: every message until the device rejoins has a copy of its own."""
+
+    def __init__(self, device: Device, name: str, x: Array, out: Array, leave: Callable[[Array], None]) -> None:
+        self._device, self._name, self._leave = device, name, leave
+        self._x, self._out = x, out
+        self._copies = [self._copy()]
+        self._rejoined, self._number = device.rejoined, 0
+
+    def _copy(self) -> tuple[Array, Launch]:
+        """Memory for what is sent, and what fills it."""
+        x = self._x
+        held = self._device.empty(x.shape, x.dtype)
+        return held, launch_copies(self._device, (x, x), (held, self._out))
+
+    def __call__(self) -> None:
+        device = self._device
+        if self._rejoined != device.rejoined:
+            self._rejoined, self._number = device.rejoined, 0
+        if self._number == len(self._copies):
+            self._copies.append(self._copy())
+        held, copy = self._copies[self._number]
+        self._number += 1
+        copy()
+        device.aside(self._name, lambda: self._leave(held))
 
 
 class Receive(Collective):

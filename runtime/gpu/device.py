@@ -49,7 +49,7 @@ class GpuDevice:
         inputs. pool: everything that lives on the GPU for a graph is in it.
     stop: Int32 array of one element on the GPU; parameters are not updated while it is not 0.
     writers: who wrote last to the arrays of parameters.
-    ended_loops: of every step, see `EndedLoops`.
+    ended_loops: of every step, see `EndedLoops`. rejoined: how often `rejoin` was called.
     capturing: whether what the streams are given becomes a CUDA graph. conditional: makes nodes of one in which the GPU
     decides; None where the driver has no such nodes.
     """
@@ -82,6 +82,7 @@ class GpuDevice:
         self.capturing = False
         self.conditional = conditional_nodes(cupy.cuda)
         self._aside: list[Any] = []
+        self.rejoined = 0
         self.step = self.zeros((1,), "int64")
         self.stop = self.zeros((1,), "int32")
         self.progress: Any = None
@@ -202,6 +203,7 @@ class GpuDevice:
         """The current stream continues once all that was begun aside is over."""
         while self._aside:
             self.wait(self._aside.pop())
+        self.rejoined += 1
 
     def signal(self, timed: bool = False) -> Any:
         """An event at the end of what the current stream has been given."""

@@ -81,7 +81,7 @@ class EmulatedGpu(Emulator):
         self.writers = Writers()
         self.ended_loops: weakref.WeakSet[Any] = weakref.WeakSet()
         self.workspaces: dict[str, int] = {}
-        self.captures = 0
+        self.captures = self.rejoined = 0
         self.replaying = False
         self.conditional: Any = PlayedNodes()
         self._room: list[Any] = []
@@ -129,7 +129,8 @@ class EmulatedGpu(Emulator):
     def aside(self, name: str, launch: Callable[[], None]) -> None:
         launch()
 
-    def rejoin(self) -> None: ...
+    def rejoin(self) -> None:
+        self.rejoined += 1
 
     def signal(self, timed: bool = False) -> Any:
         return Event(self)

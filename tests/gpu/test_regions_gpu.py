@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mspc.compiler.driver import compile_call
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Graph
 from mspc.ir.types import FLOAT32
+from mspc.ops.collective.point_to_point import Send
 from mspc.ops.control.loops import For, While
 from mspc.ops.op import REGISTRY
 from mspc.passes.autodiff.grad import Grad
@@ -24,7 +26,9 @@ from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.loops import MOST_UNROLLED
 from mspc.runtime.gpu.on_host import OnHost
+from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import device
+from tests.ops.cuda.cuda_emulator import NEEDED
 from tests.random_regions import RandomRegions
 from tests.runtime.region_graphs import COUNT, SCALAR, calls_with_tuples, run_graphs
 from tests.runtime.region_graphs import graph as made_graph
@@ -139,6 +143,46 @@ def run_for(turns: int) -> Graph:
     one = Constant(np.float32(1), FLOAT32)
     body = made_graph("for_1_body", [COUNT, SCALAR], lambda b, _, x: [b.emit(REGISTRY["Add"](), x, one)])
     return made_graph("main", [SCALAR], lambda b, x: run_graphs(b, For(turns=turns, carried=1), [x], body))
+
+
+class LateGpu(EmulatedGpu):
+    """What is begun aside is over no sooner than it has to be."""
+
+    def __init__(self, folder: Path, comm: Any) -> None:
+        super().__init__(folder, comm)
+        self._begun: list[Callable[[], None]] = []
+
+    def aside(self, name: str, launch: Callable[[], None]) -> None:
+        self._begun.append(launch)
+
+    def rejoin(self) -> None:
+        while self._begun:
+            self._begun.pop(0)()
+        super().rejoin()
+
+
+class Sending(OneRank):
+    """Notes what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[float] = []
+
+    def send(self, array: Any, rank: int, tag: int = 0) -> None:
+        self.sent.append(float(array))
+
+
+@pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
+def test_a_turn_changes_nothing_that_the_one_before_it_sends(tmp_path: Path) -> None:
+    one, send = Constant(np.float32(1), FLOAT32), Send(sr_tag=1, dest_rank=1)
+    body = made_graph(
+        "for_1_body", [COUNT, SCALAR], lambda b, _, x: [b.emit(REGISTRY["Add"](), b.emit(send, x), one)]
+    )
+    main = made_graph("main", [SCALAR], lambda b, x: run_graphs(b, For(turns=3, carried=1), [x], body))
+    comm = Sending()
+    gpu = GpuExecutor(main, LateGpu(tmp_path, comm), {}, host=OneRank())
+    for step in range(STEPS):
+        assert np.asarray(gpu.run([np.float32(10 * step)])[0]) == 10 * step + 3
+    assert comm.sent == [10.0 * step + turn for step in range(STEPS) for turn in range(3)]
 
 
 def test_a_loop_without_end_is_stopped(tmp_path: Path) -> None:

@@ -167,6 +167,7 @@ class FakeDevice:
 
     multiprocessors = 2
     deterministic = tf32 = False
+    rejoined = 0
 
     def __init__(self, comm: Any = None) -> None:
         self.comm = comm
