@@ -107,9 +107,11 @@ class GpuDevice:
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array of zeros in the device's pool, which all streams see."""
         array = self.empty(shape, dtype)
-        array.data.memset(0, array.nbytes)
-        # The streams of a step do not wait for the stream of the memset: it could clear what they have written.
-        cupy.cuda.Stream.null.synchronize()
+        # Behind what had this memory before, which the pool orders within the current stream alone; and ahead of what
+        # other streams write, which do not wait for this one.
+        stream = cupy.cuda.get_current_stream()
+        array.data.memset_async(0, array.nbytes, stream)
+        stream.synchronize()
         return array
 
     def view(self, memory: Array, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:

@@ -21,3 +21,21 @@ def test_zeros_do_not_clear_what_a_stream_writes() -> None:
         device.send(np.arange(4) + 1, array)
     device.synchronize()
     assert fetched(device, array).tolist() == [1, 2, 3, 4]
+
+
+def test_zeros_are_there_behind_what_had_their_memory() -> None:
+    device = opened()
+    delay = device.kernel(_DELAY, "delay")
+    device.load_kernels()
+    with device.stream("compute"):
+        ones = device.empty((4,), "int64")
+        device.send(np.ones(4, np.int64), ones)
+        gone = device.empty((4,), "int64")
+        place = gone.data.ptr
+        delay(1, 1, (np.int64(100_000_000),))
+        device.copy(ones, gone)
+        del gone
+        array = device.zeros((4,), "int64")
+    assert array.data.ptr == place, "the pool hands the memory out again"
+    device.synchronize()
+    assert fetched(device, array).tolist() == [0] * 4
