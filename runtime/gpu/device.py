@@ -236,6 +236,7 @@ class GpuDevice:
             try:
                 work()
             except BaseException:
+                self._aside.clear()  # nothing of what is abandoned is waited for
                 with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
                     stream.end_capture()  # an abandoned capture would make all later work fail
                 raise

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 
 from tests.gpu.arrays import fetched, opened
 
@@ -39,3 +42,23 @@ def test_zeros_are_there_behind_what_had_their_memory() -> None:
     assert array.data.ptr == place, "the pool hands the memory out again"
     device.synchronize()
     assert fetched(device, array).tolist() == [0] * 4
+
+
+def test_a_capture_that_fails_leaves_nothing_to_wait_for() -> None:
+    device = opened()
+    delay = device.kernel(_DELAY, "delay")
+    sent: list[Any] = []
+
+    def work() -> None:
+        device.aside("message", lambda: delay(1, 1, (np.int64(1000),)))
+        if not sent:
+            raise ValueError("no part of a graph")
+        device.rejoin()
+
+    with device.stream("compute"):
+        with pytest.raises(ValueError, match="no part of a graph"):
+            device.capture(work)
+        sent.append(True)
+        work()
+        device.capture(work)()
+    device.synchronize()
