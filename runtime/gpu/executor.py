@@ -331,11 +331,15 @@ class GpuExecutor:
             if not held and not self._finite(parameter):
                 kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
                 held = f"{kind} {parameter.name!r} held such a value before the step"
+        self._step.begin_messages()
         for work in sorted((*self._step.anew, *self._step.work), key=lambda work: work.index):
             if not 0 <= work.index < self.boundary:
                 continue
             with device.stream(work.stream):
                 work.launch()
+                over = device.signal()
+            with device.stream("compute"):
+                device.wait(over)
             device.synchronize()
             if first == NOWHERE and not self._finite(self.graph.nodes[work.index]):
                 first = work.index

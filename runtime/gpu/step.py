@@ -107,6 +107,7 @@ class GpuStep:
         self._replay: Callable[[], None] | None = None
         self._eager = False
         self._end: Launch | None = None
+        self._messages = messages
         with device.stream("compute"):
             self._build(messages)
             if device.progress is not None:
@@ -338,6 +339,13 @@ class GpuStep:
             self.current = -1
 
         return run
+
+    def begin_messages(self) -> None:
+        """Ahead of nodes that run again, on all ranks: messages of other stages are sent and waited for anew, as their
+        places may hold other values since they were read."""
+        if self._messages is not None:
+            with self.device.stream("compute"):
+                self._messages.begin()
 
     def enqueue(self, around: Callable[[Work, Launch], None] | None = None) -> None:
         """Put the step's work on the streams, in order; `around` is called in place of every launch."""

@@ -22,6 +22,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.api import context
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
+from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.runtime.backend import NumPyBackend
@@ -204,6 +205,53 @@ def compare(schedule: str, tmp_path: Path, refused: bool) -> None:
         np.testing.assert_allclose(also, losses, rtol=1e-5)
         for name, value in parameters.items():
             np.testing.assert_allclose(others[name], value, rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+def test_messages_are_sent_again_where_a_loss_is_not_finite(tmp_path: Path) -> None:
+    """What has come is not kept: the search for where such a value comes from is given it once more."""
+    found, feeds = compiled("1f1b")
+    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+    bad = [feeds[0], np.full_like(feeds[1], 1e30)]
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+
+    def own(graph: Graph) -> dict[str, Any]:
+        held = {p.name: np.array(full[p.name]) for p in graph.parameters if p.kind == "parameter"}
+        constants = found.traced.constants
+        return held | {p.name: np.asarray(constants[p.name]) for p in graph.parameters if p.kind == "constant"}
+
+    def said(executor: Any) -> str:
+        executor.run(feeds)
+        with pytest.raises(ExecutionError) as told:
+            np.asarray(executor.run(bad)[0])
+        return told.value.message
+
+    def on_cpu(comm: LocalComm) -> str:
+        graph = found.rank_graph(comm.rank)
+        return said(Executor(graph, NumPyBackend(comm), own(graph)))
+
+    between = Between()
+
+    def on_gpu(rank: int) -> str:
+        graph, comm = found.rank_graph(rank), ReachingNccl(rank, between, False)
+        gpu = GpuExecutor(graph, WaitingGpu(tmp_path / str(rank), comm), own(graph), host=comm)
+        search = gpu.search
+
+        def late() -> Any:
+            for node in graph.nodes:
+                if isinstance(node.op, ReceiveFromStage):
+                    gpu._step.arrays(node)[0][...] = np.nan  # as if other values had come to lie there
+            between.barrier.wait()
+            time.sleep(0.5 * (rank == 0))
+            return search()
+
+        gpu.search = late  # type: ignore[method-assign]
+        return said(gpu)
+
+    wanted, got = World(2).run(on_cpu), between.run(on_gpu)
+    # The CPU names a node within the call.
+    assert got == [wanted[0], f"{wanted[1].partition(' comes from ')[0]} comes from Call"]
+    assert "Receive" not in "".join(wanted)
 
 
 def test_what_is_received_has_its_place_from_the_begin() -> None:
