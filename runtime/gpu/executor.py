@@ -42,8 +42,9 @@ SMALL = 1 << 16
 class _Slot:
     """What one step under way has on the host.
 
-    inputs, results, stop, ended: pinned arrays, the last two of what the GPU said behind the step. staged: large inputs
-    on the GPU, from the second that arrives on. done: the event behind the step. failed: what is raised where a result
+    inputs, results, stop, ended: pinned arrays, the last two of what the GPU said behind the step. given: inputs that
+    were on the GPU already, as the script has them, None for those that were copied. staged: large inputs on the GPU,
+    from the second that arrives on. done: the event behind the step. failed: what is raised where a result
     is read. pending: results that somebody may still read.
     """
 
@@ -52,6 +53,7 @@ class _Slot:
     results: list[Array]
     stop: Array
     ended: Array
+    given: Sequence[Array] = ()
     step: int = 0
     done: Any = None
     failed: Exception | None = None
@@ -220,6 +222,7 @@ class GpuExecutor:
         large = False
         new = [origin is None or origin is not held for origin, held in zip(origins, self._origins, strict=True)]
         self._origins = list(origins)
+        slot.given = [None if changed else array for array, changed in zip(arrays, new, strict=True)]
         if not any(new):
             return
         for i, (pinned, array, changed) in enumerate(zip(slot.inputs, arrays, new, strict=True)):
@@ -323,10 +326,13 @@ class GpuExecutor:
     def search(self) -> Origin:
         """Run the bad step's nodes again, one by one, and look at what they make; see `finite.NonFiniteSearch`."""
         device, held, first = self.device, "", NOWHERE
-        for parameter, pinned, origin in zip(self.inputs, self._again.inputs, self._origins, strict=True):
-            if origin is None:
-                device.send(pinned, self._stored[parameter])
+        # A later step that is under way may have other inputs.
+        for parameter, pinned, array in zip(self.inputs, self._again.inputs, self._again.given, strict=True):
+            if array is not None:
+                np.copyto(pinned, array)
+            device.send(pinned, self._stored[parameter])
         device.synchronize()
+        self._origins = [None] * len(self.inputs)
         for parameter in self.graph.parameters:
             if not held and not self._finite(parameter):
                 kind = {"input": "argument"}.get(parameter.kind, parameter.kind)

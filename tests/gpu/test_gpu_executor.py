@@ -112,6 +112,19 @@ def test_loss_that_is_not_finite_changes_nothing(tmp_path: Path) -> None:
     np.testing.assert_allclose(before, cpu.parameter("w1"), rtol=2e-5, atol=1e-6)
 
 
+def test_a_step_that_is_looked_into_has_its_own_inputs(tmp_path: Path) -> None:
+    """Those of the step behind it are on the GPU when its loss is read, whoever says that they have not changed."""
+    _, gpu, feeds = both("feed_forward", tmp_path)
+    origins = [object() for _ in feeds]
+    gpu.run(feeds, origins)
+    bad = [feeds[0], np.full_like(feeds[1], np.inf), *feeds[2:]]
+    (loss,) = gpu.run(bad, [origins[0], object(), *origins[2:]])
+    gpu.run([feed + 1 for feed in feeds], [object() for _ in feeds])
+    with pytest.raises(ExecutionError, match="the loss of step 2 is .*; argument .* held such a value before the step"):
+        np.asarray(loss)
+    np.testing.assert_array_equal(gpu.parameter(gpu.inputs[0].name), feeds[0])
+
+
 def test_results_are_kept_until_they_are_read(tmp_path: Path) -> None:
     cpu, gpu, feeds = both("feed_forward", tmp_path)
     late = [gpu.run(feeds)[0] for _ in range(6)]
