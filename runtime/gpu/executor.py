@@ -19,10 +19,11 @@ from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, elem
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.executor import checked
 from mspc.runtime.faults.failure import NodeFailure
-from mspc.runtime.faults.finite import NOWHERE, Origin, explained
+from mspc.runtime.faults.finite import Origin, explained
 from mspc.runtime.gpu.failures import failure_of
 from mspc.runtime.gpu.host_arrays import PinnedArray, fetched, put
-from mspc.runtime.gpu.launches import Constants, arrays_of, copied
+from mspc.runtime.gpu.launches import Constants, copied
+from mspc.runtime.gpu.non_finite import search
 from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.gpu.step import GpuStep
 from mspc.runtime.memory_plan import plan_memory
@@ -325,43 +326,9 @@ class GpuExecutor:
 
     def search(self) -> Origin:
         """Run the bad step's nodes again, one by one, and look at what they make; see `finite.NonFiniteSearch`."""
-        device, held, first = self.device, "", NOWHERE
-        # A later step that is under way may have other inputs.
-        for parameter, pinned, array in zip(self.inputs, self._again.inputs, self._again.given, strict=True):
-            if array is not None:
-                np.copyto(pinned, array)
-            device.send(pinned, self._stored[parameter])
-        device.synchronize()
-        self._origins = [None] * len(self.inputs)
-        for parameter in self.graph.parameters:
-            if not held and not self._finite(parameter):
-                kind = {"input": "argument"}.get(parameter.kind, parameter.kind)
-                held = f"{kind} {parameter.name!r} held such a value before the step"
-        self._step.begin_messages()
-        for work in sorted((*self._step.anew, *self._step.work), key=lambda work: work.index):
-            if not 0 <= work.index < self.boundary:
-                continue
-            with device.stream(work.stream):
-                work.launch()
-                over = device.signal()
-            with device.stream("compute"):
-                device.wait(over)
-            device.synchronize()
-            if first == NOWHERE and not self._finite(self.graph.nodes[work.index]):
-                first = work.index
-        return Origin(held, int(first))
-
-    def _finite(self, value: Value) -> bool:
-        for array in arrays_of(self._step.arrays(value)):
-            if array.dtype.kind not in "fV":
-                continue
-            found = np.empty(array.shape, array.dtype)
-            with self.device.stream("compute"):
-                self.device.receive(self.device.xp.ascontiguousarray(array), found)
-            self.device.synchronize()
-            if not np.isfinite(found).all():
-                return False
-        return True
+        fed = list(zip(self.inputs, self._again.inputs, self._again.given, strict=True))
+        self._origins = [None] * len(fed)
+        return search(self._step, fed, self._stored)
 
     def _failure(self, error: Exception, node: Node | None, what: str) -> NodeFailure:
         return failure_of(error, node, what, self.graph, (self.rank, self.device.index), self.plan.peak, self.memory())

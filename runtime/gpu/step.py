@@ -56,7 +56,8 @@ DELAY_CYCLES = 150_000
 class Work:
     """A node's place in a step. index: in the graph; -1 for the runtime's own work. waits: work on the other stream
     that must be over. signals: whether others wait for this. plain: it runs through CuPy, not by a launch of its own.
-    awaits: it ends once this work has its multiprocessors; -1: it does not.
+    awaits: it ends once this work has its multiprocessors; -1: it does not. ahead: whether nodes that run again, on all
+    ranks, need it ahead of them.
     """
 
     index: int
@@ -66,6 +67,7 @@ class Work:
     signals: bool = False
     plain: bool = False
     awaits: int = -1
+    ahead: bool = False
 
 
 class GpuStep:
@@ -107,7 +109,6 @@ class GpuStep:
         self._replay: Callable[[], None] | None = None
         self._eager = False
         self._end: Launch | None = None
-        self._messages = messages
         with device.stream("compute"):
             self._build(messages)
             if device.progress is not None:
@@ -135,7 +136,7 @@ class GpuStep:
         count = device.kernel(_COUNT, "count_step")
         self.work.append(Work(-1, "compute", lambda: count(1, 1, (self.own_count, device.step))))
         if messages is not None:
-            self.work.append(Work(-1, "compute", messages.begin))
+            self.work.append(Work(-1, "compute", messages.begin, ahead=True))
         copies = self._shadow_weights()
         signals = {other for others in self.plan.waits.values() for other in others}
         # What goes through mailboxes takes less time than to change streams.
@@ -339,13 +340,6 @@ class GpuStep:
             self.current = -1
 
         return run
-
-    def begin_messages(self) -> None:
-        """Ahead of nodes that run again, on all ranks: messages of other stages are sent and waited for anew, as their
-        places may hold other values since they were read."""
-        if self._messages is not None:
-            with self.device.stream("compute"):
-                self._messages.begin()
 
     def enqueue(self, around: Callable[[Work, Launch], None] | None = None) -> None:
         """Put the step's work on the streams, in order; `around` is called in place of every launch."""
