@@ -177,6 +177,8 @@ REASONS = {
     "parts of layers of experts and of attention over sharded sequences: tests/experts, tests/context":
         """ops.AddRows ops.ExpertOuter ops.ExpertPlaces ops.ExpertProduct ops.ExpertRows ops.ExpertSums
         ops.FetchRows ops.JoinAttention ops.SendRows ops.SetRows ops.TakeRows""",
+    "copies between the memory of a device and of its host: tests/offload":
+        "ops.AssignOnHost ops.AwaitHost ops.FromHost ops.ToHost",
     "groups of rows or sequences: tests/ops hold each against its own operator":
         """ops.FlashAttentionVarlen ops.FlashAttentionVarlenGrad ops.GroupedMatmul ops.GroupedOuter
         ops.GroupedProduct ops.GroupedRows ops.GroupedSums""",
