@@ -77,7 +77,6 @@ FOR_GPU_KERNELS = (
     "recompute_elementwise",
     "keep_for_gradients",
     "fuse_moves",
-    "join_small",
     "row_pitch",
     "unstack_slices",
     "group_lookups",
@@ -102,7 +101,7 @@ PER_RANK = (
 
 OPTIONAL = (
     *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
-    "recompute_cells", "search_sharding", "exchange_rows", "join_small", "check_offload", *FOR_GPU_ORDER, "offload",
+    "recompute_cells", "search_sharding", "exchange_rows", "check_offload", *FOR_GPU_ORDER, "offload",
 )  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)

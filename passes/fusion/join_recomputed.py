@@ -42,13 +42,8 @@ def join_recomputed(graph: Graph) -> int:
 
 
 def _lines(node: Node) -> Sequence[BodyLine]:
-    """The lines of an elementwise kernel of the gradients; () of all else."""
-    return lines_of(node) if node.phase == "backward" else ()
-
-
-def lines_of(node: Node) -> Sequence[BodyLine]:
     """The lines of an elementwise kernel; () of all else."""
-    if not isinstance(node.op, Op) or node.op.mutates:
+    if node.phase != "backward" or not isinstance(node.op, Op) or node.op.mutates:
         return ()
     if isinstance(node.op, FusedElementwise):
         return steps_of(node.op)
@@ -87,7 +82,7 @@ class _Joining:
             if not shared[place]:
                 break
             moved = self._moved(at, place)
-            op = None if moved is None else joined_kernels([nodes[place], copy])
+            op = None if moved is None else _joined(copy, nodes[place])
             if moved is not None and op is not None:
                 return shared[place], self._rewrite(at, place, moved, *op)
         return None
@@ -171,14 +166,14 @@ def _shared(copy: Node, kernel: Node) -> int:
     return sum(value.tensor_type.nbytes for value in both if value.tensor_type.size >= size)
 
 
-def joined_kernels(kernels: Sequence[Node]) -> tuple[FusedElementwise, list[Value]] | None:
-    """The operator of all, and its operands; None where it cannot be one kernel, or needs more passes."""
+def _joined(copy: Node, kernel: Node) -> tuple[FusedElementwise, list[Value]] | None:
+    """The operator of both, and its operands; None where it cannot be one kernel, or needs more passes."""
     operands: dict[Value, int] = {}
     numbers: dict[BodyLine, int] = {}
     returns: list[int] = []
-    for node in kernels:
+    for node in (kernel, copy):
         own: list[int] = []
-        for line in lines_of(node):
+        for line in _lines(node):
             read = tuple(
                 ("x", operands.setdefault(node.inputs[i], len(operands))) if kind == "x" else ("t", own[i])
                 for kind, i in line.operands

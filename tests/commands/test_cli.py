@@ -27,7 +27,7 @@ PASSES = (
     "draw_rows, exchange_rows, execute, fuse_attention, fuse_elementwise, fuse_gradients, fuse_large_attention, "
     "fuse_large_rows, fuse_matmul, fuse_moves, fuse_norm, fuse_rows, fuse_updates, group_lookups, heads_last, "
     "hoist_invariants, hoist_joined, insert_redistribution, join_micro_batches, join_products, join_row_sums, "
-    "join_slices, join_small, keep_for_gradients, lower_redistribution, move_casts, offload, order_micro_batches, "
+    "join_slices, keep_for_gradients, lower_redistribution, move_casts, offload, order_micro_batches, "
     "pack_attention, propagate_sharding, read_early, recompute, recompute_cells, recompute_elementwise, "
     "reduce_gradients, route_experts, route_slots, row_pitch, schedule_communication, search_sharding, shard_by_plan, "
     "share_statistics, share_sums, simplify, simplify_products, slice_to_rank, split_addends, split_batch_norm, "

@@ -1,4 +1,4 @@
-"""A batch norm of two ranks on emulated GPUs beside NumPy, with its small kernels joined."""
+"""Batch norms of two ranks on emulated GPUs beside NumPy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from mspc import Tensor, nn, set_seed
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ops.fused.elementwise import FusedElementwise
 from tests.gpu.test_ranks import steps
 from tests.ops.cuda.cuda_emulator import NEEDED
 
@@ -31,7 +30,7 @@ class Norms(nn.Cell):
         return self.loss(self.second(self.relu(self.first(x))), y)
 
 
-def test_joined_kernels_of_channels_equal_numpys(tmp_path: Path) -> None:
+def test_trained_norms_equal_numpys(tmp_path: Path) -> None:
     set_seed(1)
     network = Norms()
     step = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.05, 0.9))
@@ -40,8 +39,6 @@ def test_joined_kernels_of_channels_equal_numpys(tmp_path: Path) -> None:
     data = [generator.standard_normal((4, CHANNELS, 5, 5)).astype(np.float32) for _ in range(2)]
     config = Config(ranks=2, mode="auto_parallel", dataset_strategy="full_batch", device="GPU")
     found = compile_call(step, [Tensor(each) for each in data], config)
-    small = [n for n in found.rank_graph(0).nodes if isinstance(n.op, FusedElementwise) and len(n.op.returns) == 2]
-    assert any(node.phase == "backward" and node.inputs[0].shape == (CHANNELS,) for node in small)
     wanted, got = (steps(found, data, tmp_path, gpu) for gpu in (False, True))
     for (losses, parameters), (also, others) in zip(wanted, got, strict=True):
         np.testing.assert_allclose(also, losses, rtol=1e-4)
