@@ -130,7 +130,7 @@ class CellList(_Ordered):
         """
         cells = list(self)
         for number in range(len(cells)) if layers is None else layers:
-            if not isinstance(number, int) or not 0 <= number < len(cells):
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(cells):
                 raise ApiValueError(
                     f"CellList.offload: layers has {number!r}, and the list has cells 0 to {len(cells) - 1}"
                 )

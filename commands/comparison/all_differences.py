@@ -341,6 +341,7 @@ def _figures(first: RankFacts, second: RankFacts) -> Iterator[Figure]:
             for name in MOST_FIGURES
         ]
         figures.append(Figure("memory: together", "bytes", first.peak_bytes, second.peak_bytes))
+        figures.append(Figure("memory: on the host", "bytes", first.memory.on_host, second.memory.on_host))
     if first.times is not None and second.times is not None:
         figures += [
             Figure(f"time: {name}", "seconds", getattr(first.times, name), getattr(second.times, name))

@@ -26,7 +26,7 @@ LEAST_NAME = 20
 """Characters of a cell's name that narrow tables have at least."""
 MOST_RANKS = 4
 """Kinds of ranks beside the first that are told of."""
-FIGURES = ("operators", "collectives", "bytes sent", "memory: together", "time: step")
+FIGURES = ("operators", "collectives", "bytes sent", "memory: together", "memory: on the host", "time: step")
 """Figures of a step that a summary has."""
 NO_RANKS: RankPair = ((), ())
 

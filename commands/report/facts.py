@@ -121,6 +121,10 @@ class MemoryRow:
     states_on_host: int = 0
     values_on_host: int = 0
 
+    @property
+    def on_host(self) -> int:
+        return self.states_on_host + self.values_on_host
+
 
 @dataclass
 class PlainRow:

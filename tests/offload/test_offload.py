@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc import Tensor, nn, ops
+from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.known_machines import A100, H100, H200
 from mspc.analysis.cost.machine import HOST_COPIES
 from mspc.analysis.cost.timeline import Timeline
 from mspc.api.state import Session
-from mspc.commands.compile import CompileOptions
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.diff import diff_targets
 from mspc.commands.verify import verify_target
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
@@ -215,7 +216,7 @@ def test_a_list_of_cells_names_its_layers(layers: Any, wanted: set[str]) -> None
     assert {node.scope.split("/")[-2][0] for node in found.nodes if OFFLOAD in node.attrs} == wanted
 
 
-@pytest.mark.parametrize("layers", [[0, 3], [-1], ["0"]])
+@pytest.mark.parametrize("layers", [[0, 3], [-1], ["0"], [True]])
 def test_layers_that_a_list_does_not_have_are_refused(layers: Any) -> None:
     cells = nn.CellList([nn.Dense(4, 4) for _ in range(3)])
     with pytest.raises(MspcError, match=r"CellList.offload: layers has .*, and the list has cells 0 to 2"):
@@ -271,6 +272,35 @@ def test_what_an_optimizer_refuses() -> None:
 def test_optimizers_of_mindspore_that_keep_moments_on_the_host(make: Any) -> None:
     optimizer = make(nn.Dense(3, 2).trainable_params())
     assert {p.name.split(".")[0] for p in optimizer.get_parameters() if p.on_host is not None} == {"moment1", "moment2"}
+
+
+@pytest.mark.parametrize("make", [
+    lambda weights: nn.Adam(weights, [0.1, 0.2]),
+    lambda weights: nn.Adam([{"params": weights[:1], "lr": [0.3, 0.4]}, {"params": weights[1:]}], [0.1, 0.2]),
+])  # fmt: skip
+def test_counters_and_rates_of_the_shape_of_a_parameter_stay(make: Any) -> None:
+    weights = [Parameter(Tensor(np.ones(size, np.float32)), name=f"w{size}") for size in (1, 2)]
+    optimizer = make(weights)
+    optimizer.offload()
+    moved = {p.name for p in optimizer.get_parameters() if p.on_host is not None}
+    assert moved == {"moment1.w1", "moment1.w2", "moment2.w1", "moment2.w2"}
+
+
+def test_an_optimizer_within_another_keeps_its_states_on_the_host() -> None:
+    optimizer = nn.LARS(nn.Momentum(nn.Dense(3, 2).trainable_params(), 0.1, 0.9))
+    optimizer.offload(3)
+    assert [p.on_host for p in optimizer.get_parameters() if p.name.startswith("moments.")] == [3, 3]
+
+
+def test_differences_tell_what_lies_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "net.py").write_text(SCRIPT)
+    for states in ("device", "host"):
+        options = CompileOptions(1, out=tmp_path / states, script_arguments=("alone", states, "none", "8", "4"))
+        compile_target(str(tmp_path / "net.py"), options)
+    capsys.readouterr()
+    diff_targets(str(tmp_path / "device"), str(tmp_path / "host"), CompileOptions(), None, None)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory: on the host ")]
+    assert "       0 B " in line
 
 
 def test_nothing_is_copied_without_gradients() -> None:

@@ -7,16 +7,15 @@ from typing import Any
 
 from mspc.api.common.parameter import Parameter
 from mspc.api.errors import ApiRuntimeError
-from mspc.api.nn.cell import Cell
 from mspc.api.setting_kind import checked
 from mspc.api.settings import OFFLOADED_CELLS
 
 __all__: tuple[str, ...] = ()
 
 
-def keep_on_host(optimizer: Cell, trained: Sequence[Parameter], backward_prefetch: Any) -> None:
+def keep_on_host(optimizer: Any, trained: Sequence[Parameter], backward_prefetch: Any) -> None:
     """Let states of the shapes of trained parameters live on the host: they are on the device while their parameters
-    are updated, and no longer.
+    are updated, and no longer. Counters and learning rates stay, though they may have such a shape.
 
     Args:
         backward_prefetch: how many updates ahead of their own states are fetched; "Auto": 2.
@@ -26,9 +25,10 @@ def keep_on_host(optimizer: Cell, trained: Sequence[Parameter], backward_prefetc
     """
     name = f"{type(optimizer).__name__}.offload"
     found = checked(name, OFFLOADED_CELLS, {"backward_prefetch": backward_prefetch})["backward_prefetch"]
-    own = {id(parameter) for parameter in trained}
+    rates = optimizer.learning_rate if isinstance(optimizer.learning_rate, tuple) else (optimizer.learning_rate,)
+    stays = {id(parameter) for parameter in (*trained, optimizer.global_step, *rates)}
     shapes = {parameter.shape for parameter in trained}
-    states = [p for p in optimizer.get_parameters() if id(p) not in own and p.ndim and p.shape in shapes]
+    states = [p for p in optimizer.get_parameters() if id(p) not in stays and p.ndim and p.shape in shapes]
     if not states:
         raise ApiRuntimeError(f"{name}(): the optimizer has no states that could be kept on the host")
     for state in states:

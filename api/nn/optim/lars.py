@@ -62,6 +62,10 @@ class LARS(Cell, takes_data=False):
         ]  # fmt: skip
         return self.opt(changed)
 
+    def offload(self, backward_prefetch: Any = "Auto") -> None:
+        """Keep the states of `optimizer` in the host's memory; see `Optimizer.offload`."""
+        self.opt.offload(backward_prefetch)
+
     def adapted(self, parameter: Any, decay: Any, rate: Any, gradient: Any, is_scaled: bool) -> Any:
         """The gradient that the optimizer is handed."""
         if not is_scaled:
