@@ -16,12 +16,13 @@ from mspc.engine.job import Job
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.files.tensors import StoredTensor, in_order, write_tensors
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import STAGES, Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.check_graph import check_graph
 from mspc.runtime.available_memory import check_room, room_for
-from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
+from mspc.runtime.comm.agreement import agree, agree_on_collectives, gathered, stop_together
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.data import Batches, load_batches, storable, synthetic_batches
 from mspc.runtime.device_choice import DeviceRequest, Wishes
@@ -198,13 +199,22 @@ def _prepare(options: Options, job: Job, program: Program, ahead: ReadAhead | No
         raise MspcError(
             f"{program.folder} has {len(layouts)} outputs, but the graph of rank {job.rank} {len(graph.results)}"
         )
+    alike = job.size // _stages(program, graph, job.size)
     for index, (layout, value) in enumerate(zip(layouts, graph.results, strict=True)):
-        if layout is not None and (layout.ranks != job.size or len(layout.dims) != len(value.shape)):
+        if layout is not None and (layout.ranks != alike or len(layout.dims) != len(value.shape)):
             raise MspcError(
                 f"{program.folder / PROGRAM} is damaged: output {index} of shape {value.shape} on {job.size} ranks "
                 f"cannot have the layout {layout}"
             )
     return _Prepared(graph, values, batches, options.steps or batches.count, layouts, bool(updated_parameters(graph)))
+
+
+def _stages(program: Program, graph: Graph, ranks: int) -> int:
+    """How many stages the program has; layouts are of the ranks of one."""
+    stages = graph.attrs.get(STAGES, 1)
+    if type(stages) is not int or stages < 1 or ranks % stages:
+        raise MspcError(f"{program.folder / program.execute[0]} is damaged: {ranks} ranks in {stages} stages")
+    return stages
 
 
 def _executor(graph: Graph, values: dict[str, Array], job: Job, settings: Settings) -> Any:
@@ -258,17 +268,37 @@ def _global_outputs(layouts: list[Layout | None], results: list[Array], job: Job
 
 def _save_parameters(path: Path, executor: Any, job: Job) -> None:
     """Rank 0 writes the full parameters, gathered one at a time."""
-    stored = [parameter for parameter in executor.graph.parameters if parameter.kind != "input"]
+    own = {parameter.name: parameter for parameter in executor.graph.parameters if parameter.kind != "input"}
 
-    def gathered(parameter: Parameter) -> Array:
+    def full(parameter: Parameter) -> Array:
         return gather(executor.parameter(parameter.name), parameter.layout, full_type(parameter).shape, job.comm)
 
-    tensors = [StoredTensor(p.name, full_type(p), partial(gathered, p)) for p in stored]
+    tensors = [StoredTensor(name, full_type(p), partial(full, p)) for name, p in own.items()]
+    if executor.graph.attrs.get(STAGES, 1) != 1:
+        tensors = _of_all_stages(tensors, job)
     if job.rank == 0:
         write_atomically(path, lambda file: write_tensors(file, tensors))
         return
     for tensor in in_order(tensors):
         tensor.make()
+
+
+def _of_all_stages(own: list[StoredTensor], job: Job) -> list[StoredTensor]:
+    """The tensors of all ranks: what a rank's stage does not hold is handed on by the first rank that does."""
+    make = {tensor.name: tensor.make for tensor in own}
+    found: dict[str, StoredTensor] = {}
+    everyone = tuple(range(job.size))
+    said = gathered(job.comm, [(t.name, str(t.type.dtype), t.type.shape) for t in own])
+    for rank, told in enumerate(said):
+        for name, dtype, shape in told:
+            type = TensorType(dtype_of(dtype), tuple(shape))
+
+            def handed(name: str = name, type: TensorType = type, rank: int = rank) -> Array:
+                given = make[name]() if name in make else np.empty(type.shape, type.dtype.numpy)
+                return job.comm.broadcast(given, rank, everyone)
+
+            found.setdefault(name, StoredTensor(name, type, handed))
+    return list(found.values())
 
 
 def _place(program: Program, rank: int, index: int) -> ExecutionError:
