@@ -1,0 +1,46 @@
+"""What a search says lies on the host is what a compile of its plan says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.cli import app
+from mspc.passes.base import VERIFY
+
+SCRIPT = """
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+ms.set_context(device_target="GPU")
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Dense(1024, 2048), nn.Dense(2048, 1024)
+        self.norm = nn.LayerNorm((1024,))
+    def construct(self, x):
+        return ops.square(x + self.down(ops.gelu(self.up(self.norm(x))))).mean()
+net = Net()
+optimizer = nn.AdamWeightDecay(net.trainable_params(), 0.01)
+optimizer.offload()
+nn.TrainOneStepCell(net, optimizer)(Tensor(shape=(8192, 1024), dtype=ms.float32))
+"""
+
+
+def test_a_plan_that_is_taken_from_another_search_has_its_own_bytes_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VERIFY, raising=False)
+    Path("net.py").write_text(SCRIPT)
+    common = ["net.py", "--ranks", "4", "--quiet", "--json"]
+    for arguments in (["search", *common, "plans.json", "--out", "plan.toml"],
+                      ["compile", *common, "table.json", "--strategies", "plan.toml"]):  # fmt: skip
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+    (found,) = [plan for plan in json.loads(Path("plans.json").read_text())["plans"] if plan["name"] == "search"]
+    memory = json.loads(Path("table.json").read_text())["memory"]
+    assert "within" in found["taken_from"]
+    assert found["on_host"] == memory["states_on_host"] > 0
