@@ -44,7 +44,8 @@ def _plan_of(row: PlanResult | StageRow) -> _Plan:
     common = row.name, row.ranks, row.step, row.memory, len(row.recompute)
     if isinstance(row, PlanResult):
         return _Plan(*common, row.remarks.degrees, on_host=row.remarks.on_host)
-    return _Plan(*common, row.degrees, row.stages, row.schedule if row.stages > 1 else "", row.micro_batches)
+    schedule = row.schedule if row.stages > 1 else ""
+    return _Plan(*common, row.degrees, row.stages, schedule, row.micro_batches, row.on_host)
 
 
 def _words(plan: _Plan) -> str:

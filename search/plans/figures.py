@@ -69,6 +69,11 @@ def memory_of(graph: Graph, captured: CapturedCall, device: str) -> int:
     return peak_of(graph) + workspace(graph, captured, device)
 
 
+def on_host_of(graph: Graph) -> int:
+    """Bytes of a rank's step in the memory of its host."""
+    return plan_memory(graph).on_host if asks_for_host(graph) else 0
+
+
 def workspace(graph: Graph, captured: CapturedCall, device: str) -> int:
     """Bytes of a GPU that kernels take beside the memory plan; 0 on the CPU."""
     return workspace_bytes(graph) if device == "GPU" else 0
@@ -105,7 +110,7 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         foreseen=attrs.get("search_held"),
         remarks=Remarks(
             degrees=degrees_of(compiled, gathered_again, cut_further),
-            on_host=plan_memory(graph).on_host if asks_for_host(graph) else 0,
+            on_host=on_host_of(graph),
         ),
     )
 

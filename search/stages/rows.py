@@ -15,7 +15,7 @@ from mspc.output.stage_times import StageTimes, predicted_times, stage_times, ti
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan
 from mspc.search.plans.degrees import Degrees, degrees_of
-from mspc.search.plans.figures import count_of
+from mspc.search.plans.figures import count_of, on_host_of
 from mspc.search.stages.costing import CostedUnits, bytes_of, memory_of, parts_of_units
 from mspc.search.stages.network import StagedNetwork, plan_of
 from mspc.search.stages.problem import Borders, Way
@@ -30,7 +30,8 @@ class StageRow:
     choice has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them.
     note: what there is to say of it. mesh: of the ranks of one stage, that layouts were searched for; "" for any.
     cut_further: parameters that are stored in smaller slices than operators read. recompute: cells that are computed
-    again for gradients, equal ones in a row as one. degrees: of a stage's ranks, None of what is not compiled."""
+    again for gradients, equal ones in a row as one. degrees: of a stage's ranks, None of what is not compiled. on_host:
+    bytes of the host's memory, of the rank that has most there; 0 of what is not compiled."""
 
     name: str
     ranks: int
@@ -49,6 +50,7 @@ class StageRow:
     cut_further: int = 0
     recompute: tuple[str, ...] = ()
     degrees: Degrees | None = None
+    on_host: int = 0
 
     @property
     def content(self) -> dict[str, Any]:
@@ -82,6 +84,7 @@ def measured(
         compiled=len(graphs), mesh=_mesh(network, way), cut_further=count_of(compiled.strategies.parameters),
         recompute=tuple(compiled.strategies.recomputed),
         degrees=degrees_of(compiled, count_of(compiled.strategies.gathered), count_of(compiled.strategies.parameters)),
+        on_host=max(map(on_host_of, graphs.values())),
     )  # fmt: skip
     return row, _file(compiled, plan)
 
