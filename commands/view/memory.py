@@ -46,11 +46,12 @@ def memory_facts(graph: Graph) -> dict[str, Any]:
 
 
 def sizes_of(plan: MemoryPlan) -> dict[str, int]:
-    """Bytes of what is stored all the time, of the arena and of the classes in it."""
+    """Bytes of what is stored all the time, of the arena and of the classes in it; and what lies on the host."""
     return {
         "weights": plan.weights, "states": plan.states, "inputs": plan.inputs, "constants": plan.constants,
         "arena": plan.arena, "gradients": plan.gradients, "activations": plan.activations,
         "temporary": plan.temporary, "lower_bound": plan.lower_bound, "peak": plan.peak,
+        "on_host": plan.on_host,
     }  # fmt: skip
 
 

@@ -250,7 +250,7 @@ export function Memory({ graph, select, title }) {
   return (
     <div>
       <figure class="chart" ref={box}>
-        <figcaption><b>{title}</b> {bytesText(sizes.peak)} at the peak, in %{peak} {graph.label(peak)}: {kept.map(([name, bytes]) => `${name} ${bytesText(bytes)}`).join(", ")}, and the step {bytesText(sizes.arena)}.</figcaption>
+        <figcaption><b>{title}</b> {bytesText(sizes.peak)} at the peak, in %{peak} {graph.label(peak)}: {kept.map(([name, bytes]) => `${name} ${bytesText(bytes)}`).join(", ")}, and the step {bytesText(sizes.arena)}{sizes.on_host > 0 && `; on the host ${bytesText(sizes.on_host)}`}.</figcaption>
         <table class="sums classes">
           <thead><tr><th>of the step</th><th class="right">at the peak</th>{at !== peak && <th class="right">at %{at}</th>}<th class="right">at most, whenever</th><th>what it is</th></tr></thead>
           <tbody>{layers.map(({ name, alive: own }) => <tr><th><span class={`patch class-${name}`} /> {CLASS_NAMES[name]}</th><td class="right">{bytesText(own[peak] ?? 0)}</td>{at !== peak && <td class="right">{bytesText(own[at] ?? 0)}</td>}<td class="right">{bytesText(sizes[name])}</td><td class="type">{MEANINGS[name]}</td></tr>)}</tbody>

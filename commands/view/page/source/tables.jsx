@@ -158,6 +158,7 @@ export function Ranks({ model, rank, setRank, setTab, select }) {
           {bytes("temporary buffers at most", (f) => f.memory.sizes.temporary)}
           {bytes("memory of the step", (f) => f.memory.sizes.arena)}
           {bytes("peak", (f) => f.memory.sizes.peak)}
+          {facts.some((f) => f.memory?.sizes.on_host) && bytes("on the host", (f) => f.memory.sizes.on_host)}
           {Object.keys(model.facts.measured).length > 0 && line("measured ranks", (f) => Object.keys(model.facts.measured).filter((r) => facts.indexOf(f) === model.programOf(Number(r))).length)}
         </tbody>
       </table></div>
