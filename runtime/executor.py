@@ -50,6 +50,7 @@ class Executor:
         self._regions = _regions_of(graph, backend, self.cursor)
         kernels = self._regions.kernels(graph.nodes) if self._regions is not None else RegionKernels()
         self.plan: ExecutionPlan = plan(graph, backend, kernels, compiles=pays(graph, backend))
+        self.plan.copy_varying()
         self.slots: list[Any] = [None] * self.plan.slots
         self._checked = False
         for parameter in graph.parameters:

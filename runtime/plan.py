@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from mspc.analysis.aliasing import source, updated_parameters
+from mspc.analysis.aliasing import Updates, aliased_operands, source, updated_parameters
 from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
@@ -71,6 +71,25 @@ class ExecutionPlan:
                 yield index, parameters, [(self.slot_of[value], made) for value, made in live.items()]
             if self.last_use.get(node, -1) > index:
                 live[node] = index
+
+    def copy_varying(self) -> None:
+        """Copy what is read behind the update of a parameter that it shows in some steps alone: what runs graphs hands
+        an operand out, or not, as its turns and its conditions have it."""
+        varying: set[Value] = set()
+        for node in self.graph.nodes if self.mutated else ():
+            if node.regions or not varying.isdisjoint(node.inputs[i] for i in aliased_operands(node)):
+                varying.add(node)
+        if not varying:
+            return
+        updates, copied = Updates(self.graph), set[int]()
+        for index, _, live in self.hazards():
+            for _, producer in live:
+                node = self.graph.nodes[producer]
+                if producer in copied or node not in varying:
+                    continue
+                if not updates.parameters(node).isdisjoint(self.mutated[index]):
+                    copied.add(producer)
+                    self.copy_result(producer)
 
     def copy_result(self, index: int) -> None:
         """From now on node `index` hands out a copy of what its kernel returns."""

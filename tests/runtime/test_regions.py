@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -251,6 +254,28 @@ def test_a_choice_that_overwrites_a_weight_leaves_views_made_before() -> None:
 
 
 # Random numbers
+
+
+@pytest.mark.parametrize("limits", [(4, 0, 4, 0), (0, 4, 0)])
+def test_what_a_loop_without_turns_hands_out_stays_when_the_weight_is_overwritten(limits: Sequence[float]) -> None:
+    """A weight goes through a loop, which has no turns in some steps, and is then overwritten."""
+    op, regions = doubling()
+
+    def main(b: Builder, limit: Value, new: Value, w: Value) -> list[Value]:
+        (found,) = run_graphs(b, op, [w, limit], *regions)  # type: ignore[arg-type]  # graphs
+        view = b.emit(Reshape((1,)), found)
+        b.emit(Assign(), w, new)
+        return [found, view, b.emit(Add(), found, one(0))]
+
+    run = executor(graph("main", [SCALAR, SCALAR, SCALAR], main, ["w"]), {"w": np.array(1, np.float32)})
+    kept, weight = list[tuple[list[Any], float]](), 1.0
+    for new, limit in enumerate(limits, 1):
+        wanted = weight
+        while wanted < limit:
+            wanted *= 2
+        kept.append((run.run([np.float32(limit), np.float32(new)]), wanted))
+        weight = float(new)
+    assert [[float(x.item()) for x in found] for found, _ in kept] == [[wanted] * 3 for _, wanted in kept]
 
 
 def test_every_turn_draws_other_numbers_and_a_reverse_loop_the_same() -> None:
