@@ -11,17 +11,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from mspc.analysis.cost.nodes import work_of
 from mspc.analysis.cost.operations import operations_of
 from mspc.compiler.driver import Compiled
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, operand_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.structural import MakeTuple
 from mspc.ops.control.times import nodes_with_times
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
 from mspc.passes.sharding.parallel_optimizer import EVERYTHING, why_not_sharded
+
+if TYPE_CHECKING:
+    from mspc.ops.control.regions import RegionOp
 
 _HEADS_FIRST = 4
 """Dimensions of what is attention written out: batch, heads, queries, keys or elements."""
@@ -58,6 +64,7 @@ def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Deg
     """The degrees of a compiled network, of one stage's ranks. gathered_again: parameters that gradients gather once
     more; cut_further: those stored in smaller slices than operators read."""
     graph = compiled.graph
+    outside = _outside(graph)
     votes: dict[str, Counter[int]] = {name: Counter() for name in _VOTES}
     dtypes: Counter[str] = Counter()
     for node, times in nodes_with_times(graph):
@@ -65,7 +72,7 @@ def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Deg
         if not work:
             continue
         dtypes[operand_types(node)[0].dtype.name] += int(work)
-        for name, degree in _shared(node).items():
+        for name, degree in _shared(node, outside).items():
             votes[name][degree] += int(work)
     most = {name: max(found, key=lambda degree: (found[degree], degree)) for name, found in votes.items() if found}
     context = most.get("context", 1)
@@ -85,23 +92,24 @@ def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Deg
     )  # fmt: skip
 
 
-def _shared(node: Node) -> dict[str, int]:
-    """What a node that multiplies says, by the names of votes."""
+def _shared(node: Node, outside: Mapping[Value, Value]) -> dict[str, int]:
+    """What a node that multiplies says, by the names of votes. outside: see `_outside`."""
     strategies = [element_layouts(value.layout)[0].strategy for value in node.inputs[:2] if value.layout]
     if isinstance(node.op, AttentionOp) and strategies:
         return _of_attention(node.op, strategies)
     if len(strategies) < 2 or not isinstance(node.op, Op):
         return {}
-    weight = next((i for i in (1, 0) if _is_weight(node.inputs[i])), None)
+    weight = next((i for i in (1, 0) if _is_weight(node.inputs[i], outside)), None)
     if weight is None:
-        return _of_scores(node, strategies[0])
+        of_weight = node.forward is not None and any(_is_weight(value, outside) for value in node.forward.inputs)
+        return {} if of_weight else _of_scores(node, strategies[0])
     other, own = strategies[1 - weight], strategies[weight]
     experts = own[0] if len(own) == _EXPERTS else 1
     rule = node.op.parsed_rule(*operand_types(node))
-    of_weight = {factor for dim in rule.inputs[weight] for factor in dim}
+    own_factors = {factor for dim in rule.inputs[weight] for factor in dim}
     rows = math.prod(
         slices for dim, slices in zip(rule.inputs[1 - weight], other, strict=True)
-        if not of_weight.intersection(dim)
+        if not own_factors.intersection(dim)
     )  # fmt: skip
     return {"rows": rows, "tensor": math.prod(own) // experts} | ({"expert": experts} if len(own) == _EXPERTS else {})
 
@@ -117,11 +125,33 @@ def _of_scores(node: Node, strategy: tuple[int, ...]) -> dict[str, int]:
     return {"data": strategy[0], "context": strategy[2]}
 
 
-def _is_weight(value: Value) -> bool:
-    """Whether a value is a parameter, moved or converted; regions read weights as parameters of their own."""
-    while isinstance(value, Node) and len(value.inputs) == 1 and not value.regions:
-        value = value.inputs[0]
-    return isinstance(value, Parameter)
+def _is_weight(value: Value, outside: Mapping[Value, Value]) -> bool:
+    """Whether a value is a parameter, moved or converted, or that of every layer in a loop over them."""
+    while not isinstance(value, Parameter) or value in outside:
+        if value in outside:
+            value = outside[value]
+        elif not isinstance(value, Node) or value.regions:
+            return False
+        elif isinstance(value.op, MakeStack) or len(value.inputs) == 1:
+            value = value.inputs[0]
+        else:
+            return False
+    return value.kind == "parameter"
+
+
+def _outside(graph: Graph) -> dict[Value, Value]:
+    """By parameter of every region what the first node that runs it gives it."""
+    found: dict[Value, Value] = {}
+    for each in graph.graphs():
+        for node in each.nodes:
+            for number, region in enumerate(node.regions):
+                places = cast("RegionOp", node.op).places(number, [value.type for value in node.inputs])
+                for value, inside in zip(node.inputs, places, strict=True):
+                    is_tuple = isinstance(value, Node) and isinstance(value.op, MakeTuple)
+                    for at, place in enumerate(inside):
+                        given = cast(Node, value).inputs[at] if is_tuple else value
+                        found.setdefault(region.parameters[place], given)
+    return found
 
 
 def _samples(graph: Graph) -> tuple[int, str]:

@@ -68,3 +68,40 @@ def test_a_sentence() -> None:
     )  # fmt: skip
     assert line.endswith(" KiB a rank")
     assert " rows per second, " in line
+
+
+THREE_DIMENSIONS = """
+import numpy as np
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, full_batch=True)
+
+
+class Layer(nn.Cell):
+    {lazy}
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = (Parameter(Tensor(np.ones(shape, np.float32))) for shape in ([4, 8], [8, 4]))
+        self.product = ops.BatchMatMul().shard((({batch}, 1, 1), (1, {columns})))
+
+    def construct(self, x):
+        return x + ops.matmul(ops.tanh(self.product(x, self.up)), self.down)
+
+
+net = nn.SequentialCell([Layer() for _ in range(3)])
+nn.TrainOneStepCell(net, nn.SGD(net.trainable_params()))(Tensor(np.ones([16, 4, 4], np.float32)))
+"""
+
+
+@pytest.mark.parametrize("lazy", ["@ms.lazy_inline", ""], ids=["one graph", "inlined"])
+@pytest.mark.parametrize("wanted", [(8, 1), (2, 4)])
+def test_what_a_layer_keeps_for_its_gradients_is_no_weight(lazy: str, wanted: tuple[int, int], tmp_path: Path) -> None:
+    """Nor is the first dimension of what it keeps, the batch, one of experts."""
+    script = tmp_path / "net.py"
+    script.write_text(THREE_DIMENSIONS.format(lazy=lazy, batch=wanted[0], columns=wanted[1]), encoding="utf-8")
+    captured = capture(script, [], Session.of_rank(0, 8))
+    compiled = compile_call(captured.target, captured.args, config_of(captured, 8))
+    assert any(node.regions for node in compiled.graph.nodes) == bool(lazy)
+    found = degrees_of(compiled, 0, 0)
+    assert (found.data, found.tensor, found.context, found.expert) == (*wanted, 1, 1)
