@@ -74,6 +74,11 @@ def as_dtype(self: Any, dtype: Any) -> Any:
     return self if self.dtype == dtype else ops.Cast()(self, dtype)
 
 
+def as_it_is(self: Any) -> Any:
+    """The values that there are now, also of a parameter that is overwritten later."""
+    return ops.deepcopy(self)
+
+
 # Reductions ---------------------------------------------------------------------------------------
 
 
