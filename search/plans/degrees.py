@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from mspc.analysis.cost.nodes import work_of
 from mspc.analysis.cost.operations import operations_of
 from mspc.compiler.driver import Compiled
+from mspc.ir.cell_names import each_of_cells
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.loops import MakeStack
@@ -42,10 +43,10 @@ class Degrees:
     ring, heads: of those that share the text how many exchange pieces of it in a ring, and among how many each has all
     of it for some heads (Ulysses) while attention is computed; keys are gathered where it is neither.
     zero: the level of ZeRO (Rajbhandari et al., 2020) that comes nearest: 2 where optimizer states and sums of
-    gradients of most parameters are sharded further than operators ask for, 3 where weights are gathered again for
-    gradients besides, else 0. operations: of matrix products that the network asks for in a step, on all ranks, without
-    pairs that a causal mask or a window hides from attention; dtype: of most of them. samples, unit: what a step reads:
-    "tokens" of the first input of integers, or "rows" of the first input."""
+    gradients of most of the parameters' bytes are sharded further than operators ask for, 3 where weights are gathered
+    again for gradients besides, else 0. operations: of matrix products that the network asks for in a step, on all
+    ranks, without pairs that a causal mask or a window hides from attention; dtype: of most of them. samples, unit:
+    what a step reads: "tokens" of the first input of integers, or "rows" of the first input."""
 
     data: int = 1
     tensor: int = 1
@@ -60,10 +61,9 @@ class Degrees:
     heads: int = 1
 
 
-def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Degrees:
-    """The degrees of a compiled network, of one stage's ranks. gathered_again: parameters that gradients gather once
-    more; cut_further: those stored in smaller slices than operators read."""
-    graph = compiled.graph
+def degrees_of(compiled: Compiled) -> Degrees:
+    """The degrees of a compiled network, of one stage's ranks."""
+    graph, plan = compiled.graph, compiled.strategies
     outside = _outside(graph)
     votes: dict[str, Counter[int]] = {name: Counter() for name in _VOTES}
     dtypes: Counter[str] = Counter()
@@ -79,10 +79,9 @@ def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Deg
     rows = most.get("rows", 1)
     data = most.get("data", rows)
     heads = max(1, rows // (data * context)) if "context" in most else 1
-    trained = sum(p.kind == "parameter" and p.trainable for p in graph.parameters)
-    most_are = 2 * max(gathered_again, cut_further) > trained
+    most_are = are_most({*plan.parameters, *plan.gathered}, graph)
     sharded = most_are or (compiled.config.parallel_optimizer and not why_not_sharded(graph))
-    again = gathered_again or graph.attrs.get("optimizer_level") == EVERYTHING
+    again = plan.gathered or graph.attrs.get("optimizer_level") == EVERYTHING
     samples, unit = _samples(graph)
     operations = operations_of(graph, seen=True).model
     return Degrees(
@@ -90,6 +89,14 @@ def degrees_of(compiled: Compiled, gathered_again: int, cut_further: int) -> Deg
         operations, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
         most.get("ring", 1), heads,
     )  # fmt: skip
+
+
+def are_most(names: Iterable[str], graph: Graph) -> bool:
+    """Whether parameters of these names, of which one may stand for those of equal layers, have more than half of the
+    bytes of all that are trained."""
+    sizes = {p.name: p.tensor_type.nbytes for p in graph.parameters if p.kind == "parameter" and p.trainable}
+    found = {each for name in names for each in ((name,) if name in sizes else each_of_cells(name))}
+    return 2 * sum(sizes.get(name, 0) for name in found) > sum(sizes.values())
 
 
 def _shared(node: Node, outside: Mapping[Value, Value]) -> dict[str, int]:

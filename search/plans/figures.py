@@ -109,7 +109,7 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         gathered_again=gathered_again,
         foreseen=attrs.get("search_held"),
         remarks=Remarks(
-            degrees=degrees_of(compiled, gathered_again, cut_further),
+            degrees=degrees_of(compiled),
             on_host=on_host_of(graph),
         ),
     )

@@ -83,7 +83,7 @@ def measured(
         max(memory_of(graph, network, compiled) for graph in graphs.values()),
         compiled=len(graphs), mesh=_mesh(network, way), cut_further=count_of(compiled.strategies.parameters),
         recompute=tuple(compiled.strategies.recomputed),
-        degrees=degrees_of(compiled, count_of(compiled.strategies.gathered), count_of(compiled.strategies.parameters)),
+        degrees=degrees_of(compiled),
         on_host=max(map(on_host_of, graphs.values())),
     )  # fmt: skip
     return row, _file(compiled, plan)

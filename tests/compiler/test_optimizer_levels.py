@@ -116,4 +116,4 @@ def test_levels_equal_one_device(level: str, lazy: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("level", "zero"), [("none", 0), ("level1", 2), ("level2", 2), ("level3", 3)])
 def test_a_summary_says_the_level(level: str, zero: int, tmp_path: Path) -> None:
-    assert degrees_of(compiled(tmp_path, level, "full", str(ROWS), str(WIDTH)), 0, 0).zero == zero
+    assert degrees_of(compiled(tmp_path, level, "full", str(ROWS), str(WIDTH))).zero == zero

@@ -13,8 +13,9 @@ from mspc.engine.capture import capture
 from mspc.output.programs import config_of
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import PlanRequest
-from mspc.search.plans.degrees import Degrees, degrees_of
+from mspc.search.plans.degrees import Degrees, are_most, degrees_of
 from mspc.search.plans.figures import figures
+from tests.runtime.graphs import GraphMaker
 
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 
@@ -33,7 +34,7 @@ NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 )
 def test_degrees(script: str, given: str, wanted: tuple[int, ...]) -> None:
     captured = capture(NETWORKS / script, given.split(), Session.of_rank(0, 8))
-    found = degrees_of(compile_call(captured.target, captured.args, config_of(captured, 8)), 0, 0)
+    found = degrees_of(compile_call(captured.target, captured.args, config_of(captured, 8)))
     assert (found.data, found.tensor, found.context, found.expert) == wanted
     assert found.zero == (2 if script == "experts.py" else 0)
     assert found.operations > 0
@@ -54,6 +55,15 @@ def test_ways_to_share_the_text(given: str, words: str) -> None:
     plan = figures("as configured", compiled, captured, PlanRequest(8, machine))
     (line,) = summary_lines([plan], machine)
     assert f" x {words} x " in line
+
+
+def test_most_parameters_are_those_of_most_bytes() -> None:
+    make = GraphMaker()
+    for name, shape in (("layers.0.w", (8, 8)), ("layers.1.w", (8, 8)), ("b", (8,)), ("c", (8,)), ("d", (8,))):
+        make.parameter(name, shape, "parameter")
+    assert are_most(["layers.[0..1].w"], make.graph)
+    assert are_most(["layers.1.w", "b"], make.graph) is False
+    assert are_most(["b", "c", "d"], make.graph) is False
 
 
 def test_a_sentence() -> None:
@@ -103,5 +113,5 @@ def test_what_a_layer_keeps_for_its_gradients_is_no_weight(lazy: str, wanted: tu
     captured = capture(script, [], Session.of_rank(0, 8))
     compiled = compile_call(captured.target, captured.args, config_of(captured, 8))
     assert any(node.regions for node in compiled.graph.nodes) == bool(lazy)
-    found = degrees_of(compiled, 0, 0)
+    found = degrees_of(compiled)
     assert (found.data, found.tensor, found.context, found.expert) == (*wanted, 1, 1)
