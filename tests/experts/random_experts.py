@@ -13,30 +13,17 @@ networks of one form.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from tests.control.watched import Outcome
 from tests.experts.drawn_experts import FORMS, DrawnExperts
-from tests.judged_seeds import Different, judged, outcome_of, seeds_parser
-from tests.pipelining.random_networks import far, run
+from tests.judged_seeds import judged, seeds_parser
+from tests.sharded_beside_one import beside_one_device
 
 
 def check(seed: int, forms: Sequence[str] = FORMS) -> Outcome:
     """What comes of the layers of a seed."""
-    drawn = DrawnExperts(seed, tuple(forms))
-
-    def compared() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            (alone,) = run(drawn.alone(folder), 1, Path(folder))
-            for rank, found in enumerate(run(drawn.sharded(folder), drawn.ranks, Path(folder))):
-                for name, wanted in alone.items():
-                    away = far(found[name], drawn.on_rank(name, rank, wanted))
-                    if away > drawn.tolerance:
-                        raise Different(f"{name} differs on rank {rank} by {away:.2e}")
-
-    return outcome_of(seed, drawn.about, drawn.sharded("."), compared)
+    return beside_one_device(seed, DrawnExperts(seed, tuple(forms)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,30 +14,17 @@ networks of one kind.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from tests.control.watched import Outcome
-from tests.judged_seeds import Different, judged, outcome_of, seeds_parser
+from tests.judged_seeds import judged, seeds_parser
 from tests.offload.drawn_combinations import KINDS, Combination
-from tests.pipelining.random_networks import far, run
+from tests.sharded_beside_one import beside_one_device
 
 
 def check(seed: int, kind: str = "") -> Outcome:
     """What comes of a seed."""
-    drawn = Combination(seed, kind)
-
-    def compared() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            (alone,) = run(drawn.alone(folder), 1, Path(folder))
-            for rank, found in enumerate(run(drawn.sharded(folder), drawn.ranks, Path(folder))):
-                for name, wanted in alone.items():
-                    away = far(found[name], drawn.on_rank(name, rank, wanted))
-                    if away > drawn.tolerance:
-                        raise Different(f"{name} differs on rank {rank} by {away:.2e}")
-
-    return outcome_of(seed, drawn.about, drawn.sharded("."), compared)
+    return beside_one_device(seed, Combination(seed, kind))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

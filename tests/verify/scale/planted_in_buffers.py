@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter
 from typing import Any
 from unittest import mock
 
@@ -27,6 +26,7 @@ from mspc.runtime.executor import Executor
 from mspc.verify.scale.buffer_use import buffer_misuses
 from mspc.verify.scale.buffers_of_graphs import buffer_plan
 from tests.runtime.test_buffers import arrays, random_graph
+from tests.verify.scale.counted_faults import counted
 
 MISSED, FALSE = "missed", "said of a plan without a fault"
 
@@ -79,20 +79,5 @@ def outcome(seed: int) -> str:
     return "found" if found else MISSED
 
 
-def main() -> int:
-    """Count outcomes."""
-    first, count = int(sys.argv[1]), int(sys.argv[2])
-    counts: Counter[str] = Counter()
-    with np.errstate(all="ignore"):
-        for seed in range(first, first + count):
-            said = outcome(seed)
-            counts[said] += 1
-            if said in (MISSED, FALSE):
-                print(f"seed {seed}: {said}", flush=True)
-    for said, number in sorted(counts.items()):
-        print(f"{number:5} {said}")
-    return 1 if counts[MISSED] or counts[FALSE] else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(counted(outcome, (MISSED, FALSE)))

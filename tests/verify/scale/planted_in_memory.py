@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter
 from dataclasses import replace
-
-import numpy as np
 
 from mspc.ir.graph import Graph, Node
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.verify.scale.memory_use import memory_misuses
 from tests.runtime.test_memory_plan import compare, network
+from tests.verify.scale.counted_faults import counted
 
 ORDERS = 12
 MISSED, FALSE = "missed", "said of a plan without a fault"
@@ -77,20 +75,5 @@ def outcome(seed: int) -> str:
     return f"{way.__name__}: {'found, and the same in the orders that were run' if found else 'changes nothing'}"
 
 
-def main() -> int:
-    """Count outcomes."""
-    first, count = int(sys.argv[1]), int(sys.argv[2])
-    counts: Counter[str] = Counter()
-    with np.errstate(all="ignore"):
-        for seed in range(first, first + count):
-            said = outcome(seed)
-            counts[said] += 1
-            if said in (MISSED, FALSE):
-                print(f"seed {seed}: {said}", flush=True)
-    for said, number in sorted(counts.items()):
-        print(f"{number:5} {said}")
-    return 1 if counts[MISSED] or counts[FALSE] else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(counted(outcome, (MISSED, FALSE)))
