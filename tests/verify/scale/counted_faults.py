@@ -10,7 +10,7 @@ import numpy as np
 
 
 def counted(outcome: Callable[[int], str], bad: tuple[str, ...]) -> int:
-    """Print how often each outcome of a seed came, and the seeds of bad ones. The exit status: 1 where there are any."""
+    """Print how often each outcome of a seed came, and the seeds of bad ones. Exit status: 1 where there is one."""
     first, count = int(sys.argv[1]), int(sys.argv[2])
     counts: Counter[str] = Counter()
     with np.errstate(all="ignore"):
