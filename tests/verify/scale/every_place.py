@@ -4,8 +4,8 @@ The kinds of errors that TrainVerify (arXiv 2506.15961) plants: collectives that
 reduction or along another axis, among other ranks or in another order, messages under other tags, exchanged slices and
 slices from elsewhere, numbers that scale, operands that are exchanged or others, operators that are left out. Each is
 made once at every place where it can be, on all ranks of a kind; those of collectives on one rank, too. `--collectives`
-takes these alone, `--stride N` every Nth place of others. What is printed, and what is asked, is as in
-`planted_changes.py`.
+takes these alone, `--others` all but these, `--stride N` every Nth place of others. What is printed, and what is asked,
+is as in `planted_changes.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mspc.ops.op import Op
@@ -30,12 +30,12 @@ TRIES = 4
 """Of what is drawn at a place, as which field and which value."""
 
 
-def outcomes(plan: Plan, collectives: bool, stride: int) -> Iterator[Outcome]:
-    """What comes of every change."""
+def outcomes(plan: Plan, kinds: Sequence[str], stride: int) -> Iterator[Outcome]:
+    """What comes of every change of some kinds."""
     for ranks in plan.kinds:
         first = rank_of(ranks[0], plan.graphs()[ranks[0]])
         places = [(g, n) for g, graph in enumerate(first.graphs) for n in range(len(graph.nodes))]
-        for what in (what for what in KINDS if what not in ASIDE and (what in OF_COLLECTIVES or not collectives)):
+        for what in kinds:
             for place in places[::1 if what in OF_COLLECTIVES else stride]:
                 node = first.at(place)
                 if isinstance(node.op, Op) and (what not in OF_COLLECTIVES or meets(node)):
@@ -62,14 +62,19 @@ def _change(own: Rank, what: str, place: tuple[int, int], number: int) -> Change
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Each kind of change in every place of a plan.")
     parser.add_argument("plans", nargs="*", choices=[*PLANS, []])
-    parser.add_argument("--collectives", action="store_true")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--collectives", action="store_true")
+    some.add_argument("--others", action="store_true")
     parser.add_argument("--stride", type=int, default=1)
     given = parser.parse_args(arguments)
+    asked = [what for what in KINDS if what not in ASIDE]
+    if given.collectives or given.others:
+        asked = [what for what in asked if (what in OF_COLLECTIVES) == given.collectives]
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         for name in given.plans or PLANS:
             start, counts, kinds = time.perf_counter(), Counter[str](), Counter[str]()
-            for found in outcomes(Plan(name, Path(folder) / name), given.collectives, given.stride):
+            for found in outcomes(Plan(name, Path(folder) / name), asked, given.stride):
                 kinds[found.change.what] += 1
                 counts[found.verdict] += 1
                 counts["told elsewhere"] += not found.right
