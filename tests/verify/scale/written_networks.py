@@ -44,10 +44,11 @@ from mindspore import Tensor
 from mindspore.communication import init
 from tests.compiler.test_public_networks import NETWORKS, RANKS, SETTINGS, drawn
 
-make, mode, feeds = list(NETWORKS.values())[{number}]
+number = {number} % len(NETWORKS)
+make, mode, feeds = list(NETWORKS.values())[number]
 own = mode == "data_parallel"
 init()
-if {number} == list(NETWORKS).index("PanGu"):
+if number == list(NETWORKS).index("PanGu"):
     ms.set_auto_parallel_context(
         enable_parallel_optimizer=True, parallel_optimizer_config={{"parallel_optimizer_threshold": 0}}
     )
