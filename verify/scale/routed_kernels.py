@@ -61,6 +61,13 @@ def _belonging(ends: Array, depth: int, size: int) -> Iterator[Array]:
         start = end
 
 
+def _check(ends: Array, size: int) -> None:
+    """Raises ValueError where an expert's rows end outside of its block: what lies there belongs to other blocks, which
+    at other sizes have other rows there."""
+    if ends.size and not 0 <= ends.min() <= ends.max() <= size:
+        raise ValueError(f"rows of an expert end at {ends.min()} to {ends.max()} of a block of {size}")
+
+
 class _Grouped:
     """The rows of blocks that belong to experts, by what they meet there.
 
@@ -73,7 +80,7 @@ class _Grouped:
         self.ahead = [axis for axis in range(depth) if ends.shape[axis] == 1]
         outer, parts, experts = ends.shape[depth:]
         size = rows // (outer * parts)
-        ends = np.minimum(ends, size)
+        _check(ends, size)
         starts = np.concatenate([np.zeros_like(ends[..., :1]), ends[..., :-1]], -1).reshape(-1)
         counts = np.maximum(ends.reshape(-1) - starts, 0)
         of = np.repeat(np.arange(counts.size), counts)
@@ -157,6 +164,7 @@ def _expert_outer(op: ExpertOuter, backend: Any, depth: int, arrays: Sequence[Ar
 def _expert_rows(op: ExpertRows, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     like, b, ends = arrays
     outer, parts = ends.shape[depth : depth + 2]
+    _check(ends, like.shape[depth] // (outer * parts))
     vectors = _by_part(b, ends, depth)
     made: Any = 0.0
     for number, own in enumerate(_belonging(ends, depth, like.shape[depth] // (outer * parts))):
@@ -166,6 +174,7 @@ def _expert_rows(op: ExpertRows, backend: Any, depth: int, arrays: Sequence[Arra
 
 def _expert_sums(op: ExpertSums, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, ends = arrays
+    _check(ends, x.shape[depth] // (ends.shape[depth] * ends.shape[depth + 1]))
     rows = _filled(_blocks(x, ends, depth), ends)
     found = [np.where(own, rows, 0.0).sum(-2).sum(depth) for own in _belonging(ends, depth, rows.shape[-2])]
     made = np.stack(found, depth + 1)

@@ -18,6 +18,7 @@ from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.expert_product import ExpertProduct
 from mspc.ops.nn.expert_places import ExpertPlaces
 from mspc.ops.tensor.one_hot import OneHot
 from mspc.ops.tensor.selection import TopK
@@ -28,6 +29,7 @@ from mspc.verify.scale import dimensions, proof
 from mspc.verify.scale.collectives import along_axes, by_ranks
 from mspc.verify.scale.computed_places import has_multiples
 from mspc.verify.scale.dimensions import Divisors
+from mspc.verify.scale.kernels import run_on_all
 from mspc.verify.scale.routed_kernels import places_on_each
 from mspc.verify.scale.sizes import Sizing
 from mspc.verify.scale.small_programs import small_programs
@@ -179,3 +181,11 @@ def test_rows_that_all_go_one_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert proof_of_script(str(tmp_path / "net.py"), options, 0).same
     even, every = made
     assert every == 8 * even
+
+
+@pytest.mark.parametrize("last", [5, -1])
+def test_rows_that_end_outside_of_their_block_are_no_rows(last: int) -> None:
+    ends = np.array([[[[2, 4], [1, 3]]], [[[2, 4], [1, last]]]])
+    arrays = np.ones((2, 8, 3)), np.ones((2, 4, 3, 2)), ends
+    with pytest.raises(ValueError, match="of a block of 4"):
+        run_on_all(ExpertProduct(), NumPyBackend(OneRank()), 1, arrays)
