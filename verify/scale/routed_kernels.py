@@ -26,24 +26,30 @@ Form = Callable[[Any, Any, int, Sequence[Array]], Any]
 # Blocks
 
 
+def _size(rows: int, ends: Array, depth: int) -> int:
+    """Rows of a block.
+
+    Raises:
+        ValueError: an expert's rows end outside of its block. What lies there belongs to other blocks, which at other
+        sizes have other rows there.
+    """
+    outer, parts = ends.shape[depth : depth + 2]
+    size = rows // (outer * parts)
+    if ends.size and not 0 <= ends.min() <= ends.max() <= size:
+        raise ValueError(f"rows of an expert end at {ends.min()} to {ends.max()} of a block of {size}")
+    return size
+
+
 def _blocks(array: Array, ends: Array, depth: int) -> Array:
-    """The rows of an array by blocks: [..., outer, parts, rows of a block, width]."""
+    """The rows of an array by blocks: [..., outer, parts, rows of a block, width]; errors are those of `_size`."""
     outer, parts = ends.shape[depth : depth + 2]
     lead, (rows, width) = array.shape[:depth], array.shape[depth:]
-    return array.reshape(*lead, outer, parts, rows // (outer * parts), width)
+    return array.reshape(*lead, outer, parts, _size(rows, ends, depth), width)
 
 
 def _filled(rows: Array, ends: Array) -> Array:
     """The rows up to the last that belongs to an expert in any block: most of a block may be empty."""
     return rows[..., : int(ends.max(initial=0)), :]
-
-
-def _emptied(made: Array, depth: int, size: int) -> Array:
-    """The blocks [..., outer, parts, rows, width] with empty rows up to a size behind them, one after the other."""
-    *around, rows, width = made.shape
-    whole = np.zeros((*around, size, width), made.dtype)
-    whole[..., :rows, :] = made
-    return whole.reshape(*around[:depth], -1, width)
 
 
 def _by_part(array: Array, ends: Array, depth: int) -> Array:
@@ -61,13 +67,6 @@ def _belonging(ends: Array, depth: int, size: int) -> Iterator[Array]:
         start = end
 
 
-def _check(ends: Array, size: int) -> None:
-    """Raises ValueError where an expert's rows end outside of its block: what lies there belongs to other blocks, which
-    at other sizes have other rows there."""
-    if ends.size and not 0 <= ends.min() <= ends.max() <= size:
-        raise ValueError(f"rows of an expert end at {ends.min()} to {ends.max()} of a block of {size}")
-
-
 class _Grouped:
     """The rows of blocks that belong to experts, by what they meet there.
 
@@ -78,9 +77,8 @@ class _Grouped:
     def __init__(self, ends: Array, depth: int, rows: int) -> None:
         self.along = [axis for axis in range(depth) if ends.shape[axis] > 1]
         self.ahead = [axis for axis in range(depth) if ends.shape[axis] == 1]
-        outer, parts, experts = ends.shape[depth:]
-        size = rows // (outer * parts)
-        _check(ends, size)
+        _, parts, experts = ends.shape[depth:]
+        size = _size(rows, ends, depth)
         starts = np.concatenate([np.zeros_like(ends[..., :1]), ends[..., :-1]], -1).reshape(-1)
         counts = np.maximum(ends.reshape(-1) - starts, 0)
         of = np.repeat(np.arange(counts.size), counts)
@@ -163,18 +161,15 @@ def _expert_outer(op: ExpertOuter, backend: Any, depth: int, arrays: Sequence[Ar
 
 def _expert_rows(op: ExpertRows, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     like, b, ends = arrays
-    outer, parts = ends.shape[depth : depth + 2]
-    _check(ends, like.shape[depth] // (outer * parts))
     vectors = _by_part(b, ends, depth)
     made: Any = 0.0
-    for number, own in enumerate(_belonging(ends, depth, like.shape[depth] // (outer * parts))):
+    for number, own in enumerate(_belonging(ends, depth, _size(like.shape[depth], ends, depth))):
         made = made + np.where(own, vectors[..., number, None, :], 0.0)
     return made.reshape(*made.shape[:depth], -1, made.shape[-1])
 
 
 def _expert_sums(op: ExpertSums, backend: Any, depth: int, arrays: Sequence[Array]) -> Array:
     x, ends = arrays
-    _check(ends, x.shape[depth] // (ends.shape[depth] * ends.shape[depth + 1]))
     rows = _filled(_blocks(x, ends, depth), ends)
     found = [np.where(own, rows, 0.0).sum(-2).sum(depth) for own in _belonging(ends, depth, rows.shape[-2])]
     made = np.stack(found, depth + 1)
