@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.verify.difference import GROWTH, TOLERANCES, Noise
+from mspc.verify.difference import GROWTH, STORED, TOLERANCES, Noise, epsilon_of
 from mspc.verify.scale.kinds import RankKind
 
 Array = Any
@@ -37,9 +37,11 @@ class Compared:
 
 
 def compared(
-    what: str, name: str, step: int, kind: RankKind, wanted: Array, found: Array, noise: Noise
-) -> Compared:
-    """The row of one value. wanted, found: with leading dimensions."""
+    what: str, name: str, step: int, kind: RankKind, wanted: Array, found: Array, noise: Noise,
+    change: float | None = None,
+) -> Compared:  # fmt: skip
+    """The row of one value. wanted, found: with leading dimensions. change: the largest of what is stored, to which it
+    is held, as an update's small numbers hardly move what they are added to."""
     if wanted.shape[kind.depth :] != found.shape[kind.depth :]:
         return Compared(what, name, step, kind, float("inf"), 0.0)
     with np.errstate(all="ignore"):
@@ -50,7 +52,11 @@ def compared(
     size = float(np.max(finite, initial=0.0)) or 1.0
     at = np.unravel_index(int(np.argmax(apart)), apart.shape) if apart.size else (0,) * apart.ndim
     largest = float(apart[at]) / size if apart.size else 0.0
-    allowed = (TOLERANCES["Float64"] + GROWTH * noise.largest / size) if wanted.dtype.kind == "f" else 0.0
+    allowed = 0.0
+    if wanted.dtype.kind == "f":
+        held_to = size if change is None else min(change, size)
+        moved_by_rounding = STORED * epsilon_of("Float64") * size + GROWTH * noise.largest
+        allowed = (TOLERANCES["Float64"] * held_to + moved_by_rounding) / size
     if largest <= allowed:
         return Compared(what, name, step, kind, largest, allowed)
     place = [int(i) for i in at]
@@ -59,3 +65,12 @@ def compared(
         what, name, step, kind, largest, allowed, rank, tuple(place[kind.depth :]),
         float(np.broadcast_to(wanted, apart.shape)[at]), float(np.broadcast_to(found, apart.shape)[at]),
     )  # fmt: skip
+
+
+def largest_change(before: Array, behind: Array) -> float | None:
+    """The largest distance that an element of what is stored has moved; None where that is not known."""
+    if before.shape != behind.shape or behind.dtype.kind != "f":
+        return None
+    with np.errstate(all="ignore"):
+        moved = np.abs(np.asarray(behind, np.float64) - before)
+    return float(np.max(moved, initial=0.0, where=np.isfinite(moved)))

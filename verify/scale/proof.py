@@ -18,7 +18,7 @@ from mspc.runtime.faults.failure import NodeFailure
 from mspc.verify.difference import Noise
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.scale.blame import FirstWrong
-from mspc.verify.scale.compared import Compared, compared
+from mspc.verify.scale.compared import Compared, compared, largest_change
 from mspc.verify.scale.division import Divided, divided
 from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
 from mspc.verify.scale.kinds import RankKind
@@ -232,14 +232,16 @@ class SmallProgram:
                 stored = given[parameter.name] if given else self.reference.stored(step, parameter.name)
                 wanted = self.reference.of_ranks(slices, stored, layout_of(parameter))
                 held = state.held[parameter.name]
-                self._row("parameter", parameter.name, parameter.name, step, state.kind, wanted, held)
+                change = largest_change(self.weights[parameter.name], stored)
+                self._row("parameter", parameter.name, parameter.name, step, state.kind, wanted, held, change)
 
     def _row(
-        self, what: str, name: str, key: Any, step: int, kind: RankKind, wanted: Array, found: Array
-    ) -> None:
-        row = compared(what, name, step, kind, wanted, found, Noise())
+        self, what: str, name: str, key: Any, step: int, kind: RankKind, wanted: Array, found: Array,
+        change: float | None = None,
+    ) -> None:  # fmt: skip
+        row = compared(what, name, step, kind, wanted, found, Noise(), change)
         if not row.same:
-            row = compared(what, name, step, kind, wanted, found, self.reference.noise(step, key))
+            row = compared(what, name, step, kind, wanted, found, self.reference.noise(step, key), change)
             if not row.same and math.isfinite(row.apart) and all(other.same for other in self.rows):
                 row = replace(row, words=likeness(found, wanted, kind))
         self.rows.append(row)

@@ -89,6 +89,14 @@ def test_a_change_is_found_where_it_is(what: str, compiled: dict[str, str], tmp_
     assert ("input 1 is a part of a sum over 2 ranks" in notes) == (what == "a sum left out")
 
 
+def test_what_hardly_moves_an_update_is_found(compiled: dict[str, str], tmp_path: Path) -> None:
+    change = line("= Adam", "value=1e-08", "value=1.5e-08")
+    folder = edited(compiled, tmp_path / "edited", change, ALL)
+    with pytest.raises(ExecutionError, match=r"2 of \d+ values of 4 ranks of 1 kind are not") as caught:
+        verify_scale(str(folder), CompileOptions(loudness=QUIET), 0)
+    assert "that of Adam 'opt' on rank" in caught.value.notes[0]
+
+
 def over_other_ranks(groups: dict[int, str], others: dict[int, str]) -> Change:
     """Let the first sum over some ranks be over others."""
 
