@@ -1,10 +1,10 @@
 """Collectives on real GPUs, one process each: `mpirun -n 4 python tests/gpu/nccl_program.py check`, or
-`every`, `bandwidth`, `hang 4`, `kill 4`.
+`every`, `bandwidth`, `hang 4`, `kill 4`, `stop 4`, `pause 4`.
 
 check compares every collective with NumPy, as a method, as a launch, and as a launch in a CUDA graph that is replayed
 with other values. every runs the cases of tests/ops/collective, gradients too, as steps of a graph. bandwidth times
-AllReduce, replayed. hang and kill lose rank 1 in a replayed step, at an AllReduce of so many elements: the others must
-say so and end.
+AllReduce, replayed. hang, kill and stop lose rank 1 in a replayed step, at an AllReduce of so many elements: the others
+must say so and end. pause lets it go on after a while, and nothing ends.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -342,7 +343,11 @@ def lose(bench: Bench, how: str, size: int) -> None:
                 print(f"event {time.time()}", flush=True)
                 if how == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
-                time.sleep(3600)
+                if how == "hang":
+                    time.sleep(3600)
+                if how == "pause":
+                    subprocess.Popen(["sh", "-c", f"sleep 6; kill -CONT {os.getpid()}"])
+                os.kill(os.getpid(), signal.SIGSTOP)
             job.step(0, step)
             device.send(np.array([step], np.int64), device.step)
             replay()

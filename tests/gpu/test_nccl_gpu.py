@@ -106,3 +106,18 @@ def test_a_lost_rank_ends_the_job(how: str, message: str, limit: float, size: st
     assert status != 0
     assert message in err, err[-6000:]
     assert over - float(out.split("event ")[1].split()[0]) < limit
+
+
+@pytest.mark.parametrize("size", ["4", "1000000"], ids=["through a mailbox", "directly"])
+def test_a_paused_rank_is_waited_for(size: str) -> None:
+    status, _, err, _ = program("pause", size)
+    assert status == 0, err[-6000:]
+    assert "note: rank 1 has been stopped for 3 s" in err, err[-6000:]
+
+
+@pytest.mark.parametrize("size", ["4", "1000000"], ids=["through a mailbox", "directly"])
+def test_a_rank_that_stays_stopped_ends_the_job(size: str) -> None:
+    status, out, err, over = program("stop", size)
+    assert status != 0
+    assert "error: rank 1 has been stopped for 20 s" in err, err[-6000:]
+    assert over - float(out.split("event ")[1].split()[0]) < 30
