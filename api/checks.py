@@ -41,6 +41,11 @@ def mapping(key: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def switch_or_names(key: str, value: Any) -> bool | str:
+    """True, False, or a text of names."""
+    return value if isinstance(value, str) else boolean(key, value)
+
+
 def integer(low: int, high: int | None = None) -> Check:
     def check(key: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):

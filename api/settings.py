@@ -32,6 +32,7 @@ LIKE_PRODUCTS = "convolutions round where products do, by matmul_allow_tf32"
 TIMED = "kernels of convolutions are timed, and the fastest runs"
 NO_SEARCH = "only a search by costs would read it, and strategies are found by sharding propagation"
 NO_NORMS = "no norms are written"
+BESIDE = "collectives run beside what does not read them always"
 LEVELS = ("level1", "level2", "level3")
 SHAPES_OF_CALLS = "a graph is compiled for the shapes of each call"
 
@@ -92,6 +93,10 @@ def _gpu(place: CallSite) -> str:
     return "" if place.command == "compile" or place.device == "GPU" else "it counts on a GPU"
 
 
+def _gpu_programs(place: CallSite) -> str:
+    return "" if place.device == "GPU" else "it counts in programs for GPUs"
+
+
 _GPU_CONFIG = (
     Setting("matmul_allow_tf32", False, boolean, "products of Float32 round operands to TF32", elsewhere=_gpu),
     Setting("conv_allow_tf32", True, boolean, ignored=LIKE_PRODUCTS),
@@ -119,7 +124,7 @@ CONTEXT = table(
     Setting("max_call_depth", 1000, integer(1), ignored="how deep calls may nest is fixed"),
     Setting("max_device_memory", "1024GB", text, ignored=MEMORY),
     Setting("mempool_block_size", "1GB", text, ignored=MEMORY),
-    Setting("recompute_comm_overlap", "", text, ignored="collectives run beside what does not read them always"),
+    Setting("recompute_comm_overlap", "", text, ignored=BESIDE),
     Setting("memory_optimize_level", "O0", ignored=MEMORY),
     Setting("memory_offload", "OFF", ignored=STAYS),
     Setting("enable_graph_kernel", False, boolean, ignored=FUSES),
@@ -213,6 +218,9 @@ PARALLEL = table(
     Setting("all_reduce_fusion_config", [], integers, ignored="gradients are merged by size; see comm_fusion"),
     Setting("comm_fusion", {}, checks.comm_fusion, "bytes of gradients that travel together", _fusions,
             modes=(*DATA_PARALLEL, *SHARDED), attribute="gradient_bucket", compiled=bucket),
+    Setting("computation_communication_fusion_level", 3, one_of(0, 1, 2, 3), "where collectives may go in pieces "
+            "beside products: nowhere, forward, backward, or both", modes=SHARDED, elsewhere=_gpu_programs,
+            attribute="computation_communication_fusion_level"),
     Setting("pipeline_stages", 1, integer(1), "stages of the network, each on ranks of its own", modes=SHARDED,
             attribute="pipeline_stages"),
     Setting("auto_pipeline", False, boolean, refused="give pipeline_stages, and the cells their stages"),
@@ -293,9 +301,25 @@ DATASET = table(
 
 AUTO_PARALLEL = table(
     Setting("output_broadcast", False, boolean, ignored="all stages have the results always"),
-    Setting("file_path", None, ignored="there are no such options"),
 )  # fmt: skip
 """Arguments of methods of `AutoParallel` that are no keywords of `set_auto_parallel_context`."""
+
+SPEED_UP = table(
+    Setting("computation_communication_fusion_level", 3, one_of(0, 1, 2, 3), "as in set_auto_parallel_context"),
+    Setting("recomputation_communication_overlap", False, boolean, ignored=BESIDE),
+    Setting("grad_matmul_communication_overlap", False, checks.switch_or_names, ignored=BESIDE),
+    Setting("grad_fa_allgather_overlap", False, boolean, ignored=BESIDE),
+    Setting("grad_computation_allreduce_overlap", False, boolean, ignored=BESIDE),
+    Setting("computation_allgather_overlap", False, boolean, ignored=BESIDE),
+    Setting("enable_interleave_split_concat_branch", False, boolean, ignored=BESIDE),
+    Setting("enable_interleave_parallel_branch", False, boolean, ignored=BESIDE),
+    Setting("enable_communication_fusion", False, boolean, ignored="gradients are merged by size; see comm_fusion"),
+    Setting("dataset_broadcast_opt_level", 0, one_of(0, 1, 2, 3), ignored="every rank reads its data"),
+    Setting("allreduce_and_biasadd_swap", False, boolean, ignored="a bias is added where the fewest bytes are sent"),
+    Setting("enable_allreduce_slice_to_reducescatter", False, boolean, ignored="a ReduceScatter is used wherever it "
+            "sends fewer bytes"),
+)  # fmt: skip
+"""Entries of the file of `AutoParallel.transformer_opt`."""
 
 JIT_CONFIG = table(
     Setting("jit_level", "", one_of("", "O0", "O1", "O2"), ignored=FUSES),

@@ -37,6 +37,8 @@ SHARDED = (
     "assign_stages",
     "fuse_gradients",
 )
+FOR_GPU_SHARDED = ("choose_pieces",)
+"""Behind these where the device is a GPU, whose collectives run beside computation."""
 NOT_FOR_GPU = ("exchange_rows",)
 """Of these those that a GPU's programs do without: there no sizes come from the device while a step runs."""
 DATA_PARALLEL = (
@@ -92,6 +94,7 @@ PER_RANK = (
     "move_casts",
     "simplify_products",
     "fuse_matmul",
+    "send_in_pieces",
     "fuse_norm",
     "fuse_elementwise",
     "fuse_updates",
@@ -101,7 +104,8 @@ PER_RANK = (
 
 OPTIONAL = (
     *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
-    "recompute_cells", "search_sharding", "exchange_rows", "check_offload", *FOR_GPU_ORDER, "offload",
+    "recompute_cells", "search_sharding", "exchange_rows", "check_offload", "choose_pieces", "send_in_pieces",
+    *FOR_GPU_ORDER, "offload",
 )  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
@@ -115,7 +119,9 @@ def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
     """Names of the passes that all ranks share behind those of `PREPARING`, for a ParallelMode and a device."""
     first = FOR_GPU if device == "GPU" else FOR_CPU
     if mode in ("semi_auto_parallel", "auto_parallel"):
-        return first + tuple(name for name in SHARDED if device != "GPU" or name not in NOT_FOR_GPU)
+        if device != "GPU":
+            return first + SHARDED
+        return first + tuple(name for name in SHARDED if name not in NOT_FOR_GPU) + FOR_GPU_SHARDED
     return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)
 
 

@@ -54,7 +54,6 @@ _OFF = {
 }
 _CALLS: dict[str, str] = {
     "runtime.launch_blocking": "errors name their operator also where steps are replayed",
-    "parallel.AutoParallel.transformer_opt": "there are no such options",
     "dataset.config.set_enable_shared_mem": "worker processes hand rows on through pipes",
     "nn.Cell.place": EVERYWHERE,
     "ops.Primitive.place": EVERYWHERE,

@@ -56,6 +56,7 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
     [
         ["benchmarks/compile.py", "--help"], ["benchmarks/scale.py", "--help"], ["benchmarks/cpu_step.py", "--help"],
         ["-m", "benchmarks.redistribution", "--help"], ["-m", "benchmarks.long_sequences", "--help"],
+        ["-m", "benchmarks.pieces", "--only", "width 1024", "--layers", "2"],
         ["benchmarks/executor.py"],
         ["-m", "benchmarks.estimates", "--help"], ["-m", "benchmarks.pipelines.faults", "--schedules", "20"],
         ["benchmarks/input.py", "--help"], ["benchmarks/cpu_resnet.py", "--help"],

@@ -9,8 +9,9 @@ from mspc.api.communication.groups import require_init
 from mspc.api.context import ParallelMode
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
+from mspc.api.parallel.speed_up_file import options_of_file
 from mspc.api.setting_kind import checked, note_asked, note_places
-from mspc.api.settings import AUTO_PARALLEL, LEVELS, PARALLEL
+from mspc.api.settings import AUTO_PARALLEL, LEVELS, PARALLEL, SPEED_UP
 from mspc.ir.location import Location
 
 _DEFAULTS: dict[str, Any] = {
@@ -28,6 +29,7 @@ _MODES = {
     "recursive_programming": (ParallelMode.AUTO_PARALLEL, "recursive_programming"),
     "dynamic_programming": (ParallelMode.AUTO_PARALLEL, "dynamic_programming"),
 }
+LEVEL = "computation_communication_fusion_level"
 
 
 class AutoParallel(Cell):
@@ -167,8 +169,20 @@ class AutoParallel(Cell):
         self._set("AutoParallel.enable_device_local_norm()", dump_device_local_norm=True)
 
     def transformer_opt(self, file_path: str | None) -> None:
-        """A file with options of MindSpore's passes for transformers; says that it changes nothing."""
-        checked("AutoParallel.transformer_opt", AUTO_PARALLEL, {"file_path": file_path})
+        """Take options for large networks from a file of JSON; "" and None name none.
+
+        `computation_communication_fusion_level` says where collectives may go in pieces beside products: 0 nowhere, 1
+        forward, 2 backward, 3 both, as without it. Others change nothing, as warnings say.
+
+        Raises:
+            ValueError, TypeError: the file cannot be read, or what it says is wrong.
+        """
+        if not file_path:
+            return
+        shown = f"AutoParallel.transformer_opt({file_path!r})"
+        found = checked("AutoParallel.transformer_opt", SPEED_UP, options_of_file(shown, file_path))
+        if LEVEL in found:
+            self._set(shown, **{LEVEL: found[LEVEL]})
 
     def pipeline(
         self, stages: int = 1, output_broadcast: bool = False, interleave: bool = False, scheduler: str = "1f1b"

@@ -61,18 +61,22 @@ class ScheduleCommunication(Pass):
         if not any(isinstance(node.op, Collective) for node in nodes):
             return False
         facts = ScheduleFacts(graph)
-        limit = GROWTH * facts.most_alive(range(len(nodes)))
-        order: Sequence[int] = range(len(nodes))
-        for patience in PATIENCE:
-            found = _Schedule(facts, patience).order
-            if facts.most_alive(found) <= limit:
-                order = found
-                break
-        graph.nodes = [nodes[i] for i in order]
+        graph.nodes = [nodes[i] for i in launch_order(facts)]
         for node, apart in zip(nodes, facts.apart, strict=True):
             if isinstance(node.op, Collective):
                 node.attrs["stream"] = "reduction" if apart else "communication"
         return True
+
+
+def launch_order(facts: ScheduleFacts) -> Sequence[int]:
+    """The numbers of a graph's nodes in the order in which they are to be launched."""
+    whole = range(len(facts.nodes))
+    limit = GROWTH * facts.most_alive(whole)
+    for patience in PATIENCE:
+        found = _Schedule(facts, patience).order
+        if facts.most_alive(found) <= limit:
+            return found
+    return whole
 
 
 def _apart(nodes: Sequence[Node]) -> list[bool]:

@@ -58,7 +58,7 @@ OTHER: dict[str, Any] = {
     "comm_fusion": {"allreduce": {"mode": "size", "config": 8}}, "all_reduce_fusion_config": [2],
     "only_trainable_params": False, "capture_mode": "bytecode", "mode=PSJit": "PIJit", "input_signature": (1,),
     "hash_args": (1,), "ge_options": {"a": 1}, "infer_boost": "on", "pipeline_scheduler": "gpipe",
-    "optimizer_level": "level2",
+    "optimizer_level": "level2", "computation_communication_fusion_level": 1,
 }  # fmt: skip
 """Legal values that are not the default, where its type does not give one."""
 DONE_ANYWAY = {
@@ -182,7 +182,7 @@ METHODS: dict[str, tuple[tuple[Any, ...], str]] = {
     "print_local_norm": ((), "AutoParallel.print_local_norm()"),
     "dump_local_norm": (("n",), "AutoParallel.dump_local_norm('n')"),
     "enable_device_local_norm": ((), "AutoParallel.enable_device_local_norm()"),
-    "transformer_opt": (("o.json",), "AutoParallel.transformer_opt(file_path='o.json')"),
+    "transformer_opt": (("o.json",), "refused"),
     "pipeline": ((2,), ""),
 }
 
@@ -306,3 +306,39 @@ def test_options_that_there_are_not(call: Callable[[], Any], kind: type[Exceptio
 def test_every_way_to_mark_a_function() -> None:
     for marked in (ms.jit(abs), ms.jit()(abs), ms.jit(function=abs), ms.jit(fn=abs), ms.jit(capture_mode="ast")(abs)):
         assert marked.fn is abs
+
+
+def test_a_file_of_options_for_large_networks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    init()
+    net, file = AutoParallel(nn.ReLU()), tmp_path / "speed_up.json"
+    net.transformer_opt(None)
+    net.transformer_opt("")
+    file.write_text('{"computation_communication_fusion_level": 1, "computation_allgather_overlap": true}')
+    net.transformer_opt(str(file))
+    assert freeze(net).computation_communication_fusion_level == 1  # type: ignore[attr-defined]
+    said = capsys.readouterr().err
+    assert re.search(r"transformer_opt\(computation_allgather_overlap=True\) changes nothing here: coll", said)
+    assert [text for _, text in freeze(net).changing_nothing("compile", "GPU")] == []
+    ((_, text),) = freeze(net).changing_nothing("compile", "CPU")
+    assert text.endswith("speed_up.json') changes nothing here: it counts in programs for GPUs")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "the file is no JSON"),
+        ("[1]", "the file must hold an object, not list"),
+        ('{"computation_communication_fusion_levels": 1}', "has no key 'computation_communication_fusion_levels'"),
+        ('{"computation_communication_fusion_level": 4}', "computation_communication_fusion_level"),
+        ('{"computation_allgather_overlap": 1}', "computation_allgather_overlap"),
+    ],
+)
+def test_a_wrong_file_of_options(text: str, message: str, tmp_path: Path) -> None:
+    init()
+    net, file = AutoParallel(nn.ReLU()), tmp_path / "speed_up.json"
+    file.write_text(text)
+    before = freeze(net)
+    with pytest.raises((ValueError, TypeError), match=message) as raised:
+        net.transformer_opt(str(file))
+    assert isinstance(raised.value, ms.MspcError)
+    assert freeze(net) == before

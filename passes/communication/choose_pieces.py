@@ -1,0 +1,110 @@
+"""Chooses the collectives that go in pieces beside the products next to them, for GPUs, and in how many.
+
+Input:  `%1 = AllGather(%x)`, `%2 = MatMul(%1, %w)` in the graph of all ranks
+Output: `%1 = AllGather(%x) {pieces: 4}`, which `send_in_pieces` carries out on every rank
+
+A layer whose products are sharded over a group of ranks waits for what it gathers ahead of them, and for the sums
+behind them; in the gradients other products fill most of that time. So those gain for which a rank would stand still in
+the order of `schedule_communication`: this is looked up in the graph of rank 0, and what is chosen holds for all ranks.
+Costs are those of `ONE_HOST`, as there. Where pieces gain less than a share of the collective's time, nothing changes.
+
+The header's `computation_communication_fusion_level` says where: 0 nowhere, 1 forward, 2 backward, 3 (as without it)
+both.
+"""
+
+from __future__ import annotations
+
+from mspc.analysis.cost.nodes import seconds
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.collectives import AllGather
+from mspc.passes.base import WHOLE, Pass
+from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.communication.collective_order import sums_gradients
+from mspc.passes.communication.exposed_time import exposed_seconds
+from mspc.passes.communication.gain_of_pieces import Gains, best_pieces
+from mspc.passes.communication.product_places import (
+    PIECES,
+    Users,
+    is_candidate,
+    made_by_product,
+    reading_products,
+    row_pieces,
+    sums_columns,
+)
+from mspc.passes.communication.schedule_communication import ONE_HOST
+from mspc.passes.needs import GLOBAL, LOWERED
+from mspc.passes.per_rank.slice_to_rank import SliceToRank
+
+LEVEL = "computation_communication_fusion_level"
+"""The header's attribute."""
+NUMBERS = (2, 4, 8)
+"""Of pieces."""
+LEAST = 0.1
+"""The share of a collective's time that pieces must gain at least: less may as well be an error of the estimate."""
+_PHASES = {0: (), 1: ("forward",), 2: ("backward",), 3: ("forward", "backward")}
+
+
+@dataclass(frozen=True)
+class ChoosePieces(Pass):
+    """Mark collectives with the attribute `pieces`.
+
+    number: of pieces wherever there can be so many, gain or no gain; 0 for what gains most.
+    """
+
+    regions = WHOLE
+    needs = (GLOBAL, LOWERED)
+    number: int = 0
+
+    def run(self, graph: Graph) -> bool:
+        phases = _PHASES[int(graph.attrs.get(LEVEL, 3))]
+        candidates = [
+            node for each in graph.graphs() for node in each.nodes
+            if is_candidate(node) and node.phase in phases and not sums_gradients(node)
+        ]  # fmt: skip
+        if not candidates:
+            return False
+        for number, node in enumerate(candidates):
+            node.attrs[PIECES] = number
+        local, _ = SliceToRank().apply(graph)
+        chosen = self._chosen(local)
+        for number, node in enumerate(candidates):
+            del node.attrs[PIECES]
+            if number in chosen:
+                node.attrs[PIECES] = chosen[number]
+        return bool(chosen)
+
+    def _chosen(self, local: Graph) -> dict[int, int]:
+        """In how many pieces candidates go, by their numbers, which their nodes in a rank's graph have."""
+        found: dict[int, int] = {}
+        for graph in local.graphs():
+            remove_dead(graph)
+            marked = [node for node in graph.nodes if PIECES in node.attrs and is_candidate(node)]
+            if not marked:
+                continue
+            users, results = graph.users(), set(graph.results)
+            gains = None if self.number else Gains(graph, exposed_seconds(graph), ONE_HOST)
+            taken: set[Node] = set()  # products that are taken apart for another collective
+            for node in marked:
+                products = _products(node, users, results)
+                if not products or not taken.isdisjoint(products):
+                    continue
+                if gains is None:
+                    pieces = self.number if _fits(node, self.number) else 0
+                else:
+                    pieces = best_pieces(gains, node, NUMBERS, LEAST * seconds(node, ONE_HOST))
+                if pieces:
+                    found[node.attrs[PIECES]] = pieces
+                    taken.update(products)
+        return found
+
+
+def _fits(node: Node, pieces: int) -> bool:
+    return row_pieces(node, pieces) is not None if isinstance(node.op, AllGather) else sums_columns(node, pieces)
+
+
+def _products(node: Node, users: Users, results: set[Value]) -> list[Node]:
+    if isinstance(node.op, AllGather):
+        return reading_products(node, users, results)[0]
+    product, _ = made_by_product(node, users, results)
+    return [] if product is None else [product]

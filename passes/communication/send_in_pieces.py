@@ -1,0 +1,215 @@
+"""Takes collectives that are to go in pieces apart, with the products beside them, so that one piece is on its way
+while the product of another is computed.
+
+Input:  `%1 = AllGather(%x) {pieces: 2}`, `%2 = MatMul(%1, %w)`
+Output: `%1 = StridedSlice(%x)`, `%2 = AllGather(%1) {piece: "1 of 2"}`, the same of the other rows, a `MatMul` of each
+        piece by `%w`, and a `Concat` between two `Reshape`s that puts their rows in order
+
+Input:  `%1 = MatMul(%x, %w)`, `%2 = ReduceScatter(%1) {pieces: 2}`
+Output: `%1 = StridedSlice(%w)`, `%2 = MatMul(%x, %1)`, `%3 = ReduceScatter(%2) {piece: "1 of 2"}`, the same of the
+        other columns, and their `Concat`
+
+Every element is the sum of the same terms in the same order as before. What else reads a gathered value reads its
+pieces put together, and what is no product of its own is sliced: how many pieces a collective has depends on its
+attribute alone, which all ranks have from the graph that they share (`choose_pieces`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mspc.analysis.aliasing import Updates
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.collectives import AllGather
+from mspc.ops.fused.matmul import FusedMatMul
+from mspc.ops.math.matmul import BatchMatMul, MatMul
+from mspc.ops.op import Op
+from mspc.ops.tensor.moving import Concat
+from mspc.ops.tensor.slicing import part_of
+from mspc.passes.base import Pass
+from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.communication.product_places import (
+    PIECE,
+    PIECES,
+    RowPieces,
+    made_by_product,
+    product_of_blocks,
+    reading_products,
+    results_of,
+    row_pieces,
+)
+from mspc.passes.fusion.rewriter import Emitter
+
+
+@dataclass(frozen=True)
+class SendInPieces(Pass):
+    """Take collectives with the attribute `pieces` apart."""
+
+    def run(self, graph: Graph) -> bool:
+        marked = [node for node in graph.nodes if PIECES in node.attrs]
+        if not marked:
+            return False
+        pieces = _Pieces(graph)
+        for node in marked:
+            if isinstance(node.op, AllGather):
+                pieces.gather(node)
+            else:
+                pieces.sum(node)
+        pieces.apply()
+        remove_dead(graph)
+        graph.nodes = _late(graph.nodes, pieces.joined)
+        return True
+
+
+def _late(nodes: Sequence[Node], joined: Mapping[Node, Node]) -> list[Node]:
+    """The nodes with each that is in `joined` only behind the one there, or ahead of what reads it, and so with views:
+    they wait for all pieces, and products of the first ones do not."""
+    late: dict[Value, None] = dict.fromkeys(joined)
+    behind = {last: node for node, last in joined.items()}
+    for node in nodes:
+        if node.op.is_view and node.inputs and all(value in late for value in node.inputs):
+            late[node] = None
+    made: list[Node] = []
+    there: set[Value] = set()
+
+    def put(node: Node) -> None:
+        for value in node.inputs:
+            if isinstance(value, Node) and value in late and value not in there:
+                put(value)
+        there.add(node)
+        made.append(node)
+
+    for node in nodes:
+        if node not in late:
+            put(node)
+            own = behind.get(node)
+            if own is not None and own not in there:
+                put(own)
+    for node in nodes:  # what the graph returns
+        if node not in there:
+            put(node)
+    return made
+
+
+class _Pieces(Emitter):
+    """The graph with collectives in pieces."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.updates = Updates(graph)
+        self.numbers = {node: number for number, node in enumerate(graph.nodes)}
+        self.joined: dict[Node, Node] = {}
+        """What is gathered, put together for others than products, and the last of these products."""
+
+    def gather(self, node: Node) -> None:
+        """Gather the parts of the operand's rows one after the other."""
+        count = int(node.attrs[PIECES])
+        rows = row_pieces(node, count)
+        assert rows is not None, f"{node.label} cannot go in {count} pieces"
+        parts = [self._part(node, node, node.inputs[0], rows.dim, i, count) for i in range(count)]
+        gathered = [self._gathered(node, part, rows, i, count) for i, part in enumerate(parts)]
+        products, others = reading_products(node, self.users, self.results)
+        last = gathered[-1]
+        for product in products:
+            if product in self.gone or not rows.inside(product.inputs[0].tensor_type.size // node.shape[-1], count):
+                others = True
+                continue
+            last = self._multiply(product, gathered, rows)
+        if others:
+            whole, found = self._joined(node, node, gathered, rows)
+            self.joined[whole] = last
+            self.replace(node, found)
+        self.drop(node)
+
+    def _gathered(self, node: Node, part: Node, rows: RowPieces, index: int, count: int) -> Node:
+        """A part of all ranks' rows. What every rank has is apart from the others', so that it stays together where
+        pieces are put together, and nobody takes the number of ranks for a part of the rows."""
+        op = node.op
+        assert isinstance(op, AllGather)
+        if not rows.is_gathered:
+            return self._piece(node, node, [part], index, count)
+        before, columns = math.prod(part.shape[: op.axis]), part.shape[-1]
+        own = self.shaped(node, part, (before, 1, part.tensor_type.size // before // columns, columns), node)
+        return self._piece(node, node, [own], index, count, replace(op, axis=1))
+
+    def _multiply(self, product: Node, gathered: Sequence[Node], rows: RowPieces) -> Node:
+        """Multiply pieces one after the other; the last product."""
+        made: list[Node] = []
+        op = product_of_blocks(product, rows)
+        for i, piece in enumerate(gathered):
+            blocks = self._blocks(product, piece, rows, len(gathered))
+            made.append(self._piece(product, product, [blocks, *product.inputs[1:]], i, len(gathered), op))
+        for result in results_of(product, self.users):
+            assert isinstance(result, Node)
+            own = made if result is product else [self.emit(product, result.op, [each], result) for each in made]  # type: ignore[arg-type]
+            self.replace(result, self._joined(product, result, own, rows)[1])
+            self.drop(result)
+        self.drop(product)
+        return made[-1]
+
+    def sum(self, node: Node) -> None:
+        """Sum the parts of the operand's columns one after the other."""
+        count = int(node.attrs[PIECES])
+        product, views = made_by_product(node, self.users, self.results)
+        operand = node.inputs[0]
+        if product is not None and not self._may_wait(product, node):
+            product = None
+        last = len(operand.shape) - 1
+        made: list[Node] = []
+        for i in range(count):
+            if product is None:
+                part: Node = self._part(node, node, operand, last, i, count)
+            else:
+                part = self._columns(product, node, i, count)
+                part = self.shaped(node, part, (*operand.shape[:-1], part.shape[-1]), node)  # type: ignore[assignment]
+            made.append(self._piece(node, node, [part], i, count))
+        self.replace(node, self.emit(node, Concat(len(node.shape) - 1), made, node))
+        for gone in (node, *views, *filter(None, [product])):
+            self.drop(gone)
+
+    def _columns(self, product: Node, place: Node, index: int, count: int) -> Node:
+        op = product.op
+        assert isinstance(op, MatMul | BatchMatMul | FusedMatMul)
+        left, right = product.inputs
+        matrix = self._part(place, product, right, 0 if op.transpose_b else 1, index, count)
+        return self._piece(place, product, [left, matrix], index, count)
+
+    def _may_wait(self, product: Node, node: Node) -> bool:
+        """Whether a product may be computed where the collective is, and nothing has taken it."""
+        if product in self.gone or self.taken(product):
+            return False
+        return not self.updates.between(product.inputs, self.numbers[product], self.numbers[node])
+
+    def _piece(
+        self, place: Node, like: Node, inputs: Sequence[Value], index: int, count: int, op: Op | None = None
+    ) -> Node:
+        """What a node does, for one piece."""
+        made = self.emit(place, op or like.op, inputs, like, takes=True)  # type: ignore[arg-type]  # no foreign one
+        made.attrs.pop(PIECES, None)
+        made.attrs[PIECE] = told = f"{index + 1} of {count}"
+        if "reason" in made.attrs:
+            made.attrs["reason"] = f"{made.attrs['reason']}; piece {told}"
+        return made
+
+    def _part(self, place: Node, like: Node, value: Value, dim: int, index: int, count: int) -> Node:
+        size = value.shape[dim] // count
+        return self.emit(place, part_of(value.shape, dim, index * size, (index + 1) * size), [value], like)
+
+    def _joined(
+        self, place: Node, result: Node, pieces: Sequence[Node], rows: RowPieces
+    ) -> tuple[Node, Node]:
+        """(the pieces put together, the same with the rows in the shape of `result`)."""
+        blocks = [self._blocks(place, piece, rows, len(pieces)) for piece in pieces]
+        whole = self.emit(place, Concat(len(blocks[0].shape) - 2), blocks, result)
+        found = self.shaped(place, whole, result.shape, result)
+        assert isinstance(found, Node)
+        found.name, found.instance = result.name, result.instance
+        return whole, found
+
+    def _blocks(self, place: Node, piece: Node, rows: RowPieces, count: int) -> Value:
+        """The rows of a piece, with its blocks apart where there are several."""
+        shape = (rows.outer, rows.inner // count, piece.shape[-1])
+        return self.shaped(place, piece, shape if rows.outer > 1 else shape[1:], piece)

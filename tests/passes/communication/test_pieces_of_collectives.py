@@ -1,0 +1,189 @@
+"""Collectives in pieces beside products: the same numbers, chosen where a step gains, by all ranks alike."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mspc import nn
+from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import Link, Rate
+from mspc.analysis.cost.timeline import Timeline
+from mspc.compiler.config import Config
+from mspc.compiler.driver import Compiled, compile_call
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
+from mspc.ops.math.matmul import MatMul
+from mspc.passes.communication.exposed_time import exposed_seconds
+from mspc.passes.communication.gain_of_pieces import Gains, best_pieces
+from mspc.passes.communication.product_places import RowPieces, row_pieces, sums_columns
+from mspc.passes.communication.schedule_communication import ONE_HOST
+from tests.passes.communication.large_layers import Layers
+from tests.passes.communication.pieces_networks import Case, compare, drawn
+from tests.serving import SERVED
+
+CASES = {
+    # For each the collectives that can go in pieces.
+    "sequence": (Case(), 6),
+    "four pieces": (Case(number=4), 6),
+    "four ranks": (Case(tensor=4, words=32, turned=True), 6),
+    "gelu with a bias": (Case(gelu=True, number=4, words=32), 7),
+    "sums": (Case(kind="sums", tensor=4, number=4), 2),
+    "recomputed": (Case(recompute=True), 7),
+    "loop": (Case(region="loop"), 3),
+    "branch": (Case(region="branch", gelu=True), 5),
+    "stages": (Case(region="stages", batch=4), 6),
+    "texts in place of words": (Case(batch=4, words=6, tensor=2, number=4), 6),
+    "neither words nor texts divide": (Case(batch=2, words=6, number=4), 2),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_are_those_without_pieces(name: str) -> None:
+    case, marked = CASES[name]
+    assert compare(case) == (marked, True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drawn_networks(seed: int) -> None:
+    marked, _ = compare(drawn(seed))
+    assert marked
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "pieces", "expected"),
+    [
+        ((6, 8), 0, 2, RowPieces(0, True, 4, 6)),
+        ((1, 6, 8), 1, 3, RowPieces(1, True, 4, 6)),
+        ((4, 6, 8), 1, 2, RowPieces(0, False, 1, 96)),
+        ((3, 6, 8), 1, 2, RowPieces(1, True, 12, 6)),
+        ((3, 5, 8), 1, 2, None),
+        ((6, 8), 1, 2, None),
+        ((1, 8), 0, 2, None),
+    ],
+)
+def test_rows_of_pieces(shape: tuple[int, ...], axis: int, pieces: int, expected: RowPieces | None) -> None:
+    builder = Builder(Graph("net"))
+    x = Parameter("x", TensorType(FLOAT32, shape))
+    node = builder.emit(AllGather(axis=axis, rank_list=(0, 1, 2, 3)), x)
+    assert row_pieces(node, pieces) == expected
+
+
+def test_columns_of_pieces() -> None:
+    builder = Builder(Graph("net"))
+    x = Parameter("x", TensorType(FLOAT32, (8, 12)))
+    total = builder.emit(AllReduce(rank_list=(0, 1)), x)
+    assert [sums_columns(total, n) for n in (2, 4, 8)] == [True, True, False]
+    assert not sums_columns(builder.emit(ReduceScatter(axis=1, rank_list=(0, 1)), x), 2)
+
+
+def step(width: int = 8192, hidden: int = 28672, rows: int = 8192, device: str = "GPU", **settings: Any) -> Compiled:
+    network = Layers(width, hidden, 8)
+    cell = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 0.1))
+    config = Config(ranks=8, mode="semi_auto_parallel", dataset_strategy="full_batch", device=device, **settings)
+    return compile_call(cell, [TensorType(BFLOAT16, (rows, width))], config)
+
+
+def pieces_of(graph: Graph) -> Counter[tuple[str, str]]:
+    """How many collectives are pieces, by operator and phase."""
+    return Counter(
+        (node.op.name, node.phase) for node in graph.nodes if isinstance(node.op, Collective) and "piece" in node.attrs
+    )
+
+
+def test_a_step_gains_where_products_wait() -> None:
+    before = step(computation_communication_fusion_level=0).rank_graph(0)
+    after = step().rank_graph(0)
+    assert pieces_of(before) == {}
+    assert {name for name, phase in pieces_of(after) if phase == "forward"} == {"AllGather", "ReduceScatter"}
+    slow = replace(H200, link=Link(12e-6, Rate.of(100e9)))
+    for machine, gain in ((H200, 0.03), (slow, 0.03)):
+        old, new = Timeline(before, machine), Timeline(after, machine)
+        assert new.total < (1 - gain) * old.total
+        assert new.hidden > old.hidden
+    told = [node.attrs for node in after.nodes if node.attrs.get("piece") == "2 of 4" and "stream" in node.attrs]
+    assert told
+    assert all(attrs["reason"].endswith("; piece 2 of 4") for attrs in told)
+    assert not any("pieces" in node.attrs for node in after.nodes)
+
+
+def test_all_ranks_decide_alike() -> None:
+    compiled = step()
+    sent = [
+        [str(node.attrs.get("piece")) for node in compiled.rank_graph(rank).nodes if isinstance(node.op, Collective)]
+        for rank in range(8)
+    ]
+    assert all(each == sent[0] for each in sent)
+
+
+@pytest.mark.parametrize(
+    ("level", "phases"), [(0, set()), (1, {"forward"}), (2, {"backward"}), (3, {"forward", "backward"})]
+)
+def test_levels(level: int, phases: set[str]) -> None:
+    graph = step(computation_communication_fusion_level=level).graph
+    assert graph.attrs.get("computation_communication_fusion_level", 3) == level
+    assert {node.phase for node in graph.nodes if "pieces" in node.attrs} <= phases
+
+
+@pytest.mark.parametrize("settings", [{"rows": 64, "width": 64, "hidden": 128}, {"device": "CPU"}])
+def test_elsewhere_nothing_changes(settings: Any) -> None:
+    compiled = step(**settings)
+    assert not any("pieces" in node.attrs for node in compiled.graph.nodes)
+    assert pieces_of(compiled.rank_graph(0)) == {}
+
+
+def test_what_hides_already_gains_nothing() -> None:
+    """A product that reads no gathered rows runs beside a gathering that is as long."""
+    graph = Graph("net")
+    builder = Builder(graph)
+    shapes = {"x": (1024, 8192), "w": (8192, 8192), "u": (1024, 1 << 19), "v": (1 << 19, 1024)}
+    x, w, u, v = graph.parameters = [Parameter(name, TensorType(BFLOAT16, shape)) for name, shape in shapes.items()]
+    gathered = builder.emit(AllGather(rank_list=tuple(range(8))), x)
+    product = builder.emit(MatMul(), gathered, w)
+
+    def chosen(*results: Node) -> int:
+        graph.results = list(results)
+        return best_pieces(Gains(graph, exposed_seconds(graph), ONE_HOST), gathered, (2, 4, 8), 0.0)
+
+    assert chosen(product) == 4
+    assert chosen(product, builder.emit(MatMul(), u, v)) == 0
+
+
+SCRIPT = """
+import mindspore as ms
+from mindspore import Tensor, nn
+from tests.passes.communication.large_layers import Layers
+
+ms.set_context(device_target="GPU")
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True)
+network = Layers(8192, 28672, 8)
+step = nn.TrainOneStepCell(network, nn.SGD(network.trainable_params(), 0.1))
+step(Tensor(shape=(8192, 8192), dtype=ms.bfloat16))
+"""
+
+
+def test_a_plan_with_pieces_is_proved(tmp_path: Path) -> None:
+    """So is none that puts them together in another order."""
+    (tmp_path / "net.py").write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+
+    def told(*given: str) -> str:
+        done = subprocess.run(
+            [*SERVED, *given], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr
+
+    assert "together" in told("compile", "net.py", "--ranks", "8", "--out", "plan")
+    assert "\nequal: " in told("verify", "--scale", "plan")
+    for file in (tmp_path / "plan").rglob("*.ir"):
+        file.write_text(file.read_text().replace("Concat(x0, x1, ", "Concat(x1, x0, ", 1))
+    assert "\ndiffers: " in told("verify", "--scale", "plan")
