@@ -15,8 +15,10 @@ both.
 from __future__ import annotations
 
 from mspc.analysis.cost.nodes import seconds
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.simplify import remove_dead
@@ -26,11 +28,10 @@ from mspc.passes.communication.gain_of_pieces import Gains, best_pieces
 from mspc.passes.communication.product_places import (
     PIECES,
     Users,
+    divides,
     is_candidate,
     made_by_product,
     reading_products,
-    row_pieces,
-    sums_columns,
 )
 from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.needs import GLOBAL, LOWERED
@@ -42,6 +43,8 @@ NUMBERS = (2, 4, 8)
 """Of pieces."""
 LEAST = 0.1
 """The share of a collective's time that pieces must gain at least: less may as well be an error of the estimate."""
+LONG = 3.0
+"""How many times its start a collective takes at least for pieces to be looked at."""
 _PHASES = {0: (), 1: ("forward",), 2: ("backward",), 3: ("forward", "backward")}
 
 
@@ -57,7 +60,11 @@ class ChoosePieces(Pass):
     number: int = 0
 
     def run(self, graph: Graph) -> bool:
-        phases = _PHASES[int(graph.attrs.get(LEVEL, 3))]
+        level = graph.attrs.get(LEVEL, 3)
+        if level not in _PHASES:
+            legal = ", ".join(map(str, _PHASES))
+            raise MspcError(f"the header's {LEVEL} is {level!r}", notes=[f"it must be one of {legal}"])
+        phases = _PHASES[level]
         candidates = [
             node for each in graph.graphs() for node in each.nodes
             if is_candidate(node) and node.phase in phases and not sums_gradients(node)
@@ -78,19 +85,24 @@ class ChoosePieces(Pass):
         """In how many pieces candidates go, by their numbers, which their nodes in a rank's graph have."""
         found: dict[int, int] = {}
         for graph in local.graphs():
+            if not any(PIECES in node.attrs for node in graph.nodes):
+                continue
             remove_dead(graph)
-            marked = [node for node in graph.nodes if PIECES in node.attrs and is_candidate(node)]
+            users, results = graph.users(), set(graph.results)
+            marked = {
+                node: products for node in graph.nodes
+                if PIECES in node.attrs and is_candidate(node) and (self.number or _takes_long(node))
+                and (products := _products(node, users, results))
+            }  # fmt: skip
             if not marked:
                 continue
-            users, results = graph.users(), set(graph.results)
             gains = None if self.number else Gains(graph, exposed_seconds(graph), ONE_HOST)
             taken: set[Node] = set()  # products that are taken apart for another collective
-            for node in marked:
-                products = _products(node, users, results)
-                if not products or not taken.isdisjoint(products):
+            for node, products in marked.items():
+                if not taken.isdisjoint(products):
                     continue
                 if gains is None:
-                    pieces = self.number if _fits(node, self.number) else 0
+                    pieces = self.number if divides(node, self.number) else 0
                 else:
                     pieces = best_pieces(gains, node, NUMBERS, LEAST * seconds(node, ONE_HOST))
                 if pieces:
@@ -99,8 +111,10 @@ class ChoosePieces(Pass):
         return found
 
 
-def _fits(node: Node, pieces: int) -> bool:
-    return row_pieces(node, pieces) is not None if isinstance(node.op, AllGather) else sums_columns(node, pieces)
+def _takes_long(node: Node) -> bool:
+    """Whether a collective takes much longer than its start, which every piece has."""
+    assert isinstance(node.op, Collective)
+    return seconds(node, ONE_HOST) > LONG * ONE_HOST.collective_seconds(node.op.name, 0.0, node.op.ranks)
 
 
 def _products(node: Node, users: Users, results: set[Value]) -> list[Node]:

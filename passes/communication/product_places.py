@@ -67,6 +67,11 @@ def sums_columns(node: Node, pieces: int) -> bool:
     return isinstance(op, AllReduce | ReduceScatter) and bool(shape) and not shape[-1] % pieces
 
 
+def divides(node: Node, pieces: int) -> bool:
+    """Whether a collective may go in so many pieces. Its operand's shape says so, in which all of its ranks agree."""
+    return row_pieces(node, pieces) is not None if isinstance(node.op, AllGather) else sums_columns(node, pieces)
+
+
 def is_candidate(node: Node) -> bool:
     """Whether a collective may go in pieces: it has one tensor, whose rows it gathers or whose elements it sums."""
     op = node.op

@@ -35,6 +35,7 @@ from mspc.passes.communication.product_places import (
     PIECE,
     PIECES,
     RowPieces,
+    divides,
     made_by_product,
     product_of_blocks,
     reading_products,
@@ -54,10 +55,13 @@ class SendInPieces(Pass):
             return False
         pieces = _Pieces(graph)
         for node in marked:
+            count = int(node.attrs.pop(PIECES))
+            if not divides(node, count):  # its elements lie in another order than in the graph of all ranks
+                continue
             if isinstance(node.op, AllGather):
-                pieces.gather(node)
+                pieces.gather(node, count)
             else:
-                pieces.sum(node)
+                pieces.sum(node, count)
         pieces.apply()
         remove_dead(graph)
         graph.nodes = _late(graph.nodes, pieces.joined)
@@ -104,11 +108,10 @@ class _Pieces(Emitter):
         self.joined: dict[Node, Node] = {}
         """What is gathered, put together for others than products, and the last of these products."""
 
-    def gather(self, node: Node) -> None:
+    def gather(self, node: Node, count: int) -> None:
         """Gather the parts of the operand's rows one after the other."""
-        count = int(node.attrs[PIECES])
         rows = row_pieces(node, count)
-        assert rows is not None, f"{node.label} cannot go in {count} pieces"
+        assert rows is not None
         parts = [self._part(node, node, node.inputs[0], rows.dim, i, count) for i in range(count)]
         gathered = [self._gathered(node, part, rows, i, count) for i, part in enumerate(parts)]
         products, others = reading_products(node, self.users, self.results)
@@ -150,9 +153,8 @@ class _Pieces(Emitter):
         self.drop(product)
         return made[-1]
 
-    def sum(self, node: Node) -> None:
+    def sum(self, node: Node, count: int) -> None:
         """Sum the parts of the operand's columns one after the other."""
-        count = int(node.attrs[PIECES])
         product, views = made_by_product(node, self.users, self.results)
         operand = node.inputs[0]
         if product is not None and not self._may_wait(product, node):
@@ -188,7 +190,6 @@ class _Pieces(Emitter):
     ) -> Node:
         """What a node does, for one piece."""
         made = self.emit(place, op or like.op, inputs, like, takes=True)  # type: ignore[arg-type]  # no foreign one
-        made.attrs.pop(PIECES, None)
         made.attrs[PIECE] = told = f"{index + 1} of {count}"
         if "reason" in made.attrs:
             made.attrs["reason"] = f"{made.attrs['reason']}; piece {told}"

@@ -18,15 +18,18 @@ from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
 from mspc.ops.math.matmul import MatMul
+from mspc.passes.communication.choose_pieces import ChoosePieces
 from mspc.passes.communication.exposed_time import exposed_seconds
 from mspc.passes.communication.gain_of_pieces import Gains, best_pieces
 from mspc.passes.communication.product_places import RowPieces, row_pieces, sums_columns
 from mspc.passes.communication.schedule_communication import ONE_HOST
+from mspc.passes.communication.send_in_pieces import SendInPieces
 from tests.passes.communication.large_layers import Layers
 from tests.passes.communication.pieces_networks import Case, compare, drawn
 from tests.serving import SERVED
@@ -132,6 +135,25 @@ def test_levels(level: int, phases: set[str]) -> None:
     graph = step(computation_communication_fusion_level=level).graph
     assert graph.attrs.get("computation_communication_fusion_level", 3) == level
     assert {node.phase for node in graph.nodes if "pieces" in node.attrs} <= phases
+
+
+def test_a_wrong_level_in_a_header() -> None:
+    graph = Graph("net")
+    graph.attrs["computation_communication_fusion_level"] = 4
+    with pytest.raises(MspcError, match="the header's computation_communication_fusion_level is 4"):
+        ChoosePieces().run(graph)
+
+
+def test_what_lies_in_another_order_on_a_rank_stays_whole() -> None:
+    graph = Graph("net")
+    x = Parameter("x", TensorType(FLOAT32, (8, 6)))
+    graph.parameters = [x]
+    total = Builder(graph).emit(AllReduce(rank_list=(0, 1)), x)
+    total.attrs["pieces"] = 4
+    graph.results = [total]
+    SendInPieces().run(graph)
+    assert graph.nodes == [total]
+    assert total.attrs == {}
 
 
 @pytest.mark.parametrize("settings", [{"rows": 64, "width": 64, "hidden": 128}, {"device": "CPU"}])
