@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mspc import nn
@@ -30,8 +31,11 @@ from mspc.passes.communication.gain_of_pieces import Gains, best_pieces
 from mspc.passes.communication.product_places import RowPieces, row_pieces, sums_columns
 from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.communication.send_in_pieces import SendInPieces
+from mspc.runtime.memory_plan import plan_memory
 from tests.passes.communication.large_layers import Layers
 from tests.passes.communication.pieces_networks import Case, compare, drawn
+from tests.runtime.test_memory_plan import compare as compare_in_memory
+from tests.runtime.two_streams import check_places
 from tests.serving import SERVED
 
 CASES = {
@@ -60,6 +64,19 @@ def test_numbers_are_those_without_pieces(name: str) -> None:
 def test_drawn_networks(seed: int) -> None:
     marked, _ = compare(drawn(seed))
     assert marked
+
+
+def test_planned_memory() -> None:
+    """Whatever piece is on its way while others are multiplied, none of their memory is overwritten."""
+    found = Case(gelu=True).compiled()
+    ChoosePieces(number=2).run(found.graph)
+    graph = found.rank_graph(1)
+    plan = plan_memory(graph)
+    check_places(graph, plan)
+    draw = np.random.default_rng(2)
+    values = {p.name: (draw.standard_normal(p.shape) / 4).astype(p.tensor_type.dtype.numpy) for p in graph.parameters}
+    for order in range(6):
+        compare_in_memory(graph, plan, values, order)
 
 
 @pytest.mark.parametrize(
