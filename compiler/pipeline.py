@@ -73,6 +73,8 @@ FOR_GPU_RANKS = (
 """Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
 FOR_CPU_ROWS = ("fuse_large_rows",)
 """Ahead of `fuse_elementwise` where the device is a CPU."""
+FOR_GPU_PRODUCTS = ("send_in_pieces",)
+"""Behind `fuse_matmul` where the device is a GPU."""
 FOR_GPU_ROWS = ("join_row_sums", "fuse_rows")
 """Ahead of `fuse_elementwise` where the device is a GPU."""
 FOR_GPU_KERNELS = (
@@ -94,7 +96,6 @@ PER_RANK = (
     "move_casts",
     "simplify_products",
     "fuse_matmul",
-    "send_in_pieces",
     "fuse_norm",
     "fuse_elementwise",
     "fuse_updates",
@@ -154,4 +155,6 @@ def rank_passes_of(device: str = "CPU", stages: int = 1, offloads: bool = False)
     behind = PER_RANK.index("fuse_updates") + 1
     fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS + PER_RANK[at + 1 : behind] + FOR_GPU_UPDATES
     last = PER_RANK[behind:-1] + FOR_GPU_ORDER + PER_RANK[-1:]
-    return PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:at] + fused + last
+    products = PER_RANK.index("fuse_matmul") + 1
+    first = PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:products] + FOR_GPU_PRODUCTS + PER_RANK[products:at]
+    return first + fused + last

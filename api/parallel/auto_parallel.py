@@ -9,7 +9,6 @@ from mspc.api.communication.groups import require_init
 from mspc.api.context import ParallelMode
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.parallel.speed_up_file import options_of_file
 from mspc.api.setting_kind import checked, note_asked, note_places
 from mspc.api.settings import AUTO_PARALLEL, LEVELS, PARALLEL, SPEED_UP
 from mspc.ir.location import Location
@@ -179,6 +178,8 @@ class AutoParallel(Cell):
         """
         if not file_path:
             return
+        from mspc.api.parallel.speed_up_file import options_of_file  # late: few scripts have such a file
+
         shown = f"AutoParallel.transformer_opt({file_path!r})"
         found = checked("AutoParallel.transformer_opt", SPEED_UP, options_of_file(shown, file_path))
         if LEVEL in found:
