@@ -62,7 +62,7 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
         ["benchmarks/input.py", "--help"], ["benchmarks/cpu_resnet.py", "--help"],
         ["-m", "benchmarks.checkpoints", "--help"], ["-m", "benchmarks.gpu.networks.compare", "--help"],
         ["-m", "benchmarks.gpu.triton_kernels", "--help"], ["benchmarks/gpu/pipelines.py", "--help"],
-        ["-m", "benchmarks.gpu.expert_layer", "--help"],
+        ["-m", "benchmarks.gpu.expert_layer", "--help"], ["benchmarks/gpu/pieces.py", "--help"],
         ["-m", "benchmarks.pipelines.compiles", "--help"], ["-m", "benchmarks.pytorch.gpu_step", "--help"],
     ],
 )  # fmt: skip

@@ -234,7 +234,8 @@ def passes() -> str:
         "For every kind of ranks": pipeline.PER_RANK,
         "On CPUs": (*pipeline.FOR_CPU, *pipeline.FOR_CPU_ROWS),
         "On GPUs": (
-            *pipeline.FOR_GPU, *pipeline.FOR_GPU_RANKS, *pipeline.FOR_GPU_KERNELS, *pipeline.FOR_GPU_UPDATES,
+            *pipeline.FOR_GPU, *pipeline.FOR_GPU_SHARDED, *pipeline.FOR_GPU_RANKS, *pipeline.FOR_GPU_PRODUCTS,
+            *pipeline.FOR_GPU_KERNELS, *pipeline.FOR_GPU_UPDATES,
         ),
     }  # fmt: skip
     lines = ["# Passes", "", "What a compile runs, in order. `mspc compile --save-graphs` writes the graph after each."]

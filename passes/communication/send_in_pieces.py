@@ -36,6 +36,7 @@ from mspc.passes.communication.product_places import (
     PIECES,
     RowPieces,
     divides,
+    is_candidate,
     made_by_product,
     product_of_blocks,
     reading_products,
@@ -50,12 +51,14 @@ class SendInPieces(Pass):
     """Take collectives with the attribute `pieces` apart."""
 
     def run(self, graph: Graph) -> bool:
-        marked = [node for node in graph.nodes if PIECES in node.attrs]
+        marked = [node for node in graph.nodes if PIECES in node.attrs and is_candidate(node)]
         if not marked:
             return False
         pieces = _Pieces(graph)
         for node in marked:
-            count = int(node.attrs.pop(PIECES))
+            count = node.attrs.pop(PIECES)
+            if not isinstance(count, int) or count < 2:
+                raise node.error(f"{node.label}: {PIECES} is {count!r}, not a number of pieces", kind=ValueError)
             if not divides(node, count):  # its elements lie in another order than in the graph of all ranks
                 continue
             if isinstance(node.op, AllGather):
