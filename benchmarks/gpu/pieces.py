@@ -1,6 +1,6 @@
 """What collectives in pieces beside products save on GPUs: a training step with them and without, by turns.
 
-    mpirun -n 2 python benchmarks/gpu/pieces.py [--layers 4 --width 8192 --hidden 4096 --rows 16384 --turns 5 --steps 10]
+    mpirun -n 2 python benchmarks/gpu/pieces.py [--layers 4 --width 8192 --hidden 4096 --rows 16384 --turns 5]
 
 Layers in bfloat16 whose products are sharded over all ranks, with rows sharded between them. Rank 0 prints, for
 `computation_communication_fusion_level` 0 and 3, the number of pieces, the median of a step beside what the compiler
