@@ -1,14 +1,15 @@
 """What a step gains if a collective goes in pieces beside the products next to it, by the rates of a machine.
 
-Counted are the pieces of a collective one by one, each with its start; the products' pieces, each at the rate of its
-size, with a launch of its own; what a collective takes of the multiprocessors beside it; and every copy: of the parts
-that are sent or multiplied, and of what has to be put together for readers that need memory.
+Counted are the pieces of a collective one by one, each with its start; the products' pieces, each with a launch of its
+own, at the rate of its size and with the multiprocessors that a collective leaves; and every copy: of the parts that
+are sent or multiplied, and of what has to be put together for readers that need memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mspc.analysis.cost.kinds import product_of
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Graph, Node, OpLike, Value
@@ -21,6 +22,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.slicing import part_of
+from mspc.passes.communication.filled_blocks import filled
 from mspc.passes.communication.product_places import (
     RowPieces,
     made_by_product,
@@ -30,9 +32,6 @@ from mspc.passes.communication.product_places import (
     row_pieces,
     sums_columns,
 )
-
-BESIDE = 0.07
-"""The part of a GPU that a collective takes from products beside it: 8 or 9 of 132 multiprocessors."""
 
 NEARLY = 0.9
 """The share of the most gain with which fewer pieces are as good: estimates are no closer, and pieces are launches."""
@@ -73,13 +72,15 @@ class Gains:
         )
         sent = self._seconds(node.op, [part], _resized(node.tensor_type, rows.dim, pieces))
         once = sum(self._of(product) for product in products)
-        each = sum(self._rows(product, rows, pieces) for product in products)
+        beside, alone = (
+            sum(self._rows(each, rows, pieces, is_beside) for each in products) for is_beside in (True, False)
+        )
         whole = self._of(node)
         main = whole - exposed  # what else there is to do meanwhile
         for i in range(pieces):
-            main = max(main, (i + 1) * sent) + each
-        beside = BESIDE * min((pieces - 1) * sent, pieces * each)
-        return whole + once - main - copies - beside
+            main = max(main, (i + 1) * sent)
+            main += beside if main < pieces * sent else alone
+        return whole + once - main - copies
 
     def _summed(self, node: Node, pieces: int, exposed: float) -> float:
         product, _ = made_by_product(node, self.users, self.results)
@@ -97,21 +98,34 @@ class Gains:
         if self._needs_memory(node):
             copies += self._seconds(Concat(node.tensor_type.rank - 1), [made] * pieces, node.type)
         sent = self._seconds(node.op, [_resized(operand, last, pieces)], made)
-        each = self._seconds(op, [left, matrix], _resized(product.tensor_type, product.tensor_type.rank - 1, pieces))
+        columns_made = _resized(product.tensor_type, product.tensor_type.rank - 1, pieces)
+        beside, alone = (
+            self._piece(product, op, [left, matrix], columns_made, is_beside) for is_beside in (True, False)
+        )
         whole, once = self._of(node), self._of(product)
-        side = 0.0
-        for i in range(pieces):
-            side = max(side, (i + 1) * each) + sent
-        beside = BESIDE * min((pieces - 1) * sent, pieces * each)
-        return whole + once - max(side, pieces * each + whole - exposed) - copies - beside
+        main = side = 0.0
+        for _ in range(pieces):
+            main += beside if side > main else alone
+            side = max(side, main) + sent
+        return whole + once - max(side, main + whole - exposed) - copies
 
-    def _rows(self, product: Node, rows: RowPieces, pieces: int) -> float:
+    def _piece(self, product: Node, op: Op, operands: Sequence[TensorType], made: Type, beside: bool) -> float:
+        """Seconds of a part of a product, which fills less of a GPU than the product. beside: while a collective is
+        under way."""
+        node = Node(op, [Value(type) for type in operands], made)
+        sizes, whole = product_of(node), product_of(product)
+        assert sizes is not None
+        assert whole is not None
+        lesser = filled(whole) / filled(sizes, beside)
+        return max(1.0, lesser) * self._seconds(op, operands, made)
+
+    def _rows(self, product: Node, rows: RowPieces, pieces: int, beside: bool) -> float:
         """Seconds of a product of a part of the rows."""
         left, *others = (value.tensor_type for value in product.inputs)
         shape = (rows.outer, rows.inner // pieces, left.shape[-1])
         types = [left.with_shape(shape if rows.outer > 1 else shape[1:]), *others]
         op = product_of_blocks(product, rows)
-        return self._seconds(op, types, op.infer(*types))
+        return self._piece(product, op, types, op.infer(*types), beside)
 
     def _copy(self, whole: TensorType, part: TensorType, dim: int) -> float:
         return self._seconds(part_of(whole.shape, dim, 0, part.shape[dim]), [whole], part)

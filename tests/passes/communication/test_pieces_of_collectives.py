@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from mspc import nn
+from mspc.analysis.cost.kinds import Product
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Link, Rate
 from mspc.analysis.cost.timeline import Timeline
@@ -27,6 +28,7 @@ from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
 from mspc.ops.math.matmul import MatMul
 from mspc.passes.communication.choose_pieces import ChoosePieces
 from mspc.passes.communication.exposed_time import exposed_seconds
+from mspc.passes.communication.filled_blocks import filled
 from mspc.passes.communication.gain_of_pieces import Gains, best_pieces
 from mspc.passes.communication.product_places import RowPieces, row_pieces, sums_columns
 from mspc.passes.communication.schedule_communication import ONE_HOST
@@ -104,6 +106,17 @@ def test_columns_of_pieces() -> None:
     total = builder.emit(AllReduce(rank_list=(0, 1)), x)
     assert [sums_columns(total, n) for n in (2, 4, 8)] == [True, True, False]
     assert not sums_columns(builder.emit(ReduceScatter(axis=1, rank_list=(0, 1)), x), 2)
+
+
+def test_rounds_of_blocks() -> None:
+    """Of 132 multiprocessors a part of the rows fills as many as all rows where no round has fewer blocks."""
+    rows = [Product(1, n, 8192, 3584) for n in (8192, 2048)]
+    whole, part = map(filled, rows)
+    assert whole == pytest.approx(896 / (7 * 132))
+    assert 224 / (2 * 132) <= part < 0.9 * whole
+    assert filled(Product(1, 2048, 8192, 1792), beside=True) == filled(Product(1, 8192, 8192, 1792))
+    assert filled(Product(1, 2048, 8192, 2112), beside=True) < filled(Product(1, 2048, 8192, 2112))
+    assert filled(Product(8, 256, 512, 256)) == filled(Product(1, 2048, 512, 256))
 
 
 def step(width: int = 8192, hidden: int = 28672, rows: int = 8192, device: str = "GPU", **settings: Any) -> Compiled:
