@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import OFFLOAD, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.fused.matmul import FusedMatMul
@@ -110,6 +110,15 @@ class _Pieces(Emitter):
         self.numbers = {node: number for number, node in enumerate(graph.nodes)}
         self.joined: dict[Node, Node] = {}
         """What is gathered, put together for others than products, and the last of these products."""
+
+    def emit(
+        self, place: Node, op: Op, inputs: Sequence[Value], like: Node, parts: Sequence[Node] = (), takes: bool = False
+    ) -> Node:
+        """As of any emitter; what gradients read of `like` in the host's memory they read there of this, too."""
+        made = super().emit(place, op, inputs, like, parts, takes)
+        if OFFLOAD in like.attrs:
+            made.attrs[OFFLOAD] = like.attrs[OFFLOAD]
+        return made
 
     def gather(self, node: Node, count: int) -> None:
         """Gather the parts of the operand's rows one after the other."""

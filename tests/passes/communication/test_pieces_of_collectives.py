@@ -21,7 +21,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter
+from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
@@ -184,6 +184,22 @@ def test_what_lies_in_another_order_on_a_rank_stays_whole() -> None:
     SendInPieces().run(graph)
     assert graph.nodes == [total]
     assert total.attrs == {}
+
+
+def test_what_lives_on_the_host_does_so_put_together() -> None:
+    graph = Graph("net")
+    x, w = graph.parameters = [Parameter(name, TensorType(FLOAT32, (8, 8))) for name in "xw"]
+    builder = Builder(graph)
+    gathered = builder.emit(AllGather(rank_list=(0, 1)), x)
+    gathered.attrs["pieces"] = 2
+    product = builder.emit(MatMul(), gathered, w)
+    product.attrs[OFFLOAD] = "Auto"
+    graph.results = [product]
+    SendInPieces().run(graph)
+    graph.verify()
+    assert {node.op.name: node.attrs.get(OFFLOAD) for node in graph.nodes} == {
+        "StridedSlice": None, "AllGather": None, "BatchMatMul": "Auto", "Concat": "Auto", "Reshape": "Auto",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", [{"rows": 64, "width": 64, "hidden": 128}, {"device": "CPU"}])
