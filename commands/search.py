@@ -292,5 +292,7 @@ def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
         )
     if plan.mean_nbytes < plan.nbytes - 0.5:
         found.append(f"sends {plan.nbytes:.0f} bytes from rank {plan.rank}, {plan.mean_nbytes:.0f} in the mean of all")
-    found += memory_notes(plan.recompute, plan.cut_further, plan.gathered_again)
+    found += memory_notes(
+        plan.recompute, plan.cut_further, plan.gathered_again, remarks.offload, remarks.offload_states
+    )
     return found

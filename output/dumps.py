@@ -136,6 +136,7 @@ def _plan(plan: PlanFile) -> dict[str, Any]:
         **({"stored": stored} if stored else {}),
         **({"gather_again": list(plan.gather_again)} if plan.gather_again else {}),
         **({"recompute": list(plan.recompute)} if plan.recompute else {}),
+        **({"offload": list(plan.on_host)} if plan.on_host else {}),
     }
 
 

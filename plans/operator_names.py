@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts
+from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
@@ -24,6 +24,8 @@ from mspc.plans.files.plan_file import Given, PlanFile
 if TYPE_CHECKING:
     from mspc.plans.files.strategy_file import Cuts
 
+STATES = ""
+"""In place of a cell: the states of optimizers."""
 STRATEGIES, LAYOUTS = "step_parallel_begin", "propagate_sharding"
 """The stages that the strategies and the layouts are read from."""
 CONFIGURED = "check_strategies"
@@ -46,7 +48,8 @@ class StrategyNames:
     places: the names of the nodes. strategies: what operators were given before all passes. stored:
     parameters as they are stored, where that does not follow from the operators; parameters: of them those that are
     trained and stored otherwise than their first reader needs them. gathered: those that gradients gather again.
-    loops: what loops over equal layers carry and keep. recomputed: cells that a plan has computed again."""
+    loops: what loops over equal layers carry and keep. recomputed: cells that a plan has computed again. offloaded:
+    cells of which a plan keeps values on the host; states_offloaded: it keeps states of optimizers there."""
 
     by_parameter: dict[str, Cuts] = field(default_factory=dict)
     by_place: dict[str, Cuts] = field(default_factory=dict)
@@ -59,6 +62,9 @@ class StrategyNames:
     gathered: list[str] = field(default_factory=list[str])
     loops: dict[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
     recomputed: list[str] = field(default_factory=list[str])
+    offloaded: list[str] = field(default_factory=list[str])
+    states_offloaded: bool = False
+    _on_host: frozenset[str] = frozenset()
     _asked: set[str] = field(default_factory=set[str])
     _with_layers: bool = False
 
@@ -94,6 +100,7 @@ class StrategyNames:
             if node in self.places and (node.in_strategy is not None or node.out_strategy is not None)
         }
         self._asked = {name for node, name in self.places.items() if node.attrs.get("gathers_again")}
+        self._on_host = frozenset(_on_host(graph))
 
     def name_made(self, graph: Graph) -> None:
         """Name the forward operators that passes have put in the place of others: they go on counting."""
@@ -119,6 +126,9 @@ class StrategyNames:
             if not layouts or options_of(node, rule, layouts, None, ranks)[0].outputs != made:
                 self.results[place] = made
         self.recomputed = planned_cells(graph)
+        on_host = [name for name in _on_host(graph) if name not in self._on_host]
+        self.states_offloaded = STATES in on_host
+        self.offloaded = [name for name in on_host if name != STATES]
         self._note_parameters(graph)
         for node in (*_named_inside(graph), *graph.nodes):
             node.place = ""
@@ -150,8 +160,20 @@ class StrategyNames:
         """What a plan file says of it."""
         return PlanFile(
             ranks, self.layouts, self.stored, tuple(self.recomputed), tuple(self.gathered), self.results,
-            self.strategies, loops=self.loops,
+            self.strategies, loops=self.loops, offload=tuple(self.offloaded), offload_states=self.states_offloaded,
         )  # fmt: skip
+
+
+def _on_host(graph: Graph) -> Iterator[str]:
+    """The cells of which values are kept on the host, and `STATES` where those of optimizers are."""
+    marked = [each for each in graph.graphs() if any(OFFLOAD in node.attrs for node in each.nodes)]
+    if marked:
+        from mspc.passes.per_rank.host_marks import marked_cells  # late: few networks have any
+
+        for each in marked:
+            yield from marked_cells(each)
+    if any(OFFLOAD in parameter.attrs for parameter in graph.parameters):
+        yield STATES
 
 
 def _storing(reads: Sequence[tuple[Node, int, Parameter]]) -> dict[Parameter, Layout]:

@@ -15,7 +15,7 @@ class PlanEntries:
 
     operators: layouts of their operands, by names as plans have them; results: of their results, where those do not
     follow. parameters: layouts of those that are stored otherwise than operators read them. gather_again: those of them
-    that are gathered once more for gradients. recompute: cells that are recomputed.
+    that are gathered once more for gradients. recompute: cells that are recomputed. offload: what is kept on the host.
     """
 
     operators: Mapping[str, tuple[str, ...]]
@@ -23,6 +23,7 @@ class PlanEntries:
     gather_again: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
     results: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    offload: tuple[str, ...] = ()
 
 
 def read_plan_entries(content: Mapping[str, Any]) -> PlanEntries | None:
@@ -34,7 +35,8 @@ def read_plan_entries(content: Mapping[str, Any]) -> PlanEntries | None:
     for name, layout in stored.items():
         if not isinstance(layout, str):
             raise TypeError(f"stored has {name!r} without a layout")
-    return PlanEntries(operators, stored, _names(content, "gather_again"), _names(content, "recompute"), results)
+    again, recompute, offload = (_names(content, key) for key in ("gather_again", "recompute", "offload"))
+    return PlanEntries(operators, stored, again, recompute, results, offload)
 
 
 def _lists(content: Mapping[str, Any], key: str) -> dict[str, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from mspc.commands.facts.model import PlannedMemory
 
 YES = "yes"
 RECOMPUTED, STORED, GATHERED = "computed again for gradients", "stored as", "gathered again for gradients"
+OFFLOADED = "kept on the host"
 
 
 def memory_differences(first: PlannedMemory | None, second: PlannedMemory | None) -> list[Difference]:
@@ -24,6 +25,7 @@ def _differences(first: PlannedMemory, second: PlannedMemory) -> Iterator[Differ
         (RECOMPUTED, dict.fromkeys(first.recompute, YES), dict.fromkeys(second.recompute, YES)),
         (STORED, first.parameters, second.parameters),
         (GATHERED, dict.fromkeys(first.gather_again, YES), dict.fromkeys(second.gather_again, YES)),
+        (OFFLOADED, dict.fromkeys(first.offload, YES), dict.fromkeys(second.offload, YES)),
     )
     for what, ours, theirs in pairs:
         for name in dict.fromkeys([*ours, *theirs]):

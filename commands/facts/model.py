@@ -112,11 +112,13 @@ class TensorFact:
 @dataclass(frozen=True)
 class PlannedMemory:
     """What a plan does for memory beside sharding operators: cells that are computed again, layouts of the parameters
-    that are stored otherwise than operators read them, and those of them that are gathered again."""
+    that are stored otherwise than operators read them, and those of them that are gathered again. offload: what is kept
+    on the host."""
 
     recompute: Texts = ()
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     gather_again: Texts = ()
+    offload: Texts = ()
 
 
 @dataclass(frozen=True)

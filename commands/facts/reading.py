@@ -80,7 +80,7 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
         ]
     held = (*tensors.values(), *_outputs(program))
     plan = program.plan
-    memory = None if plan is None else PlannedMemory(plan.recompute, plan.parameters, plan.gather_again)
+    memory = None if plan is None else PlannedMemory(plan.recompute, plan.parameters, plan.gather_again, plan.offload)
     layouts = None if plan is None else plan.operators
     return CompileFacts(
         str(folder), program.ranks, program.mode, layouts, held, tuple(kinds), memory=memory, pipeline=pipeline,
@@ -91,7 +91,7 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
 def planned_memory(plan: PlanFile) -> PlannedMemory:
     """What the file of a plan says beside how operators are sharded."""
     stored = {name: str(layout) for name, layout in plan.parameters.items()}
-    return PlannedMemory(plan.recompute, stored, plan.gather_again)
+    return PlannedMemory(plan.recompute, stored, plan.gather_again, plan.on_host)
 
 
 def _outputs(program: Program) -> Iterator[TensorFact]:

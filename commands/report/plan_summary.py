@@ -29,6 +29,8 @@ class _Plan:
     schedule: str = ""
     micro_batches: int = 0
     on_host: int = 0
+    offload: int = 0
+    offload_states: bool = False
 
 
 def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> list[str]:
@@ -43,7 +45,8 @@ def summary_lines(rows: Sequence[PlanResult | StageRow], machine: Machine) -> li
 def _plan_of(row: PlanResult | StageRow) -> _Plan:
     common = row.name, row.ranks, row.step, row.memory, len(row.recompute)
     if isinstance(row, PlanResult):
-        return _Plan(*common, row.remarks.degrees, on_host=row.remarks.on_host)
+        kept = len(row.remarks.offload), row.remarks.offload_states
+        return _Plan(*common, row.remarks.degrees, 1, "", 0, row.remarks.on_host, *kept)
     schedule = row.schedule if row.stages > 1 else ""
     return _Plan(*common, row.degrees, row.stages, schedule, row.micro_batches, row.on_host)
 
@@ -60,6 +63,9 @@ def _words(plan: _Plan) -> str:
     found += [plan.schedule] * bool(plan.schedule)
     found += [f"{plan.micro_batches} micro-batch{'es' * (plan.micro_batches > 1)}"] * bool(plan.micro_batches)
     found.append(f"recompute of {plan.recompute} cells" if plan.recompute else "no recompute")
+    offloaded = ["optimizer states"] * plan.offload_states
+    offloaded += [f"activations of {plan.offload} cell{'s' * (plan.offload > 1)}"] * bool(plan.offload)
+    found += [f"offload of {' and '.join(offloaded)}"] * bool(offloaded)
     return ", ".join(found)
 
 

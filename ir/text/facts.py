@@ -79,6 +79,8 @@ HEADER: Mapping[str, Fact] = {
     "plan_parameters": _ENTRIES,
     "plan_recompute": _TEXTS,
     "plan_gather_again": _TEXTS,
+    "plan_offload": _TEXTS,
+    "plan_offload_states": _SWITCH,
     "plan_loops": _ENTRIES,
     "plan_places": _COUNTS,
 }

@@ -27,7 +27,10 @@ from mspc.ir.text.source_text import Malformed
 PLAN_FILE, PLACES = "plan_file", "plan_places"
 OPERATORS, RESULTS, PARAMETERS = "plan_operators", "plan_results", "plan_parameters"
 RECOMPUTE, GATHER_AGAIN, LOOPS = "plan_recompute", "plan_gather_again", "plan_loops"
-KEYS = (PLAN_FILE, OPERATORS, RESULTS, PARAMETERS, RECOMPUTE, GATHER_AGAIN, LOOPS, PLACES)
+OFFLOADED, OFFLOADED_STATES = "plan_offload", "plan_offload_states"
+KEYS = (
+    PLAN_FILE, OPERATORS, RESULTS, PARAMETERS, RECOMPUTE, GATHER_AGAIN, LOOPS, OFFLOADED, OFFLOADED_STATES, PLACES,
+)  # fmt: skip
 
 
 class HeaderPlan(Protocol):
@@ -51,6 +54,12 @@ class HeaderPlan(Protocol):
     @property
     def loops(self) -> Mapping[str, tuple[Layout, ...]]: ...
 
+    @property
+    def offload(self) -> tuple[str, ...]: ...
+
+    @property
+    def offload_states(self) -> bool: ...
+
 
 @dataclass(frozen=True)
 class NotedPlan:
@@ -64,6 +73,8 @@ class NotedPlan:
     recompute: tuple[str, ...] = ()
     gather_again: tuple[str, ...] = ()
     loops: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
+    offload: tuple[str, ...] = ()
+    offload_states: bool = False
     places: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -76,6 +87,8 @@ def note_plan(graph: Graph, plan: HeaderPlan, file: str, places: Mapping[Node, s
         RECOMPUTE: plan.recompute,
         GATHER_AGAIN: plan.gather_again,
         LOOPS: _entries(plan.loops),
+        OFFLOADED: plan.offload,
+        OFFLOADED_STATES: plan.offload_states,
         PLACES: tuple(kinds_of(places.values()).items()),
     }
     graph.attrs |= {PLAN_FILE: file} | {key: value for key, value in noted.items() if value}
@@ -99,6 +112,8 @@ def noted_plan(graph: Graph) -> NotedPlan | None:
         said[RECOMPUTE],
         said[GATHER_AGAIN],
         {name: _layouts(LOOPS, name, texts, ranks) for name, *texts in said[LOOPS]},
+        said[OFFLOADED],
+        bool(said[OFFLOADED_STATES]),
         Counter(dict(said[PLACES])),
     )
 

@@ -35,7 +35,7 @@ MOST_LISTED = 5
 
 @dataclass(frozen=True)
 class ShardByPlan(Pass):
-    """Recompute cells, store parameters and shard operators as the plan in the header says."""
+    """Recompute cells, keep values on the host, store parameters and shard operators as the plan in the header says."""
 
     regions = OPENED
     needs = (GLOBAL,)
@@ -45,7 +45,7 @@ class ShardByPlan(Pass):
         if plan is None:
             return False
         mistakes: list[MspcError] = []
-        for work in (_recompute, _store, _shard_loops, _shard_operators):
+        for work in (_recompute, _offload, _store, _shard_loops, _shard_operators):
             try:
                 work(graph, plan)
             except MspcError as error:
@@ -70,12 +70,28 @@ def _recompute(graph: Graph, plan: NotedPlan) -> None:
         return
     missing = mark_cells(graph, plan.recompute)
     if missing:
-        cells = list(dict.fromkeys(node.scope for node in graph.nodes if node.phase == "forward"))
-        raise MspcError(
-            f"the plan {plan.file} computes {listed(missing)} again, which the network does not have",
-            notes=[*did_you_mean(missing[0], cells), f"it has {listed(cells)}"],
-        )
+        raise _no_such_cells(graph, missing, f"the plan {plan.file} computes {listed(missing)} again")
     Recompute().run(graph)
+
+
+def _offload(graph: Graph, plan: NotedPlan) -> None:
+    """Let values of cells, and states of optimizers, live on the host. Raises MspcError where there is no such cell, or
+    there are no states."""
+    if not plan.offload and not plan.offload_states:
+        return
+    from mspc.passes.autodiff.offloadable import mark_offloaded, mark_states  # late: few plans ask for it
+
+    missing = mark_offloaded(graph, plan.offload)
+    if missing:
+        raise _no_such_cells(graph, missing, f"the plan {plan.file} keeps values of {listed(missing)} on the host")
+    if plan.offload_states and not mark_states(graph):
+        raise MspcError(f"the plan {plan.file} keeps states of optimizers on the host, and the network has none")
+
+
+def _no_such_cells(graph: Graph, missing: list[str], said: str) -> MspcError:
+    cells = list(dict.fromkeys(node.scope for node in graph.nodes if node.phase == "forward"))
+    notes = [*did_you_mean(missing[0], cells), f"it has {listed(cells)}"]
+    return MspcError(f"{said}, which the network does not have", notes=notes)
 
 
 def check_known(wanted: list[str], known: list[str], file: str) -> None:

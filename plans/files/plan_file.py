@@ -4,6 +4,8 @@
     device = "GPU"
     recompute = ["Default/network-Net/layers-CellList/0-Layer"]
     gather_again = ["layers.0.weight"]
+    offload = ["Default/network-Net/layers-CellList/1-Layer"]
+    offload_states = true
     [parameters]
     "layers.0.weight" = "(2, 4) [0, 1]"
     [strategies]
@@ -22,7 +24,8 @@ Equal layers that are one graph are named together, "Default/network-Net/layers-
 `loops` has of every such loop the layouts of what is carried from turn to turn, and of what is kept of every turn.
 Operators that a file leaves out are not configured. `recompute` names cells that are computed again for gradients,
 `parameters` those that are stored otherwise than their first reader needs them, with their states, and `gather_again`
-those of them that are gathered for gradients once more instead of being stored.
+those of them that are gathered for gradients once more instead of being stored. `offload` names cells of which what
+gradients read is kept on the host, with `offload_states` the states of optimizers are.
 
 `strategies` is what `shard()` says in the script, as the plan has it: with that table, which may be empty, neither the
 script's `shard()` nor its optimizer parallel count, so that the file says everything. Copies that are computed again
@@ -57,9 +60,10 @@ LARGEST = 1 << 28
 SUFFIX = ".toml"
 KEYS = (
     "ranks", "device", "operators", "results", "strategies", "parameters", "recompute", "gather_again", "loops",
-    "stages",
+    "stages", "offload", "offload_states",
 )  # fmt: skip
 DEVICES = ("CPU", "GPU")
+STATES_IN_WORDS = "optimizer states"
 SIDES = {"in": ("in_strategy", "in_layout"), "out": ("out_strategy", "out_layout")}
 """The words for a strategy of operands and for one of results."""
 
@@ -84,7 +88,8 @@ class PlanFile:
     cells that are computed again, and parameters that are gathered again. results: layouts of results that do not
     follow from those of operands. strategies: all that the script is taken to say; None where it may say it itself.
     device: what programs are made for, "" for the script's. loops: what loops over equal layers carry and keep. stages:
-    of the network, None where the script says all of that."""
+    of the network, None where the script says all of that. offload: cells of which what gradients read is kept on the
+    host; offload_states: states of optimizers are."""
 
     ranks: int
     operators: Mapping[str, tuple[Layout, ...]]
@@ -96,6 +101,13 @@ class PlanFile:
     device: str = ""
     loops: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict[str, tuple[Layout, ...]])
     stages: StagePlan | None = None
+    offload: tuple[str, ...] = ()
+    offload_states: bool = False
+
+    @property
+    def on_host(self) -> tuple[str, ...]:
+        """What lives on the host, in words: cells, and the states of optimizers."""
+        return self.offload + (STATES_IN_WORDS,) * self.offload_states
 
     def for_operators(self, known: Collection[str]) -> PlanFile:
         """The same for a network that has operators of these names: layers that are not one graph there are named one
@@ -123,13 +135,14 @@ class PlanFile:
 
         strategies = None if self.strategies is None else named(self.strategies)
         loops = {name: value for name, value in self.loops.items() if name in known or not inlined}
-        again = tuple(dict.fromkeys(
-            of_run.get(name, name) for key in self.recompute
-            for name in ([key] if key in scopes else each_of_cells(key))
-        ))  # fmt: skip
+
+        def of_cells(keys: Iterable[str]) -> tuple[str, ...]:
+            found = (name for key in keys for name in ([key] if key in scopes else each_of_cells(key)))
+            return tuple(dict.fromkeys(of_run.get(name, name) for name in found))
+
         return replace(
             self, operators=named(self.operators), results=named(self.results), strategies=strategies,
-            loops={} if runs else loops, recompute=again,
+            loops={} if runs else loops, recompute=of_cells(self.recompute), offload=of_cells(self.offload),
         )  # fmt: skip
 
 
@@ -163,9 +176,11 @@ def write_plan(path: Path, plan: PlanFile) -> None:
     lines = ["# How the operands of every operator are sharded; see docs/search.md.", f"ranks = {plan.ranks}"]
     if plan.device:
         lines.append(f"device = {quoted(plan.device)}")
-    for key, names in (("recompute", plan.recompute), ("gather_again", plan.gather_again)):
+    lists = (("recompute", plan.recompute), ("gather_again", plan.gather_again), ("offload", plan.offload))
+    for key, names in lists:
         if names:
             lines += [f"{key} = [", *(f"    {quoted(name)}," for name in names), "]"]
+    lines += ["offload_states = true"] * plan.offload_states
     if plan.stages is not None:
         from mspc.plans.files.stage_table import stage_lines  # late: few plans have stages
 
@@ -220,6 +235,8 @@ def read_plan(path: Path) -> PlanFile:
         device,
         {name: _strategy(shown, name, value, ranks) for name, value in _table(shown, found, "loops").items()},
         _read_stages(shown, found["stages"]) if "stages" in found else None,
+        _names(shown, "offload", found.get("offload", [])),
+        _flag(shown, "offload_states", found.get("offload_states", False)),
     )
 
 
@@ -269,6 +286,13 @@ def _names(shown: str, key: str, value: Any) -> tuple[str, ...]:
     if entries is None or not all(isinstance(entry, str) for entry in entries):
         raise MspcError(f"{shown}: {key} is {value!r}, not a list of names")
     return tuple(dict.fromkeys(entries))
+
+
+def _flag(shown: str, key: str, value: Any) -> bool:
+    """Raises MspcError."""
+    if not isinstance(value, bool):
+        raise MspcError(f"{shown}: {key} is {value!r}, not true or false")
+    return value
 
 
 def _strategy(shown: str, name: str, value: Any, ranks: int) -> tuple[Layout, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from mspc.ir.graph import Constant, Node, Parameter, Value, element_types, operand_types
+from mspc.ir.graph import OFFLOAD, Constant, Node, Parameter, Value, element_types, operand_types
 from mspc.ops.control.borders import MARKS, Back
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable
@@ -26,12 +26,13 @@ def touched(node: Node, choice: ShardingChoice) -> float:
 
 
 def copies(search: Search) -> dict[Value, int]:
-    """How many tensors of its size a trained parameter brings: itself, its gradient, and states of the optimizer."""
+    """How many tensors of its size a trained parameter brings: itself, its gradient, and states of the optimizer that
+    live on the device."""
     found: dict[Value, int] = {}
     for node in search.graph.nodes:
         changed = [node.inputs[i] for i in node.op.mutates] if node.phase == "update" else []
         for value in changed[:1]:
-            found[value] = 1 + sum(other.type == value.type for other in changed)
+            found[value] = 1 + sum(other.type == value.type and OFFLOAD not in other.attrs for other in changed)
     return found
 
 

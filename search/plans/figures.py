@@ -25,6 +25,7 @@ from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.alternatives import Alternative, PlanRequest
 from mspc.search.plans.degrees import degrees_of
+from mspc.search.plans.limited import PlanMemory
 from mspc.search.plans.rank_loads import rank_loads
 from mspc.search.plans.regions import layers_alike
 from mspc.search.plans.row import PlanResult, Remarks
@@ -69,6 +70,14 @@ def memory_of(graph: Graph, captured: CapturedCall, device: str) -> int:
     return peak_of(graph) + workspace(graph, captured, device)
 
 
+def plan_memory_of(compiled: Compiled, rank: int, captured: CapturedCall, asked: PlanRequest) -> PlanMemory:
+    """What a program takes on a rank."""
+    graph = as_run(compiled, rank)
+    workspace_bytes = workspace(graph, captured, compiled.config.device)
+    step = Timeline(graph, asked.machine).total
+    return PlanMemory(peak_of(graph) + workspace_bytes, workspace_bytes, step, graph)
+
+
 def on_host_of(graph: Graph) -> int:
     """Bytes of a rank's step in the memory of its host."""
     return plan_memory(graph).on_host if asks_for_host(graph) else 0
@@ -111,6 +120,8 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
         remarks=Remarks(
             degrees=degrees_of(compiled),
             on_host=on_host_of(graph),
+            offload=tuple(compiled.strategies.offloaded),
+            offload_states=compiled.strategies.states_offloaded,
         ),
     )
 

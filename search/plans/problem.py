@@ -16,6 +16,7 @@ from mspc.search.layouts.cheapest import limited, mesh_of, place
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import CostModel
+from mspc.search.plans.host_room import NOTHING, OnHost
 
 
 class _ProblemRead(Exception):  # it ends a compile that has told enough
@@ -49,13 +50,16 @@ class Problem:
         seconds = self._config.search_terms.milliseconds / 1000
         return limited(self.model, self.memory.anew(), largest, seconds, proves)
 
-    def compiled(self, values: Sequence[int], share: float = 0.0) -> Compiled:
+    def compiled(self, values: Sequence[int], share: float = 0.0, on_host: OnHost = NOTHING) -> Compiled:
         """The program of an assignment. share: the part of its cost that any other comes to at least, 0 where nothing
         is proved. Raises MspcError."""
-        return self._compile(self._config, partial(self._decide, tuple(values), share))
+        return self._compile(self._config, partial(self._decide, tuple(values), share, on_host))
 
-    def _decide(self, values: Sequence[int], share: float, graph: Graph) -> None:
+    def _decide(self, values: Sequence[int], share: float, on_host: OnHost, graph: Graph) -> None:
         with opened(graph):
             place(self.memory, graph, values)
+            on_host.mark(graph)
+        if on_host != NOTHING:
+            del graph.attrs["search_held"]  # of less than is foreseen
         if share:
             graph.attrs["search_open"] = round((1 - share) * MILLION)

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 
-from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.sharding.search_terms import Terms
-from mspc.runtime.memory_plan import peak_of
 from mspc.search.layouts.candidates import Candidates
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwork, PlanRequest
-from mspc.search.plans.figures import Outcome, as_run, figures, is_configured, memory_of, remarked, workspace
+from mspc.search.plans.figures import Outcome, as_run, figures, is_configured, memory_of, plan_memory_of, remarked
+from mspc.search.plans.host_room import has_host_apart
 from mspc.search.plans.limited import LimitedPlans, PlanMemory
+from mspc.search.plans.offloading import quickest_on_host
 from mspc.search.plans.problem import Problem
 from mspc.search.plans.rank_loads import rank_loads
 from mspc.search.plans.row import SEARCH
@@ -31,6 +31,7 @@ TABLE = 1 << 13
 """Elements of a table at most where others are looked for: nothing has to be proved of them."""
 OTHERS = 12
 """How many plans with one decision given are compiled at most; they may be quicker, though their sum is more."""
+TRIED = "with optimizer states and activations on the host it does not fit either"
 EFFORT = 300
 """Operators of a rank that are compiled for these, up to which another one is tried."""
 
@@ -77,7 +78,7 @@ class SearchedNetwork:
         if best is not None and plan.step >= best.plan.step:
             return best
         remarks = best.plan.remarks if best is not None else remarked(plan.remarks, self.plain, self.asked, self.way)
-        remarks = replace(remarks, degrees=plan.remarks.degrees, on_host=plan.remarks.on_host)
+        remarks = replace(remarks, degrees=plan.remarks.degrees).on_host_as(plan.remarks)
         plan = replace(plan, search_gap=None, taken_from=name, remarks=remarks)
         found = Outcome.of(plan, other, self.network.captured, self.asked)
         return replace(found, configured=is_configured(self.plain))
@@ -150,12 +151,21 @@ class SearchedNetwork:
         """The search's plan within the limit of memory. Raises MspcError where none was found."""
 
         def taken(program: Compiled, rank: int) -> PlanMemory:
-            graph = as_run(program, rank)
-            step = Timeline(graph, self.asked.machine).total
-            workspace_bytes = workspace(graph, self.network.captured, self.network.config.device)
-            return PlanMemory(peak_of(graph) + workspace_bytes, workspace_bytes, step, graph)
+            return plan_memory_of(program, rank, self.network.captured, self.asked)
 
         def busiest(program: Compiled) -> int:
             return rank_loads(program, self.asked.machine).slowest
 
-        return LimitedPlans(self.problem, self.asked.memory, taken, busiest).quickest()
+        plans, refusal = LimitedPlans(self.problem, self.asked.memory, taken, busiest), None
+        try:
+            own = plans.quickest()
+        except MspcError as error:
+            own, refusal = None, error
+        has_host = has_host_apart(self.network.config.device)
+        offloaded = quickest_on_host(plans, self.asked.machine) if has_host else None
+        if offloaded is not None:
+            return offloaded.compiled
+        if own is None:
+            assert refusal is not None
+            raise MspcError(refusal.message, refusal.location, [*refusal.notes, *[TRIED] * has_host])
+        return own

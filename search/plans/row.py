@@ -21,7 +21,8 @@ class Remarks:
     the usual plan that this one is, "" where it differs; reason: why, "" where nothing is known of that. made_to_fit:
     what was done to a usual plan for the memory, "" for nothing; otherwise: bytes that it takes without that. alike:
     layers that are one graph, and are sharded alike therefore. degrees: by how many ranks the plan shares what.
-    on_host: bytes of the host's memory, beside those of the device's."""
+    on_host: bytes of the host's memory, beside those of the device's. offload: cells of which what gradients read is
+    there by the plan; offload_states: states of optimizers are."""
 
     keeps_strategies: bool = False
     same_as: str = ""
@@ -31,6 +32,13 @@ class Remarks:
     alike: int = 0
     degrees: Degrees = Degrees()
     on_host: int = 0
+    offload: tuple[str, ...] = ()
+    offload_states: bool = False
+
+    def on_host_as(self, other: Remarks) -> Remarks:
+        """The same of a plan that has on the host what another one has."""
+        kept = {"on_host": other.on_host, "offload": other.offload, "offload_states": other.offload_states}
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,9 +18,13 @@ from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwork, PlanRequest, all_ways
 from mspc.search.plans.chosen_pairs import FoldedTries, folded_network, folded_tries
-from mspc.search.plans.figures import Outcome, figures, remarked
+from mspc.search.plans.figures import Outcome, figures, plan_memory_of, remarked
 from mspc.search.plans.fitting import variants_of
 from mspc.search.plans.forked_calls import ForkedCalls, can_fork
+from mspc.search.plans.host_room import OnHost, has_host_apart
+from mspc.search.plans.limited import PlanMemory
+from mspc.search.plans.offloading import Offloading
+from mspc.search.plans.rank_loads import rank_loads
 from mspc.search.plans.related_plans import SearchedNetwork
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH, PlanResult, Plans, UsualPlans, take_faster, tell_same
 
@@ -156,6 +161,8 @@ def _made_to_fit(network: PlannedNetwork, asked: PlanRequest, way: Alternative) 
         return compiled, plan
     tried: list[str] = []
     least = plan.memory
+    too_large = [(way, "", compiled, plan)]
+    best: tuple[Compiled, PlanResult] | None = None
     for variants in variants_of(compiled.graph):
         fitting: list[tuple[Compiled, PlanResult]] = []
         for variant in variants:
@@ -166,13 +173,42 @@ def _made_to_fit(network: PlannedNetwork, asked: PlanRequest, way: Alternative) 
                 continue
             found = figures(way.name, other, network.captured, asked)
             remarks = replace(found.remarks, made_to_fit=variant.words, otherwise=plan.memory)
-            fitting += [(other, replace(found, remarks=remarks))] * (found.memory <= asked.memory)
+            if found.memory <= asked.memory:
+                fitting.append((other, replace(found, remarks=remarks)))
+            else:
+                too_large.append((other_way, variant.words, other, found))
             tried.append(variant.words)
             least = min(least, found.memory)
         if fitting:
-            return min(fitting, key=lambda each: each[1].step)
+            best = min(fitting, key=lambda each: each[1].step)
+            break
+    has_host = has_host_apart(compiled.config.device)
+    for other_way, words, other, found in sorted(too_large, key=lambda each: each[3].step) if has_host else ():
+        offloading = _offloading(network, asked, other_way)
+        below = math.inf if best is None else best[1].step
+        offloaded = offloading.quickest(offloading.measure(other), below)
+        if offloaded is not None:
+            found = figures(way.name, offloaded.compiled, network.captured, asked)
+            fit_by = " and ".join(filter(None, (words, offloaded.on_host.words)))
+            remarks = replace(found.remarks, made_to_fit=fit_by, otherwise=plan.memory)
+            best = offloaded.compiled, replace(found, remarks=remarks)
+    if best is not None:
+        return best
+    tried += ["copies on the host"] * has_host
     also = f"; {', '.join(tried)} were tried, and {least} are the least" if tried else ""
     raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {asked.memory}{also}")
+
+
+def _offloading(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> Offloading:
+    """What may fit a way into memory by what lives on the host."""
+
+    def make(on_host: OnHost) -> Compiled:
+        return network.compiled(way, decide=on_host.mark)
+
+    def measure(compiled: Compiled) -> PlanMemory:
+        return plan_memory_of(compiled, rank_loads(compiled, asked.machine).slowest, network.captured, asked)
+
+    return Offloading(make, measure, asked.memory, asked.machine)
 
 
 def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> PlanResult:

@@ -35,6 +35,7 @@ def common_plan(plan: PlanFile, units: Sequence[Unit], like: Sequence[int]) -> P
         plan, operators=operators, results=of_operators(plan.results), strategies=strategies,
         parameters={n: v for key, v in plan.parameters.items() for n in _names(key, paths, known, ".")},
         recompute=tuple(dict.fromkeys(n for key in plan.recompute for n in _names(key, cells, own, "/"))),
+        offload=tuple(dict.fromkeys(n for key in plan.offload for n in _names(key, cells, own, "/"))),
         gather_again=tuple(dict.fromkeys(n for key in plan.gather_again for n in _names(key, paths, known, "."))),
         loops={},
     )  # fmt: skip

@@ -25,7 +25,7 @@ class Net(nn.Cell):
 net = Net()
 optimizer = nn.AdamWeightDecay(net.trainable_params(), 0.01)
 optimizer.offload()
-nn.TrainOneStepCell(net, optimizer)(Tensor(shape=(8192, 1024), dtype=ms.float32))
+nn.TrainOneStepCell(net, optimizer)(Tensor(shape=(1024, 1024), dtype=ms.float32))
 """
 
 
@@ -42,7 +42,7 @@ def test_a_plan_that_is_taken_from_another_search_has_its_own_bytes_on_the_host(
         assert done.exit_code == 0, done.output
     (found,) = [plan for plan in json.loads(Path("plans.json").read_text())["plans"] if plan["name"] == "search"]
     memory = json.loads(Path("table.json").read_text())["memory"]
-    assert "within" in found["taken_from"]
+    assert "a search" in found["taken_from"]
     assert found["on_host"] == memory["states_on_host"] > 0
 
 

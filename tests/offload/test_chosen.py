@@ -1,0 +1,132 @@
+"""Within a limit of memory searches choose what lives on the host, where that is the quickest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.cli import app
+from mspc.passes.base import VERIFY
+from mspc.plans.files.plan_file import read_plan, write_plan
+
+SCRIPT = """
+import sys
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+ms.set_context(device_target=sys.argv[1])
+class Layer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm((4096,)), nn.Dense(4096, 8192), nn.Dense(8192, 4096)
+    def construct(self, x):
+        return x + self.down(ops.gelu(self.up(self.norm(x))))
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.CellList([Layer() for _ in range(3)])
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return ops.square(x).mean()
+net = Net()
+nn.TrainOneStepCell(net, nn.Adam(net.trainable_params()))(Tensor(shape=(int(sys.argv[2]), 4096), dtype=ms.float32))
+"""
+ROWS = 32768
+SLOW = """
+name = "slow"
+device = "GPU"
+memory = 3.2e12
+kernel = 1.5e-6
+other_products = 50e12
+[products]
+Float32 = 300e12
+[traffic]
+host_copies = 1e8
+[link]
+latency = 12e-6
+bandwidth = 340e9
+"""
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def searched(rows: int, limit: str, *options: str, device: str = "GPU") -> dict[str, Any]:
+    """The plan that a search finds, with its notes."""
+    arguments = ["net.py", "--ranks", "1", "--quiet", "--json", "plans.json", "--out", "plan.toml", "--summary"]
+    done = run("search", *arguments, *["--memory", limit] * bool(limit), *options, "--", device, str(rows))
+    assert done.exit_code == 0, done.output
+    (plan,) = [each for each in json.loads(Path("plans.json").read_text())["plans"] if each["name"] == "search"]
+    return plan | {"text": done.stdout}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(VERIFY, raising=False)
+    Path("net.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def compiled_memory(*arguments: str, ranks: int = 1) -> dict[str, int]:
+    """What a compile of the plan says of its memory."""
+    done = run("compile", "net.py", "--ranks", str(ranks), "--strategies", "plan.toml", "--json", "c.json", "-q", "--",
+               *arguments)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    return json.loads(Path("c.json").read_text())["memory"]
+
+
+def test_activations_wait_on_the_host_where_that_is_hidden() -> None:
+    free, found = searched(ROWS, ""), searched(ROWS, "11GB")
+    assert (free["offload"], free["offload_states"], free["on_host"]) == ([], False, 0)
+    assert 1 <= len(found["offload"]) < 3
+    assert (found["offload_states"], found["recompute"]) == (False, [])
+    assert free["step"] <= found["step"] <= 1.001 * free["step"]
+    words = f"offload of activations of {len(found['offload'])} cells;"
+    assert words in found["text"]
+    said = f"keeps what gradients read of {len(found['offload'])} cells on the host: {found['offload'][0]}"
+    assert said in found["text"]
+
+
+def test_what_is_chosen_is_what_its_plan_compiles_to() -> None:
+    found = searched(ROWS, "9.4GB")
+    plan = read_plan(Path("plan.toml"))
+    assert plan.offload_states is found["offload_states"] is True
+    assert list(plan.offload) == found["offload"] != []
+    assert "offload of optimizer states and activations of" in found["text"]
+    memory = compiled_memory("GPU", str(ROWS))
+    workspaces = 33_554_432
+    own = sum(memory[part] for part in ("weights", "states", "inputs", "constants", "step"))
+    assert own + workspaces == found["memory"] <= 9.4e9
+    assert memory["states_on_host"] + memory["values_on_host"] == found["on_host"]
+    compare = ["--ranks", "1", "--compare", "plan.toml", "plan.toml", "--json", "-"]
+    done = run("search", "net.py", *compare, "--", "GPU", str(ROWS))
+    assert json.loads(done.stdout)["plans"][0]["step"] == found["step"]
+
+
+def test_what_is_chosen_is_compared_and_told() -> None:
+    searched(ROWS, "9.4GB")
+    plan = read_plan(Path("plan.toml"))
+    write_plan(Path("without.toml"), replace(plan, offload=(), offload_states=False))
+    found = json.loads(run("diff", "without.toml", "plan.toml", "--json", "-").stdout)["memory"]
+    wanted = {*plan.offload, "optimizer states"}
+    assert {(each["name"], each["first"], each["second"]) for each in found} == {(name, None, "yes") for name in wanted}
+    compiled = ["--strategies", "plan.toml", "--out", "made", "-q", "--", "GPU", str(ROWS)]
+    assert run("compile", "net.py", "--ranks", "1", *compiled).exit_code == 0
+    assert run("diff", "plan.toml", "made").exit_code == 0
+
+
+def test_nothing_is_copied_where_that_is_slower_or_the_device_is_its_own_host() -> None:
+    Path("slow.toml").write_text(SLOW)
+    found = searched(ROWS, "11GB", "--machine", "slow.toml")
+    assert found["recompute"] != []
+    assert (found["offload"], found["offload_states"]) == ([], False)
+    assert searched(ROWS, "12GB")["on_host"] == 0, "all fits"
+    on_cpu = searched(ROWS, "11GB", device="CPU")
+    assert (on_cpu["on_host"], on_cpu["offload"]) == (0, [])
