@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any
 
 from mspc.analysis.cost.fused_lines import cost_of_lines
-from mspc.analysis.cost.machine import DRAWS, ELEMENTWISE, PRODUCTS, Link, Machine, Rate
+from mspc.analysis.cost.machine import DRAWS, ELEMENTWISE, HOST_COPIES, PRODUCTS, Link, Machine, Rate
 from mspc.analysis.cost.nodes import computed, computing_seconds, moved_bytes, moving_seconds
 from mspc.ir.graph import Node
 from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64
 from mspc.runtime.device_choice import GPU, DeviceRequest
 from mspc.search.calibration.doubtful_rates import SLOW_LINK, SLOW_NETWORK
+from mspc.search.calibration.host_copies import host_rates
 from mspc.search.calibration.timed_operators import Sizes, touching, traffic, work
 from mspc.search.calibration.timer import Timer, rates_of
 
@@ -91,7 +92,11 @@ def _with_traffic(machine: Machine, timer: Timer, tell: Callable[[str], None]) -
         found[kind] = timer.trust.times(
             what, partial(timer.times, groups), lambda times: rates_of(times, machine.kernel, moved_bytes), falls=True
         )
-    return replace(machine, traffic=found)
+    if not (timer.sizes.kinds and machine.device == "GPU"):
+        return replace(machine, traffic=found)
+    rates = host_rates(timer, machine.kernel, tell)
+    source = f"{machine.source}; {rates.text}"
+    return replace(machine, traffic={**found, HOST_COPIES: rates.both}, source=source)
 
 
 def _with_work(

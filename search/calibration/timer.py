@@ -18,7 +18,7 @@ import numpy as np
 from mspc.analysis.cost.machine import Link, Rate
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_types, operand_types
+from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value, element_types, operand_types
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, SquaredDifference, Sub
 from mspc.ops.op import Op
@@ -163,7 +163,10 @@ class Timer:
         hardware, limits = self.job.hardware, _index_limits(graph)
         kinds = [(p.tensor_type, limits.get(p)) for p in graph.parameters]
         numbers = {kind: _numbers(*kind) for kind in dict.fromkeys(kinds)}
-        values = {p.name: hardware.memory.place(numbers[kind]) for p, kind in zip(graph.parameters, kinds, strict=True)}
+        values = {
+            p.name: hardware.memory.place(numbers[kind], OFFLOAD in p.attrs)
+            for p, kind in zip(graph.parameters, kinds, strict=True)
+        }
         self.number += 1
         cursor = self.job.cursor
         return hardware.executor(graph, self.job.comm, values, cursor, number=self.number, tf32=self.tf32)

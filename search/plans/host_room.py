@@ -85,7 +85,8 @@ class HostRoom:
 
 
 def _cells(graph: Graph) -> tuple[tuple[str, float], ...]:
-    """The outermost cells that keep little of what all keep, by the places at which they keep the first of it."""
+    """The outermost cells that keep little of what all keep, or have no cells inside, by the places at which they keep
+    the first of it."""
     kept: dict[str, float] = {}
     within: dict[str, float] = {}
     for value in StoredValues(graph):
@@ -99,8 +100,9 @@ def _cells(graph: Graph) -> tuple[tuple[str, float], ...]:
     for scope in kept:
         around = _cells_around(scope)
         if not found.keys() & set(around):
-            cell = next((cell for cell in around[1:] if within[cell] <= LARGE * total), scope)
-            found[cell] = within[cell]
+            small = (cell for cell in around[1:] if within[cell] <= LARGE * total)
+            cell = next(small, scope if within[scope] == kept[scope] else "")
+            found |= {cell: within[cell]} if cell else {}
     return tuple(found.items())
 
 
