@@ -115,7 +115,7 @@ def test_rounds_of_blocks() -> None:
     assert whole == pytest.approx(896 / (7 * 132))
     assert 224 / (2 * 132) <= part < 0.9 * whole
     assert filled(Product(1, 2048, 8192, 1792), beside=True) > 0.95 * filled(Product(1, 8192, 8192, 1792))
-    assert filled(Product(1, 2048, 8192, 2112), beside=True) < filled(Product(1, 2048, 8192, 2112))
+    assert filled(Product(1, 2048, 8192, 2048), beside=True) < filled(Product(1, 2048, 8192, 2048))
     assert filled(Product(8, 256, 512, 256)) == filled(Product(1, 2048, 512, 256))
 
 
