@@ -24,6 +24,7 @@ from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.argument_binding import bind
 from mspc.compiler.frontend.attributes import get_attribute, register_cells, take_early_reads
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
+from mspc.compiler.frontend.earlier_parameters import as_it_is, handed_back
 from mspc.compiler.frontend.gradient import call_gradient
 from mspc.compiler.frontend.naming import naming_arguments
 from mspc.compiler.frontend.primitives import call_primitive
@@ -98,7 +99,7 @@ def call(
         return call_primitive(tracer, frame, node, fn, args, kwargs)
     key = call_key(fn, args, kwargs)
     first = len(tracer.builder.nodes)
-    result = _call(tracer, frame, node, fn, args, kwargs, held)
+    result = handed_back(tracer, frame, node, fn, _call(tracer, frame, node, fn, args, kwargs, held))
     if key is not None:
         remember(tracer, key, result, first, (fn, args, kwargs))
     return result
@@ -128,7 +129,7 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         from mspc.compiler.frontend.custom import own_gradient
 
         run = _runner(tracer, frame, node)
-        value = tracer.value(args[0])
+        value = as_it_is(tracer, tracer.value(args[0]))
         return own_gradient(tracer, fn.f, [value], value, lambda function, given: run(function, given[-1:]))
     if isinstance(fn, Attributed):
         first = len(tracer.builder.nodes)

@@ -15,6 +15,7 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.builtins import REFUSED
+from mspc.compiler.frontend.earlier_parameters import as_it_is
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, contains_tensor
 from mspc.ir.diagnostics import MspcError, kind_of
@@ -53,12 +54,12 @@ def call_handler(
 def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
     if issubclass(cls, Parameter):
         raise tracer.error("a Parameter must be made in __init__, not inside a compiled function")
-    if issubclass(cls, Tensor) and args and contains_tensor(args[0]):
-        value = args[0] if isinstance(args[0], Value) else None
+    if issubclass(cls, Tensor) and args and (isinstance(args[0], Parameter) or contains_tensor(args[0])):
+        value = tracer.value(args[0]) if isinstance(args[0], Value | Parameter) else None
         if value is None:
             raise tracer.error("Tensor() of several tensors", ["use ops.stack"])
         dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
-        return value if dtype is None else tracer.cast(value, dtype)
+        return as_it_is(tracer, value if dtype is None else tracer.cast(value, dtype))
     if cls is range and contains_tensor(list(args)):
         from mspc.compiler.frontend.ranges import range_of
 

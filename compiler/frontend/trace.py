@@ -197,6 +197,7 @@ class _NoFile:
     """The place above the outermost function: it has no source line."""
 
     name = ""
+    is_own = True
 
 
 def _outermost(script_folder: str) -> Frame:
