@@ -30,7 +30,8 @@ def array(obj: Any, dtype: Any = None, copy: bool = True, ndmin: int = 0) -> Any
         "array", obj, dtype
     )  # fmt: skip
     missing = ndmin - len(found.shape)
-    return ops.reshape(found, (1,) * missing + found.shape) if missing > 0 else found
+    found = ops.reshape(found, (1,) * missing + found.shape) if missing > 0 else found
+    return ops.deepcopy(found) if copy and found is obj else found
 
 
 def _is_of_graph(obj: Any) -> bool:

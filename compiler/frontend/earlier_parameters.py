@@ -1,6 +1,8 @@
-"""What mspc's functions and cells hand back is a value: where they have nothing to do it is what a parameter holds at that
-place, and stays so when the parameter is overwritten behind it. What Python hands on (names, lists, a script's own
-functions) is the parameter itself."""
+"""What mspc's functions and cells hand back is a value: where they have nothing to do, it is what a parameter holds there.
+
+It stays so when the parameter is overwritten behind it. What Python hands on (names, lists, a script's own functions) is
+the parameter itself.
+"""
 
 from __future__ import annotations
 
