@@ -1,6 +1,6 @@
-"""What mspc's functions and cells hand back is a value: where they have nothing to do, it is what a parameter holds there.
+"""What mspc's functions and cells hand back is a value, also of a parameter with which they have nothing to do.
 
-It stays so when the parameter is overwritten behind it. What Python hands on (names, lists, a script's own functions) is
+It stays when the parameter is overwritten behind it. What Python hands on (names, lists, a script's own functions) is
 the parameter itself.
 """
 
