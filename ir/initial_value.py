@@ -163,7 +163,7 @@ def read_description(entry: Any, shape: tuple[int, ...], dtype: DType) -> Descri
     """
     if not isinstance(entry, dict):
         raise ValueError(f"it is {type(entry).__name__}, not an object")
-    rest: dict[Any, Any] = dict(entry)  # pyright: ignore[reportUnknownArgumentType]
+    rest: dict[Any, Any] = dict(entry)  # pyright: ignore[reportUnknownArgumentType]  # JSON, of which all is checked below
     name = rest.pop("initializer", None)
     kind = DISTRIBUTIONS.get(name) if isinstance(name, str) else None
     if kind is None:

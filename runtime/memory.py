@@ -213,7 +213,7 @@ def sources_of(node: Node, results: int) -> list[Sequence[Value]]:
     if isinstance(node.op, AllReduce) and results == len(node.inputs):
         return [(value,) for value in node.inputs]  # reduced apart, one by one
     if getattr(node.op, "in_place_of", ()):
-        return [[node.inputs[i] for i in node.op.in_place_of]] * results  # type: ignore[attr-defined]
+        return [[node.inputs[i] for i in node.op.in_place_of]] * results  # type: ignore[attr-defined]  # asked above: few operators have it
     if isinstance(node.op, FusedElementwise):
         return [[node.inputs[i] for i in sorted(found)] for found in replaceable_operands(node.op)]
     return [node.inputs] * results

@@ -21,7 +21,7 @@ sys.path[0] = str(HERE)
 
 from compare import TOLERANCE, measured, show  # noqa: E402  # beside this file
 
-from mspc.engine.ranks.mpirun import find_mpirun  # noqa: E402
+from mspc.engine.ranks.mpirun import find_mpirun  # noqa: E402  # behind the change of the path
 
 FULL = "--layers 24 --width 1024 --heads 16 --sequence 1024 --batch 64 --steps 10 --repeats 3 --rate 1e-4".split()
 SMALL = "--layers 8 --width 64 --heads 4 --sequence 16 --batch 8 --steps 2 --repeats 1".split()

@@ -104,9 +104,9 @@ def _fill_gaps() -> None:
                 os.close(found)
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # Python's mark of a closed stream
         sys.stdin = open(0, encoding="utf-8", closefd=False)
-    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  # Python's mark of a closed stream
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
-    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]  # Python's mark of a closed stream
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
-from tests import browser  # noqa: E402 -- the checkout's folder must be known first
+from tests import browser  # noqa: E402  # the checkout's folder must be known first
 
 COLOURS = 256
 WITH_FILES = ("tutorial.md", "pipelines.md")

@@ -31,16 +31,16 @@ def _of(kind: type, what: str) -> Fact:
 
 _TEXT = _of(str, "a string")
 _SWITCH = _of(bool, "true or false")
-_TEXTS = Fact("a tuple of strings", lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value))  # pyright: ignore[reportUnknownVariableType]
+_TEXTS = Fact("a tuple of strings", lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value))  # pyright: ignore[reportUnknownVariableType]  # of values of every kind
 
 _ENTRIES = Fact(
     "a tuple of names, each with its texts",
-    lambda value: isinstance(value, tuple) and all(_TEXTS.fits(entry) and entry for entry in value),  # pyright: ignore[reportUnknownVariableType]
+    lambda value: isinstance(value, tuple) and all(_TEXTS.fits(entry) and entry for entry in value),  # pyright: ignore[reportUnknownVariableType]  # of values of every kind
 )
 _COUNTS = Fact(
     "a tuple of names, each with a number",
     lambda value: isinstance(value, tuple)
-    and all(isinstance(e, tuple) and tuple(map(type, e)) == (str, int) for e in value),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    and all(isinstance(e, tuple) and tuple(map(type, e)) == (str, int) for e in value),  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # of values of every kind
 )
 _MESH = re.compile("[1-9][0-9]{0,9}(x[1-9][0-9]{0,9}){0,7}", re.ASCII)
 

@@ -100,7 +100,7 @@ class _Read(_Written, abstract=True):
     """Integers as numbers of the type `dtype`."""
 
     def result_dtype(self, *types: TensorType) -> DType:
-        return dtype_arg(self.name, "dtype", self.dtype)  # type: ignore[attr-defined]
+        return dtype_arg(self.name, "dtype", self.dtype)  # type: ignore[attr-defined]  # a field of both classes below it
 
 
 class AntiQuant(_Read):

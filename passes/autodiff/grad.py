@@ -8,7 +8,7 @@ gradients read, and a backward node that runs the gradients of these regions (`r
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -54,7 +54,9 @@ def _differentiating() -> Differentiate:
     """What differentiates the nodes that run regions. One such object makes the gradient of a region once."""
     known: list[Differentiate] = []
 
-    def differentiate(b, node, douts, needed):  # type: ignore[no-untyped-def]
+    def differentiate(
+        b: Builder, node: Node, douts: Sequence[Value | None], needed: set[Value]
+    ) -> Sequence[Value | None]:
         if not known:
             from mspc.passes.autodiff.region_gradients import RegionGradients  # late: few networks have regions
 

@@ -73,7 +73,7 @@ def take_apart_calls(graph: Graph) -> bool:
             item = items.get((call, index))
             if item is None or places.get(item, place) > place:
                 op = TupleGetItem(index)
-                item = insertions.put(place, op, [call], op.infer(call.type), node, "forward")  # type: ignore[arg-type]
+                item = insertions.put(place, op, [call], op.infer(call.type), node, "forward")  # type: ignore[arg-type]  # the call gives a tuple, as operators of structure take it
                 items[call, index] = item
             parts.append(item)
         taken[node] = insertions.put(place, MakeTuple(), parts, node.type, node, "forward")

@@ -109,7 +109,7 @@ def _flat(given: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     for value in given:
         if isinstance(value, (tuple, list)):
-            found += _flat(value)  # type: ignore[arg-type]  # operands may be lists of operands
+            found += _flat(value)
         else:
             found.append(value)
     return found
@@ -133,7 +133,7 @@ def _within(value: Any, dtype: DType) -> Any:
 def _as(value: Any, dtype: DType, of: Sequence[DType], call: Call, type_of: TypeOf) -> Any:
     """A tensor of one of the types `of` in another one; of a list its tensors; all else as it is."""
     if isinstance(value, (tuple, list)):
-        return tuple([_as(each, dtype, of, call, type_of) for each in value])  # type: ignore[arg-type]
+        return tuple([_as(each, dtype, of, call, type_of) for each in value])
     type = type_of(value)
     if type is None or type.dtype == dtype or type.dtype not in of:
         return value

@@ -220,7 +220,7 @@ class _OneGraph:
 
     def _note_example(self, expression: Expression, hint: Any) -> None:
         """What a symbol was in the example that the program was exported with."""
-        value = hint.get("as_int") if isinstance(hint, dict) else None  # pyright: ignore
+        value = hint.get("as_int") if isinstance(hint, dict) else None
         if isinstance(expression, str) and type(value) is int:
             self.reader.examples.setdefault(expression, value)
 

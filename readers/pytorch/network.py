@@ -81,7 +81,7 @@ class ImportedNetwork(Cell):
     def input_types(self) -> tuple[TensorType, ...]:
         """The types of the tensors that the network is called with."""
         types = [each.type for each in self.program.inputs if each.kind == "user"]
-        return tuple(TensorType(each.dtype, each.shape) for each in types if each is not None)  # type: ignore[misc]
+        return tuple(TensorType(each.dtype, each.shape) for each in types if each is not None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile (once) and run; tensors may be given by the names of `forward`."""

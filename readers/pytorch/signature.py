@@ -106,7 +106,7 @@ def _output(value: Any, where: str, known: Argument, paths: Iterator[str]) -> Pr
 def _paths(module: dict[str, Any]) -> tuple[list[str], list[str]]:
     """The caller's names for the inputs and for the outputs, as far as the file has them."""
     calls = list_in(module.get("module_call_graph") or [], "its module_call_graph")
-    outermost = next((each for each in calls if isinstance(each, dict) and each.get("fqn") == ""), None)  # pyright: ignore
+    outermost = next((each for each in calls if isinstance(each, dict) and each.get("fqn") == ""), None)
     found = object_in(outermost or {}, "its module_call_graph").get("signature")
     if found is None:
         return [], []
@@ -171,7 +171,7 @@ def _keys(tree: dict[str, Any], count: int, fields: Mapping[str, list[str]]) -> 
         said = context
     if isinstance(said, str) and said in fields and len(fields[said]) == count:
         return fields[said]
-    for listed in (said, *(said if isinstance(said, list) else ())):  # pyright: ignore
-        if isinstance(listed, list) and len(listed) == count and all(isinstance(each, str) for each in listed):  # pyright: ignore
-            return listed  # pyright: ignore
+    for listed in (said, *(said if isinstance(said, list) else ())):
+        if isinstance(listed, list) and len(listed) == count and all(isinstance(each, str) for each in listed):
+            return listed
     return [str(at) for at in range(count)]

@@ -114,7 +114,7 @@ class _Named:
             self._launch()
         except Exception as error:
             if not hasattr(error, "node"):
-                error.node = self._node  # type: ignore[attr-defined]
+                error.node = self._node  # type: ignore[attr-defined]  # for the message
             raise
 
 

@@ -179,7 +179,7 @@ class MemoryModel:
             numbers, type = model.variables[variable].outputs[0], value.tensor_type
             count = model.turns.made(value)
             stays = (times.get(value, 2) - 1) * count * (OFFLOAD not in value.attrs)
-            held = lambda n=numbers, t=type, times=1: model.held(n, t) * times  # noqa: E731
+            held = lambda n=numbers, t=type, times=1: model.held(n, t) * times  # noqa: E731  # its defaults are the values of this turn
             key = (numbers.tobytes(), type)
             self.static.append(model.made((variable,), ("stays", *key, stays), lambda h=held, s=stays: h(times=s)))
             if value in times:

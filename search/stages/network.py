@@ -69,7 +69,7 @@ class StagedNetwork:
     @cached_property
     def rows(self) -> int:
         """The rows of the batch, 0 where they are not known."""
-        scanned = [self.loop.inputs[i] for i in self.loop.op.scanned_operands]  # type: ignore[attr-defined]
+        scanned = [self.loop.inputs[i] for i in self.loop.op.scanned_operands]  # type: ignore[attr-defined]  # a Scan
         return scanned[0].tensor_type.shape[0] * scanned[0].tensor_type.shape[1] if scanned else 0
 
     @cached_property
@@ -92,7 +92,7 @@ class StagedNetwork:
         each has a graph of its layers."""
         nodes = [node for node in self.body.nodes if node.phase == "forward"]
         folded = [(node, len(node.regions[-1].nodes)) for node in nodes if runs_layers(node)]
-        turns = sum((node.op.turns if one_by_one else min(node.op.turns, parts)) * count for node, count in folded)  # type: ignore[attr-defined]
+        turns = sum((node.op.turns if one_by_one else min(node.op.turns, parts)) * count for node, count in folded)  # type: ignore[attr-defined]  # operators that run layers
         return len(nodes) + turns
 
     def compiled(

@@ -10,15 +10,15 @@ from mspc.engine.ranks.environment import limit_threads
 
 limit_threads()
 
-from mspc.ir.diagnostics import MspcError  # noqa: E402
-from mspc.ir.files.tensors import TensorFile  # noqa: E402
-from mspc.ir.graph import Graph  # noqa: E402
-from mspc.ir.text.parser import parse  # noqa: E402
-from mspc.ops.op import REGISTRY  # noqa: E402
-from mspc.verify.collectives.communicator import asked  # noqa: E402
+from mspc.ir.diagnostics import MspcError  # noqa: E402  # behind the limit
+from mspc.ir.files.tensors import TensorFile  # noqa: E402  # behind the limit
+from mspc.ir.graph import Graph  # noqa: E402  # behind the limit
+from mspc.ir.text.parser import parse  # noqa: E402  # behind the limit
+from mspc.ops.op import REGISTRY  # noqa: E402  # behind the limit
+from mspc.verify.collectives.communicator import asked  # noqa: E402  # behind the limit
 from mspc.verify.collectives.compiled import computed  # noqa: E402  # it loads NumPy, which reads how many threads
-from mspc.verify.collectives.mpi_job import EXECUTED, FOUND, GIVEN, PLAIN, save  # noqa: E402
-from mspc.verify.many_ranks import ManyRanks  # noqa: E402
+from mspc.verify.collectives.mpi_job import EXECUTED, FOUND, GIVEN, PLAIN, save  # noqa: E402  # behind the limit
+from mspc.verify.many_ranks import ManyRanks  # noqa: E402  # behind the limit
 
 
 def main(folder: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType, Type
 from mspc.ops.convolution.convolve import Conv2D, Conv3D
 from mspc.ops.convolution.pooling import AvgPool, AvgPool3D, MaxPool, MaxPool3D, MaxPool3DGrad, MaxPoolGrad
@@ -73,4 +74,4 @@ def _first_of_all(rule: Rule, outputs: Sequence[Sequence[tuple[int, ...]]]) -> i
 
 
 def _shapes(type: Type) -> list[tuple[int, ...]]:
-    return [t.shape for t in (type.elements if hasattr(type, "elements") else (type,))]  # type: ignore[union-attr]
+    return [t.shape for t in element_types(type)]

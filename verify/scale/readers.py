@@ -57,7 +57,7 @@ class Readers:
         readers = self._of.get(node, [])
         items = [n for n in readers if isinstance(n, Node) and isinstance(n.op, TupleGetItem)]
         for place, value in enumerate(region.results):
-            found = [n for n in readers if n not in items or (isinstance(n, Node) and n.op.index == place)]  # type: ignore[attr-defined]
+            found = [n for n in readers if n not in items or (isinstance(n, Node) and n.op.index == place)]  # type: ignore[attr-defined]  # of TupleGetItem alone
             self._of.setdefault(value, []).extend(found)
 
     def _carried(self, node: Node, op: Loop) -> None:

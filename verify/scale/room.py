@@ -150,7 +150,7 @@ class _Alive:
                     alive += held[part]
             if alive + inner.get(node, 0) > found.nbytes:
                 part = max(held, key=held.__getitem__, default=None)
-                found = Peak(alive + inner.get(node, 0), None if part is None else part[0], held.get(part, 0))  # type: ignore[arg-type]
+                found = Peak(alive + inner.get(node, 0), None if part is None else part[0], held.get(part, 0))  # type: ignore[arg-type]  # a part stands where its node is
             for part in ending.get(number, ()):
                 alive -= held.pop(part, 0)
         return found
@@ -158,7 +158,7 @@ class _Alive:
     def _region(self, node: Node, number: int, leads: dict[Part, Lead]) -> Peak:
         """The same of a graph that a node runs."""
         region, op = node.regions[number], node.op
-        for value, places in zip(node.inputs, op.places(number, [v.type for v in node.inputs]), strict=True):  # type: ignore[attr-defined]
+        for value, places in zip(node.inputs, op.places(number, [v.type for v in node.inputs]), strict=True):  # type: ignore[attr-defined]  # of operators with regions
             for place in places:
                 if place < len(region.parameters):
                     leads[region.parameters[place], 0] = leads.get((value, 0), self._alone)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from benchmarks.gpu.expert_layer.sizes import Sizes, values
 from benchmarks.gpu.networks.program import Program, resident
 
-PRODUCT = getattr(F, "grouped_mm", None) or torch._grouped_mm  # pyright: ignore  # older releases have the second alone
+PRODUCT = getattr(F, "grouped_mm", None) or torch._grouped_mm  # pyright: ignore[reportPrivateUsage]  # older releases have the second alone
 
 
 class Layer(nn.Module):

@@ -304,7 +304,8 @@ def _of_loss(node: Node, data: Axis | None) -> bool:
     source = node.inputs[0] if node.inputs else None
     layout = source.layout if source is not None else None
     return (
-        data is not None and isinstance(layout, Layout) and not source.shape and layout.reduction == "sum"  # type: ignore[union-attr]
+        data is not None and source is not None and isinstance(layout, Layout)
+        and not source.shape and layout.reduction == "sum"
         and axes_of(layout, layout.partial) == [data]
     )  # fmt: skip
 
