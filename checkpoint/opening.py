@@ -112,7 +112,11 @@ def _open_folder(path: Path) -> Checkpoint:
     single = path / "model.safetensors"
     if single.is_file():
         return open_tensors(single)
-    raise MspcError(f"{shown_path(path)} is a folder without a checkpoint: it has no {INDEX}")
+    ranks = sum(name.startswith("rank_") and name[5:].isdigit() for name in os.listdir(path))
+    notes = ["its folders rank_0, rank_1, ... have a file of each rank: load_distributed_checkpoint takes these"]
+    raise MspcError(
+        f"{shown_path(path)} is a folder without a checkpoint: it has no {INDEX}", notes=notes if ranks else []
+    )
 
 
 def open_index(path: Path) -> Checkpoint:

@@ -13,7 +13,7 @@ from typing import Any
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.pieces import StoredSlice, box_at, chosen, extent
+from mspc.checkpoint.pieces import StoredSlice, box_at, chosen, extent, in_file
 from mspc.checkpoint.publishing import make_synced_folder, write_synced
 from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.checkpoint.writing import TensorSlice, write_slices
@@ -26,6 +26,9 @@ from mspc.sharding.pieces import Box
 
 Layouts = Mapping[str, Layout]
 FORMATS = ("ckpt", "safetensors")
+STRATEGY = "the strategy file is what strategy_ckpt_save_file, or AutoParallel.save_param_strategy_file, wrote"
+BEGIN = 4096
+"""Bytes of a tensor by which the files of ranks are compared."""
 
 
 def layouts_of(strategies: StrategyFile) -> dict[str, Layout]:
@@ -84,6 +87,34 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
     shown = name or f"the checkpoint of {paths[ranks[0]]} and {len(ranks) - 1} more"
     return Checkpoint(shown, Files([paths[r] for r in ranks], [None] * len(ranks)), tensors, texts=texts,
                       ranks=len(ranks), is_sealed=all(part.is_sealed for part in opened))  # fmt: skip
+
+
+def check_replicated(checkpoint: Checkpoint) -> None:
+    """See that files of ranks without layouts begin alike in every tensor: others may be slices, and nothing says how to
+    put these together. Raises MspcError."""
+    for name, stored in sorted(checkpoint.tensors.items()):
+        first, *others = [piece for piece in stored.pieces if not piece.checksum] or [None]
+        if first is None or not others:
+            continue
+        begin = _begin(checkpoint.files, first)
+        for piece in others:
+            if _begin(checkpoint.files, piece) != begin:
+                one, other = (checkpoint.files.paths[p.file] for p in (first, piece))
+                raise MspcError(
+                    f"{one} and {other} have other values in {name!r}, so they may be slices, and no strategy file "
+                    "says how these are put together",
+                    notes=[STRATEGY, "where each rank has values of its own, as running statistics, give one file"],
+                    kind=ValueError,
+                )  # fmt: skip
+
+
+def _begin(files: Files, piece: StoredSlice) -> bytes:
+    found = bytearray(min(BEGIN, sum(size for _, size in piece.segments)))
+    at = 0
+    for offset, size in in_file(piece.segments, 0, len(found)):
+        files.read_into(piece.file, offset, memoryview(found)[at : at + size])
+        at += size
+    return bytes(found)
 
 
 def _placed(key: str, stored: Stored, rank: int, layout: Layout | None, number: int, path: Path) -> Stored:

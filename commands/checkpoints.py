@@ -25,13 +25,13 @@ SHOWN = ("epoch", "step", "total_step", "data")
 """What of the state of a run is shown."""
 
 
-def opened(path: Path, strategy: Path | None) -> Checkpoint:
-    """A checkpoint of any kind. Raises MspcError."""
+def opened(path: Path, strategy: Path | None, may_be_slices: bool = False) -> Checkpoint:
+    """A checkpoint of any kind. may_be_slices: see `open_folder`. Raises MspcError."""
     layouts = layouts_in(strategy)
     if not path.exists():
         raise MspcError(f"there is no checkpoint {str(path)!r}")
     if path.is_dir():
-        return open_folder(path, layouts)
+        return open_folder(path, layouts, may_be_slices)
     if strategy is not None:
         raise MspcError(f"{path} is one file; --strategy goes with a folder of files of all ranks")
     return open_checkpoint(path)
@@ -40,7 +40,7 @@ def opened(path: Path, strategy: Path | None) -> Checkpoint:
 def show_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> None:
     """List tensors. Raises MspcError."""
     check_json(json)
-    source = opened(path, strategy)
+    source = opened(path, strategy, may_be_slices=True)
     rows = [_described(name, source.tensors[name]) for name in sorted(source.tensors)]
     total = sum(row["bytes"] for row in rows)
     state = {key: source.state[key] for key in SHOWN if source.state.get(key) is not None}
@@ -168,7 +168,7 @@ def transform_checkpoint(
 def check_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> int:
     """Read everything; the exit status. Raises MspcError for what cannot even be opened."""
     check_json(json)
-    source = opened(path, strategy)
+    source = opened(path, strategy, may_be_slices=True)
     damaged: list[dict[str, str]] = []
     with ProgressLine() as progress:
         for done, (name, wrong) in enumerate(source.verified(), 1):

@@ -24,6 +24,7 @@ from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sliced import (
     FORMATS,
     check_divides,
+    check_replicated,
     in_threads,
     layouts_in,
     layouts_of,
@@ -237,8 +238,9 @@ def transform_checkpoints(
     in_threads([writer(rank) for rank in range(ranks)], process_num, lambda done: on_rank(done, ranks))
 
 
-def open_folder(folder: Path, layouts: Mapping[str, Any]) -> Checkpoint:
-    """The checkpoint of a folder: a set, or files of all ranks in folders of their own. Raises MspcError."""
+def open_folder(folder: Path, layouts: Mapping[str, Any], may_be_slices: bool = False) -> Checkpoint:
+    """The checkpoint of a folder: a set, or files of all ranks in folders of their own. may_be_slices: files of which
+    no layouts are known are taken though their values differ. Raises MspcError."""
     if not os.path.isdir(folder):
         raise MspcError(f"there is no folder {str(folder)!r}")
     if any(p.is_dir() and re.fullmatch(r"rank_\d+", p.name) for p in folder.iterdir()):
@@ -249,8 +251,12 @@ def open_folder(folder: Path, layouts: Mapping[str, Any]) -> Checkpoint:
             said = f"; the strategy file has {ranks} ranks" if layouts else ""
             raise MspcError(f"{folder} has no checkpoint of rank {missing[0]}{said}")
         stages = (1 + max(paths)) // ranks if layouts else 1
-        return open_slices({rank: path for rank, path in paths.items() if rank < stages * ranks}
-                           if layouts else paths, layouts, str(folder))  # fmt: skip
+        if layouts:
+            paths = {rank: path for rank, path in paths.items() if rank < stages * ranks}
+        found = open_slices(paths, layouts, str(folder))
+        if layouts.keys().isdisjoint(found.tensors) and not may_be_slices:
+            check_replicated(found)
+        return found
     return open_checkpoint(folder)
 
 

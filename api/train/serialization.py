@@ -24,6 +24,7 @@ from mspc.api.train.entries import SavedValue, entries_of, taken, without_texts
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import as_it_lies, open_checkpoint
 from mspc.checkpoint.reading import Checkpoint
+from mspc.checkpoint.sliced import STRATEGY
 from mspc.checkpoint.writing import write_slices_to
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import make_folder, write_atomically
@@ -224,9 +225,11 @@ def load_param_into_net(
     fitting = {name: given[name] for name in wanted if name in given}
     wrong = [text for name, value in fitting.items() if (text := _mismatch(wanted[name], value, strict_load))]
     if wrong:
+        slices = _of_slices(wanted, fitting)
         more = [f"and {len(wrong) - MOST_LISTED} more"] if len(wrong) > MOST_LISTED else []
         raise ApiValueError(
-            f"load_param_into_net: {wrong[0]}", [*wrong[1:MOST_LISTED], *more, *_of_slices(wanted, fitting)]
+            f"load_param_into_net: {'these may be slices of one rank: ' * bool(slices)}{wrong[0]}",
+            [*wrong[1:MOST_LISTED], *more, *slices],
         )
     for name, value in fitting.items():
         parameter = wanted[name]
@@ -252,7 +255,13 @@ def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> lis
     for global_shape, part in unlike:
         if len(global_shape) != len(part) or any(not n or w % n for w, n in zip(global_shape, part, strict=True)):
             return []
-    return ["slices of one rank are loaded by load_distributed_checkpoint, with the files of all ranks"]
+    return [
+        "slices of a rank are loaded with all others: load_distributed_checkpoint(net, files in the ranks' order, "
+        "train_strategy_filename=file)",
+        STRATEGY,
+        "a network that is sharded as the one that was saved takes the rank's own file behind Model.infer_train_layout "
+        "or Model.build",
+    ]
 
 
 def _mismatch(parameter: Parameter, value: Any, strict: bool) -> str:

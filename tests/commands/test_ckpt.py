@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 import mspc as ms
-from mspc import Tensor
+from mspc import Parameter, Tensor, nn
 from mspc.cli import app
+from mspc.ir.diagnostics import MspcError
 from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, write_strategies
 from tests.checkpoint.written_sets import WHOLE, changed, flip, write_set
 
@@ -97,3 +98,48 @@ def test_mistakes(arguments: tuple[str, ...], message: str) -> None:
     done = CliRunner().invoke(app, ["ckpt", *arguments])
     assert done.exit_code == 2
     assert message in done.output
+
+
+def write_ranks(unlike: bool) -> None:
+    """Files of MindSpore's format that say nothing of their places."""
+    for rank in range(2):
+        Path(f"rank_{rank}").mkdir()
+        part = WHOLE[4 * rank * unlike : 4 * rank * unlike + 4]
+        ms.save_checkpoint({"w": Tensor(part), "b": Tensor(WHOLE[0])}, f"rank_{rank}/net.ckpt", format="ckpt")
+
+
+@pytest.mark.parametrize("verb", [("merge", ".", "all.ckpt"), ("transform", ".", "out"), ("diff", ".", ".")])
+def test_slices_that_nothing_puts_together_are_refused(verb: tuple[str, ...]) -> None:
+    write_ranks(True)
+    said = ckpt(*verb, status=2).replace("\n", " ")
+    assert "rank_0/net.ckpt and rank_1/net.ckpt have other values in 'w', so they may be slices" in said
+    assert "the strategy file is what strategy_ckpt_save_file" in said
+    assert not Path("all.ckpt").exists()
+    assert not Path("out").exists()
+    ckpt("show", ".")
+    ckpt("check", ".")
+    ckpt("merge", "rank_1/net.ckpt", "one.ckpt")
+
+
+def test_files_of_ranks_that_hold_the_same_are_merged() -> None:
+    write_ranks(False)
+    ckpt("merge", ".", "all.ckpt")
+    np.testing.assert_array_equal(ms.load_checkpoint("all.ckpt")["w"].asnumpy(), WHOLE[:4])
+
+
+def test_slices_are_merged_by_their_strategy_file() -> None:
+    write_ranks(True)
+    write_strategies(Path("strategy.ckpt"), StrategyFile({}, {"w": ParameterCut((2,), ((0,), ()))}))
+    ckpt("merge", ".", "all.ckpt", "--strategy", "strategy.ckpt")
+    np.testing.assert_array_equal(ms.load_checkpoint("all.ckpt")["w"].asnumpy(), WHOLE)
+
+
+def test_slices_that_are_loaded_alone_are_named_so() -> None:
+    write_ranks(True)
+    net = nn.Cell()
+    net.w = Parameter(Tensor(np.zeros_like(WHOLE)), name="w")
+    with pytest.raises(ValueError, match="these may be slices of one rank: parameter 'w' has shape") as caught:
+        ms.load_checkpoint("rank_1/net.ckpt", net)
+    assert "load_distributed_checkpoint(net, files in the ranks' order" in str(caught.value)
+    with pytest.raises(MspcError, match=r"its folders rank_0, rank_1, \.\.\. have a file of each rank"):
+        ms.load_checkpoint(".", net)
