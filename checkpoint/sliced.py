@@ -90,8 +90,8 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
 
 
 def check_replicated(checkpoint: Checkpoint) -> None:
-    """See that files of ranks without layouts begin alike in every tensor: others may be slices, and nothing says how to
-    put these together. Raises MspcError."""
+    """See that files of ranks without layouts begin alike in every tensor: others may be slices, which nothing puts
+    together. Raises MspcError."""
     for name, stored in sorted(checkpoint.tensors.items()):
         first, *others = [piece for piece in stored.pieces if not piece.checksum] or [None]
         if first is None or not others:
