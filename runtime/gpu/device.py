@@ -22,6 +22,7 @@ from mspc.runtime.gpu.conditional import conditional_nodes
 from mspc.runtime.gpu.host_reads import Asking
 from mspc.runtime.gpu.kept_choices import KeptChoices, file_of
 from mspc.runtime.gpu.kernels import Kernels
+from mspc.runtime.gpu.mappings import Mapping, Mappings
 from mspc.runtime.gpu.matmul import Products, Unsupported
 from mspc.runtime.gpu.row_products import RowProducts
 from mspc.runtime.gpu.writers import Writers
@@ -95,7 +96,7 @@ class GpuDevice:
         self._scratch: dict[int, Array] = {}
         self._retained: list[Array] = []
         self.kernels = Kernels(cupy, index)
-        self._imported: dict[bytes, int] = {}
+        self._mappings = Mappings(cupy.cuda.runtime.ipcCloseMemHandle)
 
     # Memory
 
@@ -158,11 +159,20 @@ class GpuDevice:
             raise OSError(f"CUDA knows no allocation at this address (error {status})")
         return bytes(cupy.cuda.runtime.ipcGetMemHandle(base.value)), array.data.ptr - base.value
 
-    def imported(self, handle: bytes) -> int:
-        """The address at which this process finds an allocation of another. Raises CUDA's error."""
-        if handle not in self._imported:
-            self._imported[handle] = cupy.cuda.runtime.ipcOpenMemHandle(handle, _LAZY_PEER_ACCESS)
-        return self._imported[handle]
+    def imported(self, handle: bytes) -> Mapping:
+        """An allocation of another process, which is mapped as long as its mapping is held. Raises CUDA's error."""
+        return self._mappings.mapping(handle, lambda h: cupy.cuda.runtime.ipcOpenMemHandle(h, _LAZY_PEER_ACCESS))
+
+    def end_mappings(self) -> None:
+        """Unmap memory of other processes that nothing here reads or writes any more."""
+        if self._mappings.has_unheld:
+            self.synchronize()
+            self._mappings.end_unheld()
+
+    def close(self) -> None:
+        """Unmap the memory of other processes, which are to free it; no step may run behind it."""
+        self.synchronize()
+        self._mappings.end_all()
 
     def same(self, first: Array, second: Array) -> bool:
         """Whether two arrays begin at one address."""

@@ -18,7 +18,7 @@ import numpy as np
 from mspc.ops.collective.small import COMBINED, WORDS, takes
 from mspc.ops.device import Array
 from mspc.runtime.faults.stalled import STEP_SHIFT
-from mspc.runtime.gpu.peers import PeerMemory
+from mspc.runtime.gpu.peers import PeerMemory, Reached
 
 _THREADS = 1024
 
@@ -84,12 +84,13 @@ class Mailbox:
     """The boxes of one group, of this rank and its peers. Only `open_mailbox` makes it.
 
     Args:
-        device: see `GpuDevice`. box: this rank's. boxes: addresses of the ranks' boxes in the group's order. own: this
-        rank's place.
+        device: see `GpuDevice`. box: this rank's. reached: the ranks' boxes in the group's order. own: this rank's
+        place.
     """
 
-    def __init__(self, device: Any, box: Array, boxes: list[int], own: int) -> None:
-        self._device, self._box = device, box
+    def __init__(self, device: Any, box: Array, reached: Reached, own: int) -> None:
+        self._device, self._box, self._reached = device, box, reached
+        (boxes,) = reached
         self._ranks, self._own = len(boxes), own
         with device.stream("compute"):
             self._calls = device.zeros((1,), "uint64")
@@ -167,4 +168,4 @@ def open_mailbox(device: Any, memory: PeerMemory, ranks: tuple[int, ...], own: i
         return None
     known = device.workspaces
     known["mailboxes of small collectives"] = known.get("mailboxes of small collectives", 0) + box.nbytes
-    return Mailbox(device, box, found[0], own)
+    return Mailbox(device, box, found, own)

@@ -15,15 +15,17 @@ import functools
 import math
 import socket
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Launch, c_type, computing_type
 from mspc.runtime.faults.stalled import STEP_SHIFT
+from mspc.runtime.gpu.mappings import Mapping
 
 HANDLE = 64
 """Bytes of CUDA's handle for memory of another process."""
@@ -119,6 +121,14 @@ extern "C" __global__ void await_blocks(unsigned int* resident, const unsigned i
 """
 
 
+class Reached(list[list[int]]):
+    """Addresses in the memory of several ranks, and the mappings that are held as long as this is."""
+
+    def __init__(self, addresses: Iterable[list[int]]) -> None:
+        super().__init__(addresses)
+        self.mappings: list[Mapping] = []
+
+
 class PeerMemory:
     """How this rank reaches arrays of the other ranks of its host.
 
@@ -131,9 +141,11 @@ class PeerMemory:
         self._host = host
         self._place = zlib.crc32(socket.gethostname().encode())
 
-    def addresses(self, arrays: Sequence[Array], ranks: tuple[int, ...], good: bool = True) -> list[list[int]] | None:
-        """For each array the addresses at which this rank finds it on every rank, in the order of `ranks`. The ranks
-        call this together. None, on all of them, where one cannot reach another's memory or is not `good`."""
+    def addresses(self, arrays: Sequence[Array], ranks: tuple[int, ...], good: bool = True) -> Reached | None:
+        """For each array the addresses at which this rank finds it on every rank, in the order of `ranks`, as long as
+        the result is held. The ranks call this together. None, on all of them, where one cannot reach another's memory
+        or is not `good`."""
+        self._device.end_mappings()
         everyone = tuple(sorted(ranks))
         handles = np.zeros((len(arrays), HANDLE + 8), np.uint8)
         try:
@@ -147,7 +159,7 @@ class PeerMemory:
         lines = self._host.all_gather(line[None], everyone, 0)
         ends = [np.ascontiguousarray(one[-16:]).view(np.int64).tolist() for one in lines]
         good = all(place == self._place and able for place, able in ends)
-        found: list[list[int]] = [[] for _ in arrays]
+        found = Reached([] for _ in arrays)
         try:
             for rank in ranks if good else ():
                 rows = lines[everyone.index(rank)][:-16].reshape(len(arrays), HANDLE + 8)
@@ -156,7 +168,8 @@ class PeerMemory:
                         known.append(address(array))
                         continue
                     offset = int(np.ascontiguousarray(row[HANDLE:]).view(np.int64)[0])
-                    known.append(self._device.imported(row[:HANDLE].tobytes()) + offset)
+                    found.mappings.append(self._device.imported(row[:HANDLE].tobytes()))
+                    known.append(found.mappings[-1].address + offset)
         except Exception:  # no way from one GPU to the other
             good = False
         good = bool(self._host.all_reduce(np.array([good], np.int64), "min", everyone)[0])
@@ -174,7 +187,7 @@ class PeerCollectives:
         self._device = device
         self._memory = memory
         self._owner = owner
-        self._signs: dict[tuple[tuple[int, ...], str], tuple[list[int], Array, Array] | None] = {}
+        self._signs: dict[tuple[tuple[int, ...], str], tuple[Reached, Array, Array] | None] = {}
 
     def launch(self, name: str, array: Array, out: Array, op: str, ranks: tuple[int, ...], own: int) -> Between | None:
         """The collective `name` ("AllReduce", "AllGather" or "ReduceScatter") of arrays that lie one part after the
@@ -209,9 +222,10 @@ class PeerCollectives:
             share, sources, targets = packs, [given[own]], [a + begin for a in made]
         else:
             share, sources, targets = packs, [a + begin for a in given], [made[own]]
-        return Between(self._device, self._owner, (sources, targets, *signs), (kind, op), own, (packs, share, tail))
+        ends = Ends(sources, targets, signs[0][0], (found, *signs))
+        return Between(self._device, self._owner, ends, signs[1], (kind, op), own, (packs, share, tail))
 
-    def _signs_of(self, ranks: tuple[int, ...]) -> tuple[list[int], Array, Array] | None:
+    def _signs_of(self, ranks: tuple[int, ...]) -> tuple[Reached, Array, Array] | None:
         """Where the ranks leave their signs for each other in collectives of the current stream, how many there were,
         and the memory itself."""
         device = self._device
@@ -221,8 +235,19 @@ class PeerCollectives:
             calls = device.zeros((_BLOCKS,), "uint32")
             device.synchronize()
             found = self._memory.addresses((words,), ranks)
-            self._signs[key] = None if found is None else (found[0], calls, words)
+            self._signs[key] = None if found is None else (found, calls, words)
         return self._signs[key]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The addresses from which a collective reads, to which it writes, and where ranks leave their signs. held: what
+    keeps these in place."""
+
+    sources: list[int]
+    targets: list[int]
+    signs: list[int]
+    held: tuple[Any, ...]
 
 
 class Between:
@@ -232,10 +257,11 @@ class Between:
     """
 
     def __init__(
-        self, device: Any, owner: Any, ends: tuple[list[int], list[int], list[int], Array, Array],
-        kind: tuple[str, str], own: int, sizes: tuple[int, int, int],
+        self, device: Any, owner: Any, ends: Ends, calls: Array, kind: tuple[str, str], own: int,
+        sizes: tuple[int, int, int],
     ) -> None:  # fmt: skip
-        sources, targets, signs, calls, self._words = ends
+        sources, targets, signs = ends.sources, ends.targets, ends.signs
+        self._held = ends.held
         packs, share, tail = sizes
         self._device, self._owner, self._step = device, owner, device.step
         flight = max(1, 8 // max(2, len(sources)))

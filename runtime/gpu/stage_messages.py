@@ -21,7 +21,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Launch
-from mspc.runtime.gpu.peers import PeerMemory
+from mspc.runtime.gpu.peers import PeerMemory, Reached
 
 _BEGIN = """
 // A step begins: every rank that sends here is told so.
@@ -56,20 +56,24 @@ class _Message:
 
 
 class StageMessages:
-    """The messages of a rank's graph that go straight from GPU to GPU; made by `stage_messages`.
+    """The messages of a rank's graph that go straight from GPU to GPU; made by `stage_messages`. A step holds them by
+    their begin, and they what they reach of other ranks."""
 
-    begin: to be launched at the begin of a step, before anything that runs in it.
-    """
-
-    def __init__(self, device: Any, signs: Array, steps: Array, free: Sequence[int]) -> None:
-        self._device, self._signs, self._steps = device, signs, steps
+    def __init__(
+        self, device: Any, signs: Array, steps: Array, free: Sequence[int], reached: Sequence[Reached]
+    ) -> None:
+        self._device, self._signs, self._steps, self._reached = device, signs, steps, reached
         self._launches: dict[Node, Launch] = {}
         with device.stream("compute"):
             places = device.empty((max(1, len(free)),), "uint64")
             device.send(np.array(free, np.uint64), places[: len(free)])
         device.synchronize()
         kernel, count = device.kernel(_BEGIN, "begin_messages"), np.int32(len(free))
-        self.begin: Launch = lambda: kernel(1, 32, (steps, places, count))
+        self._begin: Launch = lambda: kernel(1, 32, (steps, places, count))
+
+    def begin(self) -> None:
+        """To be launched at the begin of a step, before anything that runs in it."""
+        self._begin()
 
     def __contains__(self, node: Node) -> bool:
         return node in self._launches
@@ -137,6 +141,7 @@ def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[
     device.synchronize()
     free: list[int] = []
     found: list[tuple[_Message, tuple[int, ...]]] = []
+    reached: list[Reached] = []
     for place, pair in enumerate(partners):  # one order on all ranks: nobody waits in a circle
         other = pair[0] if pair[1] == comm.rank else pair[1]
         mine = [(k, each) for k, each in enumerate(received) if each.partner == other]
@@ -146,6 +151,7 @@ def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[
         if bases is None:
             comm.prepare([each.node.op.channel(comm.rank) for each in (*theirs, *(each for _, each in mine))], False)
             continue
+        reached.append(bases)
         table = np.zeros((1 + max(len(mine), len(theirs)), 3), np.int64)
         table[0, 0] = len(received) + place
         for row, (k, each) in zip(table[1:], mine, strict=False):
@@ -160,7 +166,7 @@ def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[
         for each in theirs:
             offset, k = rows[each.tag]
             found.append((each, (len(received) + place, their_arena + offset, their_signs + 4 * k)))
-    made = StageMessages(device, signs, steps, free)
+    made = StageMessages(device, signs, steps, free, reached)
     for message, where in found:
         made.add_sent(message, *where) if len(where) == 3 else made.add_received(message.node, *where)
     return made

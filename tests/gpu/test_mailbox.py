@@ -10,6 +10,7 @@ import pytest
 
 from mspc.ops.collective.small import WORDS
 from mspc.runtime.gpu.mailbox import Mailbox
+from mspc.runtime.gpu.peers import Reached
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED
 
@@ -19,7 +20,7 @@ def test_a_call_without_words_takes_no_turn(tmp_path: Path) -> None:
     """Nobody is heard in it, so that the peer may not have read what was sent in the call before."""
     device = EmulatedGpu(tmp_path)
     own, theirs = (device.zeros((2, 2, WORDS), "uint64") for _ in range(2))
-    mailbox = Mailbox(device, own, [own.ctypes.data, theirs.ctypes.data], 0)
+    mailbox = Mailbox(device, own, Reached([[own.ctypes.data, theirs.ctypes.data]]), 0)
 
     def exchanged(numbers: list[int], heard: list[int]) -> list[int]:
         """The sums with what the peer wrote, whatever the number of the call is."""

@@ -14,7 +14,8 @@ import pytest
 
 from mspc.ops.device import in_order
 from mspc.runtime.comm.local import World
-from mspc.runtime.gpu.peers import HANDLE, Between, PeerCollectives, PeerMemory
+from mspc.runtime.gpu.mappings import Mapping
+from mspc.runtime.gpu.peers import HANDLE, Between, PeerCollectives, PeerMemory, Reached
 from tests.conftest import HANG
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED
@@ -58,8 +59,8 @@ class Addresses:
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
-    def addresses(self, arrays: Any, ranks: Any, good: bool = True) -> list[list[int]] | None:
-        return [[a.ctypes.data + (r - self.rank) * REGION for r in ranks] for a in arrays] if good else None
+    def addresses(self, arrays: Any, ranks: Any, good: bool = True) -> Reached | None:
+        return Reached([a.ctypes.data + (r - self.rank) * REGION for r in ranks] for a in arrays) if good else None
 
 
 def drawn(case: int, rank: int, round_: int) -> Any:
@@ -144,9 +145,11 @@ class Owner:
             raise OSError("no such memory")
         return bytes([self.rank] * HANDLE), int(array.flat[0])
 
-    def imported(self, handle: bytes) -> int:
+    def imported(self, handle: bytes) -> Mapping:
         self.opened.append(handle)
-        return 1_000_000 * (handle[0] + 1)
+        return Mapping(1_000_000 * (handle[0] + 1))
+
+    def end_mappings(self) -> None: ...
 
 
 @pytest.mark.parametrize("broken", [None, 1])

@@ -41,7 +41,7 @@ REASONS = {
         _extends/__init__.py:cell_attr_register.attrs common/api.py:lazy_inline.attrs common/api.py:lazy_inline.policy
         train/model.py:Model.predict.config""",
     "values have no places in a network": """
-        numpy/array_creations.py:array.copy ops:.astype.copy""",
+        ops:.astype.copy""",
     "of an interface that others heed": """
         alias.py:PublicFinder.find_spec.path alias.py:PublicFinder.find_spec.target checks.py:anything.key
         common/dtype_kinds.py:_DtypeKind.__init__.letters common/initializers.py:Constant.draw.generator
