@@ -97,6 +97,7 @@ class GpuDevice:
         self._retained: list[Array] = []
         self.kernels = Kernels(cupy, index)
         self._mappings = Mappings(cupy.cuda.runtime.ipcCloseMemHandle)
+        weakref.finalize(self, self._mappings.end_all).atexit = False  # the end of the process unmaps all
 
     # Memory
 
@@ -168,11 +169,6 @@ class GpuDevice:
         if self._mappings.has_unheld:
             self.synchronize()
             self._mappings.end_unheld()
-
-    def close(self) -> None:
-        """Unmap the memory of other processes, which are to free it; no step may run behind it."""
-        self.synchronize()
-        self._mappings.end_all()
 
     def same(self, first: Array, second: Array) -> bool:
         """Whether two arrays begin at one address."""

@@ -53,7 +53,7 @@ class Mappings:
         self._end([handle for handle in self._addresses if handle not in self._held])
 
     def end_all(self) -> None:
-        """Unmap everything: the device is closed."""
+        """Unmap everything: the device is gone."""
         self._end(list(self._addresses))
 
     def _end(self, handles: list[bytes]) -> None:

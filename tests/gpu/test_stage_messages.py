@@ -3,7 +3,9 @@ other, or through a communicator."""
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,8 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
+from mspc.runtime.gpu.mappings import Mapping
+from mspc.runtime.gpu.peers import Reached
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.region_memory import device_bytes_inside
 from tests.gpu.emulated import EmulatedGpu
@@ -112,6 +116,7 @@ class ReachingNccl:
     def __init__(self, rank: int, between: Between, refused: bool) -> None:
         self.rank, self.between, self.refused, self.sent = rank, between, refused, 0
         self.host = self.peer_memory = self
+        self.mapped: list[weakref.ref[Mapping]] = []
 
     def all_gather(self, array: Any, ranks: Any, axis: int = 0) -> Any:
         assert tuple(ranks) == (0, 1)
@@ -128,7 +133,12 @@ class ReachingNccl:
 
     def addresses(self, arrays: Sequence[Any], ranks: Any, good: bool = True) -> Any:
         found = self.all_gather(np.array([[array.ctypes.data for array in arrays]], np.int64), ranks)
-        return None if self.refused or not good else found.T.tolist()
+        if self.refused or not good:
+            return None
+        reached = Reached(found.T.tolist())
+        reached.mappings.append(Mapping(0))
+        self.mapped.append(weakref.ref(reached.mappings[0]))
+        return reached
 
     def prepare(self, groups: Any, together: bool) -> None:
         assert self.refused
@@ -196,7 +206,10 @@ def compare(schedule: str, tmp_path: Path, refused: bool) -> None:
         graph, comm = found.rank_graph(rank), ReachingNccl(rank, between, refused)
         own = values(graph)
         gpu = WaitingGpu(tmp_path / str(rank), comm)
-        return *trained(GpuExecutor(graph, gpu, own, host=comm), own), comm.sent
+        executor = GpuExecutor(graph, gpu, own, host=comm)
+        gc.collect()
+        assert all(mapping() is not None for mapping in comm.mapped), "what steps write to stays mapped"
+        return *trained(executor, own), comm.sent
 
     wanted, got = World(2).run(on_cpu), between.run(on_gpu)
     for rank, ((losses, parameters), (also, others, sent)) in enumerate(zip(wanted, got, strict=True)):
