@@ -25,7 +25,7 @@ class _NoFile:
     """What a node of a file is called from: lines come with it."""
 
     name = ""
-    is_own = True
+    is_own = False
 
 
 _CALL = ast.Constant(None)

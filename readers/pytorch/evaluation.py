@@ -35,7 +35,14 @@ from mspc.readers.pytorch.program import (
     ProgramOutput,
     SymbolicSize,
 )
-from mspc.readers.pytorch.written_values import COPIED_IN_ORDER, SPLITS, NamedValue, Storage, written_names
+from mspc.readers.pytorch.written_values import (
+    SPLITS,
+    NamedValue,
+    Storage,
+    shares,
+    split_dimension,
+    written_names,
+)
 
 
 class Evaluator(Protocol):
@@ -235,10 +242,12 @@ class _Walk:
         first = node.arguments[0][1] if node.arguments else None
         base = self.values.get(first.name) if isinstance(first, NodeResult) else None
         if base is not None and kind.name in SPLITS:
-            dim = operands[-1]
+            dim = split_dimension(kind.name, operands, len(operands[0].shape))
             return base.parts(kind.name, dim, values, [1 if SPLITS[kind.name] else v.shape[dim] for v in values])
         found = [NamedValue(Storage(value), value) for value in values]
-        if base is not None and kind.put is not None and (base.is_in_order or kind.name not in COPIED_IN_ORDER):
+        if base is not None and values[0] is operands[0] and shares(kind, operands, base.is_in_order):
+            found[0] = base
+        elif base is not None and shares(kind, operands, base.is_in_order):
             found[0] = base.view(kind, operands[1:], values[0])
         elif base is not None and self._is_first(node, kind):
             found[0] = base

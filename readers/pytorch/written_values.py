@@ -33,19 +33,40 @@ TURNED = frozenset({
     "aten.transpose.int", "aten.swapdims.default", "aten.swapaxes.default", "aten.t.default", "aten.numpy_T.default",
     "aten.mT.default", "aten.adjoint.default", "aten.matrix_H.default", "aten.permute.default", "aten.movedim.int",
     "aten.movedim.intlist",
-    "aten.moveaxis.int", "aten.moveaxis.intlist",
+    "aten.moveaxis.int", "aten.moveaxis.intlist", "aten.diagonal.default", "aten.unfold.default", "aten.expand.default",
+    "aten.expand_as.default", "aten.broadcast_to.default",
 })  # fmt: skip
-"""Views of the elements in another order."""
+"""Views of the elements in another order, of some of them, or of some several times."""
 COPIED_IN_ORDER = frozenset({
     "aten.contiguous.default", "aten.reshape.default", "aten.reshape_as.default", "aten.flatten.using_ints",
     "aten.ravel.default",
 })  # fmt: skip
 """Kinds that give a view where elements follow each other in memory, and a copy elsewhere."""
+DROPPED = frozenset({"aten.dropout.default", "aten.feature_dropout.default"})
+"""Kinds that give the tensor itself where they have nothing to draw."""
 SPLITS: Mapping[str, bool] = {
     "aten.split.Tensor": False, "aten.split.sizes": False, "aten.split_with_sizes.default": False,
-    "aten.chunk.default": False, "aten.tensor_split.sections": False, "aten.unbind.int": True,
+    "aten.chunk.default": False, "aten.tensor_split.sections": False, "aten.tensor_split.indices": False,
+    "aten.vsplit.int": False, "aten.hsplit.int": False, "aten.dsplit.int": False, "aten.unbind.int": True,
 }  # fmt: skip
-"""Kinds whose results are views of parts of a dimension, their last argument; True: each without that dimension."""
+"""Kinds whose results are views of parts of a dimension; True: each without that dimension."""
+_OF_DIMENSION: Mapping[str, int] = {"aten.vsplit.int": 0, "aten.hsplit.int": 1, "aten.dsplit.int": 2}
+"""The dimension of those whose last argument does not name it."""
+
+
+def split_dimension(kind: str, operands: Sequence[Any], rank: int) -> int:
+    """The dimension of which a kind of `SPLITS` gives parts."""
+    named = _OF_DIMENSION.get(kind)
+    return operands[-1] if named is None else min(named, rank - 1)
+
+
+def shares(kind: Kind, operands: Sequence[Any], is_in_order: bool) -> bool:
+    """Whether the result of a kind is a view of its first argument. is_in_order: whether that one's elements follow
+    each other in memory."""
+    if kind.name in DROPPED:
+        _, probability, trains = operands
+        return not trains or probability == 0
+    return kind.put is not None and (is_in_order or kind.name not in COPIED_IN_ORDER)
 
 
 class Storage:

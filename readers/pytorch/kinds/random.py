@@ -41,7 +41,7 @@ def coins(self: Any, p: Any) -> Any:
 
 
 RANDOM = (
-    row("dropout.default feature_dropout.default", "input, p, train", dropped),
+    row("dropout.default feature_dropout.default", "input, p, train", dropped, lambda base, new, p, train: new),
     row("native_dropout.default", "input, p, train", dropped_with_mask),
     row("rand.default", f"size, {_NEW}", lambda size, dtype: typed(mint.rand(tuple(size)), dtype, FLOAT32)),
     row("randn.default", f"size, {_NEW}", lambda size, dtype: typed(mint.randn(tuple(size)), dtype, FLOAT32)),

@@ -34,6 +34,14 @@ def expanded(self: Any, size: Any) -> Any:
     return ops.BroadcastTo(full)(self)
 
 
+def expanded_back(base: Any, new: Any, size: Any) -> Any:
+    """What `expanded` did, undone: of what was repeated the first."""
+    rank, front = len(new.shape), len(new.shape) - len(base.shape)
+    ends = [1 if d < front or base.shape[d - front] == 1 else n for d, n in enumerate(new.shape)]
+    first = ops.StridedSlice()(new, (0,) * rank, tuple(ends), (1,) * rank)
+    return reshaped(first, base.shape)
+
+
 def spread_out(tensors: Any) -> Any:
     """All tensors in the one shape that they are broadcast to."""
     rank = max([len(x.shape) for x in tensors])
@@ -230,14 +238,26 @@ def windows(self: Any, dimension: Any, size: Any, step: Any) -> Any:
     return ops.Stack(place)(pieces)
 
 
+def windows_replaced(base: Any, new: Any, dimension: Any, size: Any, step: Any) -> Any:
+    """The tensor with the elements of windows that do not overlap replaced."""
+    place = dimension % len(base.shape)
+    rows = ops.unstack(base, place)
+    parts = [ops.unstack(window, -1) for window in ops.unstack(new, place)]
+    return ops.Stack(place)([
+        parts[n // step][n % step] if n // step < len(parts) and n % step < size else row for n, row in enumerate(rows)
+    ])  # fmt: skip
+
+
 SHAPES = (
     row("view.default _unsafe_view.default view_copy.default", "self, size", reshaped, as_before),
     row("reshape.default", "self, shape", reshaped, as_before),
     row("view_as.default reshape_as.default", "self, other",
         lambda self, other: reshaped(self, other.shape), as_before),
-    row("expand.default expand_copy.default", "self, size, -implicit=False", expanded),
-    row("expand_as.default", "self, other", lambda self, other: expanded(self, other.shape)),
-    row("broadcast_to.default", "self, size", expanded),
+    row("expand.default", "self, size, -implicit=False", expanded, expanded_back),
+    row("expand_copy.default", "self, size, -implicit=False", expanded),
+    row("expand_as.default", "self, other", lambda self, other: expanded(self, other.shape),
+        lambda base, new, other: expanded_back(base, new, other.shape)),
+    row("broadcast_to.default", "self, size", expanded, expanded_back),
     row("broadcast_tensors.default", "tensors", spread_out),
     row("transpose.int swapdims.default", "self, dim0, dim1", exchanged, exchanged_back),
     row("swapaxes.default", "self, axis0, axis1", exchanged, exchanged_back),
@@ -299,11 +319,12 @@ SHAPES = (
         lambda self, shifts, dims: ops.roll(self, tuple(shifts), tuple(dims) if dims else None)),
     row("tril.default", "self, diagonal=0", ops.tril),
     row("triu.default", "self, diagonal=0", ops.triu),
-    row("diagonal.default", "self, offset=0, dim1=0, dim2=1", ops.diagonal),
+    row("diagonal.default", "self, offset=0, dim1=0, dim2=1", ops.diagonal,
+        lambda base, new, *places: ops.diagonal_scatter(base, ops.cast(new, base.dtype), *places)),
     row("pad.default", "self, pad, mode='constant', value=None", with_margins),
     row("constant_pad_nd.default", "self, pad, value=0",
         lambda self, pad, value: with_margins(self, pad, "constant", value)),
-    row("unfold.default", "self, dimension, size, step", windows),
+    row("unfold.default", "self, dimension, size, step", windows, windows_replaced),
     row("pixel_shuffle.default", "self, upscale_factor", functional.pixel_shuffle),
     row("pixel_unshuffle.default", "self, downscale_factor", ops.pixel_unshuffle),
     row("channel_shuffle.default native_channel_shuffle.default", "self, groups", ops.channel_shuffle),

@@ -91,10 +91,52 @@ def test_every_view_is_written_through(
     np.testing.assert_array_equal(computed(made, tmp_path, given), expected)
 
 
+@pytest.mark.parametrize(("kind", "arguments", "shape", "part"), [
+    ("aten.diagonal.default", {"offset": 1}, (3,), lambda x: np.lib.stride_tricks.as_strided(x[0, 1:], (3,), (20,))),
+    ("aten.unfold.default", {"dimension": 1, "size": 2, "step": 2}, (4, 2, 2), lambda x: x),
+    ("aten.expand.default", {"size": [4, 4]}, (4, 4), lambda x: x),
+    ("aten.expand.default", {"size": [1, 4, 4]}, (1, 4, 4), lambda x: x),
+    ("aten.dropout.default", {"input": "own", "p": 0.5, "train": False}, (4, 4), lambda x: x),
+    ("aten.dropout.default", {"input": "own", "p": 0.0, "train": True}, (4, 4), lambda x: x),
+])  # fmt: skip
+@pytest.mark.parametrize("through", [True, False])
+def test_what_shares_elements_is_written_through_and_sees_what_is_written(
+    kind: str, arguments: dict[str, Any], shape: tuple[int, ...], part: Any, through: bool, tmp_path: Path
+) -> None:
+    made = Exported()
+    x = made.user("x", F, (4, 4))
+    made.node("aten.clone.default", {"self": x}, {"own": (F, (4, 4))})
+    made.node(kind, arguments if "input" in arguments else {"self": "own", **arguments}, {"seen": (F, shape)})
+    target, like = ("seen", shape) if through else ("own", (4, 4))
+    made.node("aten.mul_.Tensor", {"self": target, "other": 3}, {"written": (F, like)})
+    made.node("aten.sum.default", {"self": "seen"}, {"total": (F, ())})
+    made.output("own", "own")
+    made.output("total", "total")
+    given = numbers(4, 4)
+    expected = given.copy()
+    (part(expected) if through else expected).__imul__(3)
+    own, total = computed(made, tmp_path, given)
+    np.testing.assert_array_equal(own, expected)
+    np.testing.assert_allclose(total, part(expected).sum(), rtol=1e-6)
+
+
+def test_a_copy_of_a_buffer_stays(tmp_path: Path) -> None:
+    made = Exported()
+    buffer = made.stored("count", np.zeros(3, np.float32), "buffer", False)
+    x = made.user("x", F, (3,))
+    made.node("aten.clone.default", {"self": buffer}, {"old": (F, (3,))})
+    made.node("aten.add_.Tensor", {"self": buffer, "other": x}, {"new": (F, (3,))})
+    made.output("old")
+    net = network(made, tmp_path)
+    assert [net(Tensor(np.ones(3, np.float32))).asnumpy()[0] for _ in range(3)] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(("kind", "arguments", "shapes"), [
     ("aten.split.Tensor", {"split_size": 2, "dim": 1}, [(3, 2), (3, 2), (3, 1)]),
     ("aten.split_with_sizes.default", {"split_sizes": [4, 1], "dim": 1}, [(3, 4), (3, 1)]),
     ("aten.chunk.default", {"chunks": 2, "dim": 1}, [(3, 3), (3, 2)]),
+    ("aten.tensor_split.indices", {"indices": [1, 4], "dim": 1}, [(3, 1), (3, 3), (3, 1)]),
+    ("aten.hsplit.int", {"sections": 5}, [(3, 1)] * 5),
     ("aten.unbind.int", {"dim": 1}, [(3,)] * 5),
 ])  # fmt: skip
 def test_parts_are_written_through(
