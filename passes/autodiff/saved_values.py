@@ -52,7 +52,7 @@ def saving_of(
     through = {*captured, *by_turn}
     marked, between_stages = recomputed_values(joint.graph), handed_on(joint.graph)
     again = _views(joint) | (_same_in_all_turns(joint, captured) if in_loop else set())
-    again |= {node for node in joint.forward if node in marked}
+    again |= {node for node in joint.forward if node in marked and _repeats(joint, node)}
     again = _with_elements(joint, again) - between_stages
     saved = _bytes(read_from(joint, again), through, next_turn or {})
     unit = " a turn" if in_loop else ""
