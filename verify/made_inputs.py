@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.index_ranges import distributions, index_limits
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import TensorType
+from mspc.ir.types import BOOL, TensorType
+from mspc.ops.tensor.cast import Cast
 
 Array = Any
 SMALL = 8
@@ -38,7 +39,7 @@ def made_inputs(
 
     Floats are uniform, of both signs and of either (`positive`: in [0, 1)), booleans either. Integers that name places
     (of a table, classes) lie where the graph has places; others are sampled from those that the script brought, or are
-    small. What an operator reads as distributions are such.
+    small; of masks the first place of every row is not hidden. What an operator reads as distributions are such.
 
     Args:
         graph: of one device. types: global, in the order of the inputs. brought: the script's own arrays in the same
@@ -60,7 +61,7 @@ def _made(
     low, high = ranges[step % len(ranges)]
     inputs = [p for p in graph.parameters if p.kind == "input"]
     direct, computed = index_limits(graph), index_limits(graph, computed=True)
-    shares = distributions(graph)
+    shares, truths = distributions(graph), read_as_truths(graph)
     found: dict[str, tuple[Array, str]] = {}
     for i, (parameter, type) in enumerate(zip(inputs, types, strict=True)):
         own = np.unique(brought[i]) if i < len(brought) else np.zeros(0)
@@ -77,6 +78,9 @@ def _made(
         elif parameter in direct:
             limit = direct[parameter]
             array, said = _below(generator, limit, type), f"integers in [0, {limit}), places that it names"
+        elif parameter in truths:
+            array, said = generator.integers(0, 2, type.shape), "0 or 1, in every row 1 first"
+            array[..., :1] = 1
         elif own.any():
             array, said = generator.choice(own, type.shape), "integers that the script brings"
         else:
@@ -84,6 +88,22 @@ def _made(
             array, said = _below(generator, limit, type), f"integers in [0, {limit})"
         found[parameter.name] = np.asarray(array).astype(type.dtype.numpy), said
     return found
+
+
+def read_as_truths(graph: Graph) -> set[Value]:
+    """The inputs of which the network asks alone whether they are 0, as it does of masks: where all of a row is hidden,
+    what is added to hide it swallows the numbers below it, and no difference shows a gradient."""
+    found: dict[Value, bool] = {}
+    shown: dict[Value, Value] = {p: p for p in graph.parameters if p.kind == "input" and p.tensor_type.shape}
+    for node in graph.nodes:
+        if node.op.is_view and len(node.inputs) == 1 and node.inputs[0] in shown:
+            shown[node] = shown[node.inputs[0]]
+            continue
+        asks = isinstance(node.op, Cast) and node.op.dst_type == BOOL
+        for value in node.inputs:
+            if value in shown:
+                found[shown[value]] = asks and found.get(shown[value], True)
+    return {value for value, asks in found.items() if asks and value not in graph.results}
 
 
 def _below(generator: np.random.Generator, limit: int, type: TensorType) -> Array:
