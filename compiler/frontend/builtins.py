@@ -12,7 +12,6 @@ from typing import Any
 
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
-from mspc.compiler.frontend.earlier_parameters import as_it_is
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, fold, is_graph_value, require_decided, truth
 from mspc.compiler.frontend.state import Tracer
@@ -87,8 +86,15 @@ def _sum(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: Any = 0) 
     total = start
     for item in _elements(t, "sum", iterable):
         skip = is_graph_value(item) and isinstance(total, int) and total == 0
-        total = as_it_is(t, item) if skip else binary(t, ast.Add, total, item)
+        total = _alone(t, item) if skip else binary(t, ast.Add, total, item)
     return total
+
+
+def _alone(t: Tracer, value: Any) -> Any:
+    """The sum of one tensor."""
+    from mspc.compiler.frontend.earlier_parameters import as_it_is  # late: few networks add up lists
+
+    return as_it_is(t, value)
 
 
 def _extreme(name: str, operator: str) -> Handler:

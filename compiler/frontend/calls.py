@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from mspc.api.common.gradient import GradientFunction, JitFunction
+from mspc.api.common.parameter import Parameter as Weight
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import is_own
 from mspc.api.nn.cell import Cell
@@ -24,7 +25,6 @@ from mspc.api.ops.primitive import Primitive
 from mspc.compiler.frontend.argument_binding import bind
 from mspc.compiler.frontend.attributes import get_attribute, register_cells, take_early_reads
 from mspc.compiler.frontend.builtins import HANDLERS, attribute_handlers
-from mspc.compiler.frontend.earlier_parameters import as_it_is, handed_back
 from mspc.compiler.frontend.gradient import call_gradient
 from mspc.compiler.frontend.naming import naming_arguments
 from mspc.compiler.frontend.primitives import call_primitive
@@ -49,7 +49,7 @@ from mspc.compiler.frontend.values import (
     way_of,
 )
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE, Value
+from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 
 Args = Sequence[Any]
@@ -99,7 +99,10 @@ def call(
         return call_primitive(tracer, frame, node, fn, args, kwargs)
     key = call_key(fn, args, kwargs)
     first = len(tracer.builder.nodes)
-    result = handed_back(tracer, frame, node, fn, _call(tracer, frame, node, fn, args, kwargs, held))
+    result = _call(tracer, frame, node, fn, args, kwargs, held)
+    if isinstance(result, Weight | Parameter) and not frame.source.file.is_own:
+        from mspc.compiler.frontend.earlier_parameters import handed_back  # late: few calls do
+        result = handed_back(tracer, frame, node, fn, result)
     if key is not None:
         remember(tracer, key, result, first, (fn, args, kwargs))
     return result
@@ -126,11 +129,9 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
     if isinstance(fn, GradientFunction):
         return call_gradient(tracer, frame, node, fn, args, kwargs)
     if isinstance(fn, InsertGradientOf) and len(args) == 1 and not kwargs:
-        from mspc.compiler.frontend.custom import own_gradient
+        from mspc.compiler.frontend.custom import inserted_gradient
 
-        run = _runner(tracer, frame, node)
-        value = as_it_is(tracer, tracer.value(args[0]))
-        return own_gradient(tracer, fn.f, [value], value, lambda function, given: run(function, given[-1:]))
+        return inserted_gradient(tracer, fn.f, args[0], _runner(tracer, frame, node))
     if isinstance(fn, Attributed):
         first = len(tracer.builder.nodes)
         result = call(tracer, frame, node, fn.fn, args, kwargs, held)

@@ -134,6 +134,14 @@ def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any
     return _rebuilt(result, iter(values))
 
 
+def inserted_gradient(tracer: Tracer, function: Any, arg: Any, run: Run) -> Any:
+    """A tensor whose gradient passes through a function."""
+    from mspc.compiler.frontend.earlier_parameters import as_it_is  # late: as custom gradients are
+
+    value = as_it_is(tracer, tracer.value(arg))
+    return own_gradient(tracer, function, [value], value, lambda call, given: run(call, given[-1:]))
+
+
 def _rebuilt(like: Any, values: Iterator[Any]) -> Any:
     if isinstance(like, tuple | list):
         return tuple(_rebuilt(each, values) for each in like)

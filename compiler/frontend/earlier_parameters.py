@@ -30,9 +30,8 @@ def as_it_is(tracer: Tracer, value: Any) -> Any:
 
 
 def handed_back(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, result: Any) -> Any:
-    """The result of a call in a script, of a function or a cell of mspc's as it is now."""
-    is_parameter = isinstance(result, Parameter | session.Parameter)
-    if not is_parameter or frame.source.file.is_own or not _is_of_mspc(fn):
+    """The parameter that a call in a script hands back: of a function or a cell of mspc's as it is now."""
+    if not _is_of_mspc(fn):
         return result
     tracer.at(frame, node)
     return as_it_is(tracer, result)

@@ -9,13 +9,12 @@ import numpy as np
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.container import CellList
-from mspc.compiler.frontend.earlier_parameters import as_it_is
 from mspc.compiler.frontend.index_parts import IndexEntry, parts_of, without_masks
 from mspc.compiler.frontend.operators import is_graph_value, reshape
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import contains_tensor, describe, way_of
 from mspc.ir.diagnostics import kind_of
-from mspc.ir.graph import Value
+from mspc.ir.graph import Parameter, Value
 from mspc.ir.types import INT64
 
 
@@ -28,7 +27,12 @@ def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
     if way_of(base, index) is not None:
         return tracer.either(lambda *found: subscript(tracer, *found), base, index)
     if is_graph_value(base):
-        return as_it_is(tracer, tensor_subscript(tracer, tracer.value(base), index))
+        found = tensor_subscript(tracer, tracer.value(base), index)
+        if not isinstance(found, Parameter):
+            return found
+        from mspc.compiler.frontend.earlier_parameters import as_it_is  # late: few slices take all
+
+        return as_it_is(tracer, found)
     if isinstance(base, Tensor | np.ndarray) and contains_tensor(index):
         return tensor_subscript(tracer, tracer.value(base), index)
     if contains_tensor(index):

@@ -15,7 +15,6 @@ from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.builtins import REFUSED
-from mspc.compiler.frontend.earlier_parameters import as_it_is
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, contains_tensor
 from mspc.ir.diagnostics import MspcError, kind_of
@@ -59,6 +58,8 @@ def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
         if value is None:
             raise tracer.error("Tensor() of several tensors", ["use ops.stack"])
         dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
+        from mspc.compiler.frontend.earlier_parameters import as_it_is  # late: few networks make tensors of tensors
+
         return as_it_is(tracer, value if dtype is None else tracer.cast(value, dtype))
     if cls is range and contains_tensor(list(args)):
         from mspc.compiler.frontend.ranges import range_of

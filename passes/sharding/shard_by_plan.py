@@ -240,12 +240,19 @@ def _check_sums(node: Node, file: str) -> None:
     """Raise MspcError where an operator is to take partial sums that its operand does not come out in."""
     for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
         given = _comes_out(value)
-        if layout is not None and layout.partial and given != layout:
+        if layout is not None and layout.partial and not _sums_alike(given, layout):
             raise node.error(
                 f"{node.label}: the plan {file} has it take partial sums, {layout}, and its operand comes out "
                 + (f"as {given}" if given is not None else "as no operator of the plan gives it"),
                 notes=[f"without {str(layout).removeprefix(str(layout.without_partial())).strip()} they are completed"],
             )
+
+
+def _sums_alike(given: Layout | None, taken: Layout) -> bool:
+    """Whether what comes out has the same partial sums as what is taken, perhaps in other slices."""
+    if given is None or (given.mesh, given.reduction) != (taken.mesh, taken.reduction):
+        return given == taken
+    return given.partial == taken.partial
 
 
 def _comes_out(value: Value) -> Layout | None:

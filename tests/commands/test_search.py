@@ -195,6 +195,40 @@ def test_sums_that_pass_an_operator_stand_in_a_plan(run: Run) -> None:
     assert "note: without sum[0] they are completed" in refused.stderr
 
 
+SUMS_IN_OTHER_SLICES = """
+import numpy as np
+from mindspore import nn, ops, Tensor, Parameter
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.weight = Parameter(Tensor(np.ones((64, 256), np.float32)))
+    def construct(self, x):
+        return ops.sin(ops.matmul(x, self.weight) + ops.matmul(x * 2, self.weight))
+Net()(Tensor(np.ones((16, 64), np.float32)))
+"""
+SUMS_PLAN = """
+ranks = 4
+[operators]
+"Default/MatMul-op0" = ["(2, 2) [-, 1]", "(2, 2) [1, -]"]
+"Default/MatMul-op1" = ["(2, 2) [-, 1]", "(2, 2) [1, -]"]
+"Default/Add-op0" = ["(2, 2) [0, -] sum[1]", "(2, 2) [0, -] sum[1]"]
+"""
+
+
+def test_partial_sums_may_be_taken_in_other_slices(run: Run) -> None:
+    """Plans of propagation have such sums; `mspc search` wrote them, and compiles refused them."""
+    Path("net.py").write_text(SUMS_IN_OTHER_SLICES)
+    Path("plan.toml").write_text(SUMS_PLAN)
+    done = run("compile", "net.py", "--ranks", "4", "--strategies", "plan.toml")
+    assert done.exit_code == 0, done.output
+    assert "AllReduce" in done.output
+    assert "equal: " in run("verify", "saved_graph").output
+    Path("plan.toml").write_text(SUMS_PLAN.replace("[0, -] sum[1]", "[-, -] sum[0]"))
+    refused = run("compile", "net.py", "--ranks", "4", "--strategies", "plan.toml")
+    assert refused.exit_code == 2
+    assert "has it take partial sums" in refused.stderr
+
+
 def test_the_search_takes_a_faster_plan_of_the_usual_ones(run: Run) -> None:
     """All gradients are added up in one collective, and beside what is computed, which no search reckons with."""
     small = SCRIPT.replace("64, 256", "32, 16").replace("256, 64", "16, 16").replace("16, 64", "16, 32")
