@@ -2,7 +2,8 @@
 
 Saved is what the gradient reads, but for
 - views of other values, and in loops what is the same in every turn, since it comes from captured values alone;
-- what stands in a cell that is marked (`Cell.recompute`);
+- what stands in a cell that is marked (`Cell.recompute`), but for what reads a parameter that the region overwrites:
+  others have written it by then;
 - all of a loop whose turns, so many as are known, would save more than `MOST_SAVED` bytes: then every turn saves what
   it was given, and its gradient starts with the turn itself.
 
