@@ -159,7 +159,7 @@ class _Pieces(Emitter):
             made.append(self._piece(product, product, [blocks, *product.inputs[1:]], i, len(gathered), op))
         for result in results_of(product, self.users):
             assert isinstance(result, Node)
-            own = made if result is product else [self.emit(product, result.op, [each], result) for each in made]  # type: ignore[arg-type]
+            own = made if result is product else [self.emit(product, result.op, [each], result) for each in made]  # type: ignore[arg-type]  # of a view
             self.replace(result, self._joined(product, result, own, rows)[1])
             self.drop(result)
         self.drop(product)
@@ -178,7 +178,7 @@ class _Pieces(Emitter):
                 part: Node = self._part(node, node, operand, last, i, count)
             else:
                 part = self._columns(product, node, i, count)
-                part = self.shaped(node, part, (*operand.shape[:-1], part.shape[-1]), node)  # type: ignore[assignment]
+                part = self.shaped(node, part, (*operand.shape[:-1], part.shape[-1]), node)  # type: ignore[assignment]  # the part or a view of it
             made.append(self._piece(node, node, [part], i, count))
         self.replace(node, self.emit(node, Concat(len(node.shape) - 1), made, node))
         for gone in (node, *views, *filter(None, [product])):
