@@ -173,7 +173,7 @@ class Limited:
         found = [Assignment(plan.values, plan.cost, max(self.first.bound, min(plan.cost, bound)))
                  for plan, bound in plans]  # fmt: skip
         for share in LITTLE_MORE:
-            near = self._within(math.ceil(min(max(plan.rows) for plan, _ in plans) * share))
+            near = self._within(math.ceil(min(max(plan.rows) for plan, _ in plans) * share), reads_back=self.few)
             found += [near] if near is not None else []
         return min(found, key=lambda each: (self.memory.peak(each.values), each.cost))
 
@@ -184,8 +184,9 @@ class Limited:
             self.smallest[row] = priced.plan, priced.bound - LEXICAL * priced.plan.rows[row]
         return self.smallest[row]
 
-    def _within(self, limit: int) -> Assignment | None:
-        """The best whose rows are within a limit; None where none is found."""
+    def _within(self, limit: int, reads_back: bool = True) -> Assignment | None:
+        """The best whose rows are within a limit; None where none is found. reads_back: where no plan that is known is
+        within, one is looked for in the eliminations."""
         first = self.first
         if max(first.plan.rows) <= limit:
             return Assignment(first.plan.values, first.plan.cost, first.bound)
@@ -193,7 +194,7 @@ class Limited:
             return None
         if first.plan.rows[self.row] <= limit:
             self.row = max(range(len(self.rows)), key=lambda i: first.plan.rows[i])
-        best = self._some(limit)
+        best = self._some(limit, reads_back)
         if best is None:
             return None
         best = self._between(best, limit)
@@ -219,7 +220,7 @@ class Limited:
         limits = [limit] * len(self.rows)
         return Labels(self.first.elimination, proving.elimination, prices, self.least, limits)
 
-    def _some(self, limit: int) -> CostedAssignment | None:
+    def _some(self, limit: int, reads_back: bool) -> CostedAssignment | None:
         """A plan whose rows are within a limit: the cheapest that is known, or that with the least if that will do."""
         known = [each.plan for priced in self.known for each in priced if max(each.plan.rows) <= limit]
         if known:
@@ -227,6 +228,8 @@ class Limited:
         smallest, _ = self._least_plan(self.row)
         if max(smallest.rows) <= limit:
             return smallest
+        if not reads_back:
+            return None
         values, _, _ = self._labels(self.first, limit).search(math.inf, 0.0, NARROW)
         return None if values is None else self._plan(values)
 

@@ -26,7 +26,7 @@ from mspc.runtime.workspaces import workspace_bytes
 from mspc.search.plans.alternatives import Alternative, PlanRequest
 from mspc.search.plans.degrees import degrees_of
 from mspc.search.plans.limited import PlanMemory
-from mspc.search.plans.rank_loads import rank_loads
+from mspc.search.plans.rank_loads import RankLoads, rank_loads
 from mspc.search.plans.regions import layers_alike
 from mspc.search.plans.row import PlanResult, Remarks
 
@@ -95,6 +95,13 @@ def figures(name: str, compiled: Compiled, captured: CapturedCall, asked: PlanRe
     memory = memory_of(graph, captured, compiled.config.device)
     if 0 < limit < memory:
         raise MspcError(f"it needs {memory} bytes of memory on a rank, and there are {limit}")
+    return figures_of(name, compiled, loads, graph, memory, asked)
+
+
+def figures_of(
+    name: str, compiled: Compiled, loads: RankLoads, graph: Graph, memory: int, asked: PlanRequest
+) -> PlanResult:
+    """The same, of what is known already. graph: of the slowest rank; memory: bytes that it takes."""
     time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
     cut_further, gathered_again = count_of(compiled.strategies.parameters), count_of(compiled.strategies.gathered)
     least = min(time.total, least_seconds(_as_often(compiled.graph), asked.ranks, asked.machine))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,21 +9,17 @@ from pathlib import Path
 
 from mspc.api.settings import SHARDED
 from mspc.compiler.config import STRATEGIES_FROM
-from mspc.compiler.driver import Compiled, compile_call
+from mspc.compiler.driver import compile_call
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
-from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwork, PlanRequest, all_ways
+from mspc.search.plans.alternatives import Alternative, PlannedNetwork, PlanRequest, all_ways
 from mspc.search.plans.chosen_pairs import FoldedTries, folded_network, folded_tries
-from mspc.search.plans.figures import Outcome, figures, plan_memory_of, remarked
-from mspc.search.plans.fitting import variants_of
+from mspc.search.plans.figures import Outcome, figures, remarked
+from mspc.search.plans.fitted import FittedWay
 from mspc.search.plans.forked_calls import ForkedCalls, can_fork
-from mspc.search.plans.host_room import OnHost, has_host_apart
-from mspc.search.plans.limited import PlanMemory
-from mspc.search.plans.offloading import Offloading
-from mspc.search.plans.rank_loads import rank_loads
 from mspc.search.plans.related_plans import SearchedNetwork
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH, PlanResult, Plans, UsualPlans, take_faster, tell_same
 
@@ -143,72 +138,11 @@ def _outcomes_of(network: PlannedNetwork, asked: PlanRequest, task: _Task) -> di
 def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> Outcome | str:
     """What a usual way comes to, or why it does not."""
     try:
-        compiled, plan = _made_to_fit(network, asked, way)
+        compiled, plan = FittedWay(network, asked, way).quickest()
     except MspcError as error:
         return error.message
     plan = replace(plan, remarks=remarked(plan.remarks, compiled, asked, way))
     return Outcome.of(plan, compiled, network.captured, asked)
-
-
-def _made_to_fit(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> tuple[Compiled, PlanResult]:
-    """A way's program and its plan; where it takes too much memory the quicker variant that fits, but for the script as
-    it is given. Raises MspcError where none does."""
-    compiled = network.compiled(way)
-    if way.name == CONFIGURED.name or not asked.memory:
-        return compiled, figures(way.name, compiled, network.captured, asked, asked.memory)
-    plan = figures(way.name, compiled, network.captured, asked)
-    if plan.memory <= asked.memory:
-        return compiled, plan
-    tried: list[str] = []
-    least = plan.memory
-    too_large = [(way, "", compiled, plan)]
-    best: tuple[Compiled, PlanResult] | None = None
-    for variants in variants_of(compiled.graph):
-        fitting: list[tuple[Compiled, PlanResult]] = []
-        for variant in variants:
-            other_way = replace(way, settings={**way.settings, **variant.settings}, again=variant.again)
-            try:
-                other = network.compiled(other_way)
-            except MspcError:
-                continue
-            found = figures(way.name, other, network.captured, asked)
-            remarks = replace(found.remarks, made_to_fit=variant.words, otherwise=plan.memory)
-            if found.memory <= asked.memory:
-                fitting.append((other, replace(found, remarks=remarks)))
-            else:
-                too_large.append((other_way, variant.words, other, found))
-            tried.append(variant.words)
-            least = min(least, found.memory)
-        if fitting:
-            best = min(fitting, key=lambda each: each[1].step)
-            break
-    has_host = has_host_apart(compiled.config.device)
-    for other_way, words, other, found in sorted(too_large, key=lambda each: each[3].step) if has_host else ():
-        offloading = _offloading(network, asked, other_way)
-        below = math.inf if best is None else best[1].step
-        offloaded = offloading.quickest(offloading.measure(other), below)
-        if offloaded is not None:
-            found = figures(way.name, offloaded.compiled, network.captured, asked)
-            fit_by = " and ".join(filter(None, (words, offloaded.on_host.words)))
-            remarks = replace(found.remarks, made_to_fit=fit_by, otherwise=plan.memory)
-            best = offloaded.compiled, replace(found, remarks=remarks)
-    if best is not None:
-        return best
-    tried += ["copies on the host"] * has_host
-    also = f"; {', '.join(tried)} were tried, and {least} are the least" if tried else ""
-    raise MspcError(f"it needs {plan.memory} bytes of memory on a rank, and there are {asked.memory}{also}")
-
-
-def _offloading(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> Offloading:
-    """What may fit a way into memory by what lives on the host."""
-
-    def make(on_host: OnHost) -> Compiled:
-        return network.compiled(way, decide=on_host.mark)
-
-    def measure(compiled: Compiled) -> PlanMemory:
-        return plan_memory_of(compiled, rank_loads(compiled, asked.machine).slowest, network.captured, asked)
-
-    return Offloading(make, measure, asked.memory, asked.machine)
 
 
 def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> PlanResult:
