@@ -47,6 +47,7 @@ class FittedWay:
         self.network, self.asked, self.way = network, asked, way
         self.captured, self.limit = network.captured, asked.memory or math.inf
         self.tried: list[str] = []
+        self.left_out: list[str] = []
         self.is_far = False
 
     def quickest(self) -> tuple[Compiled, PlanResult]:
@@ -68,6 +69,7 @@ class FittedWay:
             return best
         least = min(program.memory for program in over)
         also = f"; {', '.join(self.tried)} were tried, and {least} are the least" if self.tried else ""
+        also += f"; {', '.join(self.left_out)} cannot be enough" if self.left_out else ""
         also = "; its step is far from any good one, and nothing was tried" if self.is_far else also
         raise MspcError(f"it needs {own.memory} bytes of memory on a rank, and there are {self.limit}{also}")
 
@@ -81,6 +83,7 @@ class FittedWay:
         for variants in variants_of(own.compiled.graph):
             for variant in () if fits else variants:
                 if _least(last, variant) > self.limit:
+                    self.left_out.append(variant.words)
                     continue
                 way = replace(self.way, settings={**self.way.settings, **variant.settings}, again=variant.again)
                 try:
