@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, element_types
+from mspc.ir.graph import Graph, Node
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
@@ -18,14 +18,15 @@ from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
-from mspc.verify.marks import MARK, mark_of_line
 from mspc.verify.scale.added_before import sum_over_others
 from mspc.verify.scale.blame import FirstWrong, blamed, misplaced, parts_read
 from mspc.verify.scale.families import Families, Together
+from mspc.verify.scale.identities import Identities
 from mspc.verify.scale.kernels import run_on_all
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.other_ranks import OtherRanks
 from mspc.verify.scale.pieces import Pieces
+from mspc.verify.scale.places_of_script import Candidates, PlacesOfScript, Whole, keyed
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.relations import Relation, added, relation, scaled, times, wrong_ranks
 from mspc.verify.scale.spread import mapped, parts_of
@@ -35,28 +36,6 @@ MOST_PARTS = 3
 """Of so many operands it is tried which have to be added up."""
 MOST_WRONG = 64
 """Nodes with wrong values after which no more are looked for."""
-
-
-def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
-    """Of a program every operator of the script, with a key that programs share: (key, node, number of the tensor in
-    its result). Several may have one key. A node that is fused of several says where one of these stands, so that its
-    key is the operator's name."""
-    for each in graph.graphs():
-        for node in each.nodes:
-            for number, name in _named(node):
-                mark = node.attrs.get(MARK)
-                if isinstance(mark, tuple):
-                    mark = mark_of_line(mark, number[1], len(steps_of(node.op)))  # type: ignore[arg-type]  # it is fused
-                if mark is not None:
-                    yield (mark, name), node, number[0]
-                elif isinstance(node.op, FusedElementwise):
-                    yield name, node, number[0]
-                elif node.frames:
-                    yield _where(node), node, number[0]
-
-
-def _where(node: Node) -> Hashable:
-    return (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
 
 
 def _hands_on(node: Node) -> bool:
@@ -71,20 +50,10 @@ def _takes_mean(op: Any) -> bool:
     return isinstance(op, ReduceMean)
 
 
-def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
-    """((number of the tensor in the result, of the line that makes it), operator) of a node's results."""
-    if isinstance(node.op, FusedElementwise):
-        lines = steps_of(node.op)
-        for place, line in enumerate(node.op.returns):
-            yield (place, line), lines[line].op.name
-    elif len(element_types(node.type)) == 1:
-        yield (0, 0), node.op.name
-
-
+Fitting = tuple[Whole, Array]
+"""A value of one device that has pieces of a shape."""
 Known = Mapping[Node, Mapping[tuple[int, ...], Any]]
 """Values of the reference by node, and by the turns of the loops around; with a leading dimension of its places."""
-Whole = tuple[Node, int]
-"""A value of one device: the node, and the number of the tensor in its result."""
 
 
 class Watch:
@@ -95,22 +64,25 @@ class Watch:
 
     def __init__(self, one: Graph, values: Known, kinds: Sequence[RankKind]) -> None:
         self._wrong: dict[Node, FirstWrong] = {}
+        self._other: dict[Node, FirstWrong] = {}
+        """Of nodes that have the value of another at their place of the script, what is wrong if that is not so on one
+        device."""
+        self._turns: dict[Node, int] = {}
+        """In which order nodes have such values first."""
+        self._identities = Identities()
         self._aside: set[Node] = set()
         """Nodes that are fused of several operators, of which another is right: the wrong one may be of a pass, unless
         what reads it is wrong for no other reason."""
         self.right: set[Node] = set()
         self.whole = True
-        known: dict[Hashable, list[Whole]] = {}
-        for key, node, number in keyed(one):
-            known.setdefault(key, []).append((node, number))
-            known.setdefault(node.op.name, []).append((node, number))
-        self._wholes: dict[tuple[int, Node], list[tuple[int, list[Whole]]]] = {}
+        self._candidates: dict[tuple[int, Node], list[Candidates]] = {}
         self._families = Families(kinds)
+        places = PlacesOfScript(one)
         for kind in kinds:
             for key, node, number in keyed(kind.graph):
                 self._families.note(kind, key, node, number)
-                if key in known:
-                    self._wholes.setdefault((id(kind), node), []).append((number, known[key]))
+            for node, candidates in places.of(kind):
+                self._candidates.setdefault((id(kind), node), []).append(candidates)
         self._values = values
         self._told: dict[Node, Relation] = {}
         self._sums = OtherRanks()
@@ -124,14 +96,16 @@ class Watch:
         rank may come to right values in another way than one device. Where that comes of an operand that is a part of a
         sum still, or lies in another order, where that begins."""
         looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
-        for node, wrong in self._wrong.items():
+        others = ((node, self._identities.taken_from(node)) for node in self._other)
+        bad = {node: replace(self._other[node], equals=said) for node, said in others if said} | self._wrong
+        for node, wrong in sorted(bad.items(), key=lambda item: self._turns[item[0]]):
             if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has what is wrong
             readers = self._readers_of(wrong.kind)
             found = [n for n in readers.next(node, looked) if n in looked]
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
                 continue
-            if not found or any(n in self._wrong for n in found):
+            if not found or any(n in bad for n in found):
                 return self._blamed(wrong)
         return None
 
@@ -179,32 +153,41 @@ class Watch:
             if self._families.joint(kind) is kind:
                 self._over_others[node] = sum_over_others(node, kind, operands, parts, self._told)
         right: list[bool] = []
-        for number, wholes in self._wholes.get((id(kind), node), ()):
+        for candidates in self._candidates.get((id(kind), node), ()):
+            number = candidates.number
             if isinstance(parts[number], list) or parts[number].dtype.kind != "f":
                 continue
             for value in self._families.together(kind, node, number, parts[number], around):
-                fitting = list(self._fitting(value.value.shape[value.kind.depth :], wholes, around))
+                fitting = list(self._fitting(value.value.shape[value.kind.depth :], candidates, around))
                 if fitting:
-                    right.append(self._look(value, fitting, number, operands))
+                    right.append(self._look(value, fitting, candidates, operands))
         if any(right) and not all(right):
             self._aside.add(node)
 
-    def _look(self, value: Together, fitting: Sequence[Array], number: int, operands: Sequence[Any]) -> bool:
-        """Note what a value is of those of one device that have pieces of its shape; whether it is any. number: of the
-        tensor in the result. operands: that it is computed of."""
+    def _look(
+        self, value: Together, fitting: Sequence[Fitting], candidates: Candidates, operands: Sequence[Any]
+    ) -> bool:
+        """Note what a value is of those of one device that have pieces of its shape; whether it is any. candidates: of
+        the tensor. operands: that it is computed of."""
         mean = any(_takes_mean(node.op) for _, node in value.nodes)
-        relations = (relation(value.value, whole, value.kind, mean) for whole in fitting)
-        found = next((each for each in relations if each is not None), None)
+        relations = ((of, relation(value.value, whole, value.kind, mean)) for of, whole in fitting)
+        of, found = next(((of, each) for of, each in relations if each is not None), (None, None))
+        wholes = [whole for _, whole in fitting]
         for kind, node in value.nodes:
-            if found is not None:
+            if of is not None and found is not None:
                 self.right.add(node)
+                self._identities.note(node, candidates, of)
                 if not self._wrong or node not in self._told:
                     self._told[node] = found
+                if candidates.own not in (None, of) and node not in self._turns:
+                    self._turns[node] = len(self._turns)
+                    self._other[node] = self._described(kind, node, value, wholes[0])
             elif node not in self._wrong:
-                described = self._described(kind, node, value, fitting[0])
+                described = self._described(kind, node, value, wholes[0])
                 if len(value.nodes) == 1 and self._can_be_tried(node, value.kind, operands):
-                    described = self._tried(described, value.kind, fitting, number, operands)
+                    described = self._tried(described, value.kind, wholes, candidates.number, operands)
                 self._wrong[node] = described
+                self._turns.setdefault(node, len(self._turns))
         return found is not None
 
     def _can_be_tried(self, node: Node, kind: RankKind, operands: Sequence[Any]) -> bool:
@@ -238,16 +221,16 @@ class Watch:
         hint = self._sums.hint(wrong.node, kind, operands, is_right)
         return replace(wrong, equals=wrong.equals or hint)
 
-    def _fitting(self, local: tuple[int, ...], wholes: Sequence[Whole], around: tuple[int, ...]) -> Iterator[Array]:
-        """Values of one device that have pieces of this shape."""
-        for of, place in wholes:
+    def _fitting(self, local: tuple[int, ...], candidates: Candidates, around: tuple[int, ...]) -> Iterator[Fitting]:
+        """Values of one device that have pieces of this shape, its own one first."""
+        for of, place in sorted(candidates.wholes, key=lambda whole: whole != candidates.own):
             by_turn = self._values.get(of, {})
             whole = by_turn.get(around, by_turn.get(around[:1]))
             if whole is None or isinstance(parts_of(whole)[place], list):
                 continue
             wanted = np.asarray(parts_of(whole)[place])
             if Pieces.of(wanted, local) is not None:
-                yield wanted
+                yield (of, place), wanted
 
     def _described(self, kind: RankKind, node: Node, value: Together, whole: Array) -> FirstWrong:
         told = ((i, self._told[v].words) for i, v in enumerate(node.inputs) if isinstance(v, Node) and v in self._told)
