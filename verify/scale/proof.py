@@ -28,7 +28,7 @@ from mspc.verify.scale.odd_ranks import Odd, odd_one
 from mspc.verify.scale.origins import NUMBER, FailedHere, alike_nodes, failed_node, numbered
 from mspc.verify.scale.overflow import AN_OVERFLOW, overflows, run_overflow
 from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
-from mspc.verify.scale.readers import Readers, writers
+from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.reference import OneDeviceReference, Reference
 from mspc.verify.scale.relations import likeness
 from mspc.verify.scale.room import check_fits, values_nbytes
@@ -37,6 +37,7 @@ from mspc.verify.scale.slices import Slices
 from mspc.verify.scale.small_programs import Unfit, small_programs
 from mspc.verify.scale.watch import Watch
 from mspc.verify.scale.weights import first_weights
+from mspc.verify.scale.writers import makers, writer_of_others
 
 Array = Any
 MANY_RANKS = 256
@@ -90,9 +91,11 @@ class SmallProgram:
     def _is_of_what_differs(self, first: FirstWrong) -> bool:
         """Whether anything that differs behind the first wrong step is computed of a wrong value: where one device has
         0, ranks may have any rounding. Where several kinds meet that is not looked for."""
+        if len(self.kinds) > 1:
+            return True
         wrong = [row for row in self.rows if not row.same]
-        made = [node for row in wrong if row.step == wrong[0].step for node in self._makers(row)]
-        if len(self.kinds) > 1 or not made:
+        made = makers(first.kind.graph, [row for row in wrong if row.step == wrong[0].step])
+        if not made:
             return True
         behind = {first.node, *Readers(first.kind.graph).behind(first.node)}
         return not behind.isdisjoint(made)
@@ -144,28 +147,18 @@ class SmallProgram:
         wrong = [row for row in self.rows if not row.same]
         for row in (row for row in wrong if row.step == wrong[0].step):
             ranks = (row.rank,) if row.rank >= 0 else row.kind.ranks
-            node = next(reversed(self._makers(row)), None)
+            node = next(reversed(makers(row.kind.graph, [row])), None)
             if node is not None:
                 return FirstWrong(row.kind, node, ranks, (), "")
-            node = self._writer(row.name) if row.what == "parameter" else None
-            if node is not None:
+            one = self.reference.graph
+            node = next(iter(makers(one, [row])), None)
+            if node is not None and row.what == "parameter":
                 said = f"one device writes {row.name} there, and these ranks do not"
+                return FirstWrong(row.kind, writer_of_others(row.kind.graph, one, node) or node, ranks, (), said)
+            if node is not None:
+                said = f"one device gives what this computes as result {row.name}, and these ranks do not"
                 return FirstWrong(row.kind, node, ranks, (), said)
         return None
-
-    @staticmethod
-    def _makers(row: Compared) -> list[Node]:
-        """The nodes of a kind that make what was compared."""
-        graph = row.kind.graph
-        if row.what == "result":
-            return [value for value in [graph.results[int(row.name)]] if isinstance(value, Node)]
-        named = [p for p in graph.parameters if p.name == row.name] if row.what == "parameter" else []
-        return writers(graph, named)
-
-    def _writer(self, name: str) -> Node | None:
-        """The node that writes a parameter on one device."""
-        graph = self.reference.graph
-        return next(iter(writers(graph, [p for p in graph.parameters if p.name == name])), None)
 
     def states(self) -> list[KindState]:
         """What the ranks of every kind store at first."""

@@ -206,23 +206,3 @@ def _index_of(reader: Value, source: Node) -> int:
 def adds_up(value: Value) -> bool:
     """Whether a value is what ranks have added up."""
     return isinstance(value, Node) and isinstance(value.op, AllReduce | ReduceScatter)
-
-
-def writers(graph: Graph, values: Sequence[Value]) -> list[Node]:
-    """The nodes of a graph, and of those that it runs, that overwrite any of these values, alone or in a stack."""
-    found = {*values}
-    found |= {node for node in graph.nodes if isinstance(node.op, MakeStack) and not found.isdisjoint(node.inputs)}
-    made: list[Node] = []
-    for node in graph.nodes:
-        operands = [i for i in node.op.mutates if node.inputs[i] in found]
-        op: Any = node.op
-        types = [value.type for value in node.inputs]
-        inner = [
-            writer
-            for number, region in enumerate(node.regions)
-            if operands
-            for places in [op.places(number, types)]
-            for writer in writers(region, [region.parameters[p] for i in operands for p in places[i]])
-        ]
-        made += inner or [node] * bool(operands)
-    return made

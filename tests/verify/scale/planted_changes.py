@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from mspc.commands.verify_folder import checked_program, network_alone, ranks_to
 from mspc.commands.verify_scale import Stored, give_layouts
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.text.printer import print_graph
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
@@ -83,6 +83,18 @@ class Plan:
         for graph in found:
             numbered(graph)
         return found
+
+    def by_place(self, rank: int) -> dict[int, Node]:
+        """The nodes of a rank as it is compiled, by their numbers."""
+        graph = self.program.graph(rank, self.texts[rank])
+        numbered(graph)
+        return {node.attrs[PLACE]: node for each in graph.graphs() for node in each.nodes}
+
+    def is_result(self, rank: int, node: Node) -> bool:
+        """Whether a rank hands out what a node makes as it is compiled."""
+        graph = self.program.graph(rank, self.texts[rank])
+        numbered(graph)
+        return node.attrs[PLACE] in {each.attrs[PLACE] for each in graph.results if isinstance(each, Node)}
 
     @cached_property
     def kinds(self) -> list[tuple[int, ...]]:
@@ -159,7 +171,7 @@ def tried(plan: Plan, ranks: tuple[int, ...], change_of: Callable[[Rank], Change
 def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Graph], nodes: Sequence[Node]) -> Outcome:
     """What the comparisons say of a change. nodes: that are changed, of the first of the ranks."""
     texts = [print_graph(graph) for graph in graphs]
-    near = _near(graphs, ranks[0], nodes, plan.compared)
+    near = _near(graphs, ranks[0], [*nodes, *_handed_inside(plan, ranks[0], nodes)], plan.compared)
     try:
         with _limited():
             found = plan.proof(graphs)
@@ -170,11 +182,11 @@ def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Grap
     if not found.same:
         told = _told(found)
         sent = any(isinstance(node.op, MESSAGES) for node in nodes)
-        is_update = change.what == "left out" and nodes[0].op.mutates
+        is_gone = change.what == "left out" and (nodes[0].op.mutates or plan.is_result(ranks[0], nodes[0]))
         right = any(
             node.attrs.get(PLACE) in near
             or (sent and isinstance(node.op, MESSAGES))
-            or (is_update and PLACE not in node.attrs)  # one device's own, where no node of ranks does it
+            or (is_gone and PLACE not in node.attrs)  # one device's own, where no node of ranks does it
             for node in told
         )
         return Outcome("found", change, ranks, f"{_words(found)}, not at {near}", right)
@@ -202,21 +214,45 @@ def _words(found: ScaleProof) -> str:
     return f"{how} at {told or 'no node'}"
 
 
-def _near(graphs: Sequence[Graph], rank: int, nodes: Sequence[Node], compared: set[tuple[int, str]]) -> set[int]:
+def _handed_inside(plan: Plan, rank: int, nodes: Sequence[Node]) -> list[Parameter]:
+    """What calls and loops among these nodes hand to their bodies that is other than it was: a body's node that reads
+    it is the one that reads the changed operand."""
+    calls = [node for node in nodes if node.regions]
+    before = plan.by_place(rank) if calls else {}
+    found: list[Parameter] = []
+    for node in calls:
+        types = [value.type for value in node.inputs]
+        old = before[node.attrs[PLACE]].inputs
+        for number, region in enumerate(node.regions):
+            for value, was, places in zip(node.inputs, old, node.op.places(number, types), strict=True):  # type: ignore[union-attr]
+                if _name(value) != _name(was):
+                    found += [region.parameters[place] for place in places if place < len(region.parameters)]
+    return found
+
+
+def _name(value: Value) -> Hashable:
+    """What is the same of a value in two copies of a program."""
+    if isinstance(value, Constant):
+        return value.value.tobytes()
+    return value.attrs[PLACE] if isinstance(value, Node) else value.name
+
+
+def _near(graphs: Sequence[Graph], rank: int, values: Sequence[Value], compared: set[tuple[int, str]]) -> set[int]:
     """The numbers of these nodes of a rank and of their next readers, past nodes whose values are not compared, and
     past messages."""
-    found = {node.attrs[PLACE] for node in nodes}
-    waiting: list[tuple[int, Node]] = [(rank, node) for node in nodes]
-    seen: set[Node] = set()
+    found = {value.attrs[PLACE] for value in values if isinstance(value, Node)}
+    waiting: list[tuple[int, Value]] = [(rank, value) for value in values]
+    seen: set[Value] = set()
     while waiting:
-        of, node = waiting.pop()
-        if node in seen:
+        of, value = waiting.pop()
+        if value in seen:
             continue
-        seen.add(node)
+        seen.add(value)
         readers = Readers(graphs[of])
         own = [each for graph in graphs[of].graphs() for each in graph.nodes]
         known = {each for each in own if (each.attrs[PLACE], each.label) in compared}
-        for reader in (node, *readers.next(node, known)):
+        for reader in (*[value] * isinstance(value, Node), *readers.next(value, known)):
+            assert isinstance(reader, Node)
             found.add(reader.attrs[PLACE])
             if isinstance(reader.op, SendToStage):
                 to = of + reader.op.distance
