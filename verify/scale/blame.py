@@ -18,6 +18,7 @@ from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.broadcast import Reduce
 from mspc.verify.scale.added_before import AddedBefore
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
+from mspc.verify.scale.read_on_one import ReadOnOne
 from mspc.verify.scale.readers import Readers, adds_up, moves_or_adds
 from mspc.verify.scale.relations import Relation, times
 
@@ -71,14 +72,16 @@ def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> 
     return repaired
 
 
-def misplaced(wrong: FirstWrong, readers: Readers, told: Told) -> FirstWrong | None:
+def misplaced(wrong: FirstWrong, readers: Readers, told: Told, one: ReadOnOne) -> FirstWrong | None:
     """Where an update reads slices that lie in another order on the ranks than those that it overwrites, or than they
-    are gathered in; None where it reads none."""
+    are gathered in, or the update where it reads another value than that of one device; None where it reads none."""
     for group in operand_groups(wrong.node):
         held = next((readers.stored(value) for value, changes in group if changes), None)
         for value, changes in group:
             if changes or held is None or value.shape[-len(held.shape) :] != held.shape:
                 continue
+            if another := one.another(held.name, value, readers, told):
+                return replace(wrong, reads=(), equals=another)
             gathered = _gathered(value, readers, told)
             if gathered is not None and _is_out_of_order(gathered, wrong.kind):
                 said = "it puts slices together in another order than that of its ranks"

@@ -27,6 +27,7 @@ from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.other_ranks import OtherRanks
 from mspc.verify.scale.pieces import Pieces
 from mspc.verify.scale.places_of_script import Candidates, PlacesOfScript, Whole, keyed
+from mspc.verify.scale.read_on_one import ReadOnOne
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.relations import Relation, added, relation, scaled, times, wrong_ranks
 from mspc.verify.scale.spread import mapped, parts_of
@@ -83,7 +84,7 @@ class Watch:
                 self._families.note(kind, key, node, number)
             for node, candidates in places.of(kind):
                 self._candidates.setdefault((id(kind), node), []).append(candidates)
-        self._values = values
+        self._one, self._values = one, values
         self._told: dict[Node, Relation] = {}
         self._sums = OtherRanks()
         self._over_others: dict[Node, str] = {}
@@ -135,7 +136,8 @@ class Watch:
         own = self._told.get(wrong.node)
         if own is not None and own.words:
             return replace(wrong, equals=f"it is {own.words}")
-        return misplaced(wrong, self._readers_of(wrong.kind), self._told) or wrong
+        one = ReadOnOne(self._one, self._identities)
+        return misplaced(wrong, self._readers_of(wrong.kind), self._told, one) or wrong
 
     def _readers_of(self, kind: RankKind) -> Readers:
         if id(kind) not in self._readers:
