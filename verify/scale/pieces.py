@@ -13,8 +13,8 @@ CLOSE = 1e-9
 """How far a product with a random vector may be off, relative to the size of what is multiplied."""
 MOST_PIECES = 4096
 FAR = 1e3
-"""Numbers that are so many times the usual size, as those that hide scores, count as no larger, lest they hide the
-others."""
+"""Numbers that are so many times the usual size and so many times 1, as those that hide scores, count as no larger, lest
+they hide the others."""
 
 
 class Pieces:
@@ -28,7 +28,7 @@ class Pieces:
         order = [2 * i for i in range(len(local))] + [2 * i + 1 for i in range(len(local))]
         rows = np.asarray(split.transpose(order).reshape(math.prod(counts), -1), np.float64)
         self.count, self.length = rows.shape
-        self._most = FAR * _usual(rows)
+        self._most = FAR * max(_usual(rows), 1.0)
         rows = self._bounded(rows)
         self._vector = np.random.default_rng(self.count).standard_normal(self.length)
         with np.errstate(all="ignore"):

@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -83,18 +83,6 @@ class Plan:
         for graph in found:
             numbered(graph)
         return found
-
-    def by_place(self, rank: int) -> dict[int, Node]:
-        """The nodes of a rank as it is compiled, by their numbers."""
-        graph = self.program.graph(rank, self.texts[rank])
-        numbered(graph)
-        return {node.attrs[PLACE]: node for each in graph.graphs() for node in each.nodes}
-
-    def is_result(self, rank: int, node: Node) -> bool:
-        """Whether a rank hands out what a node makes as it is compiled."""
-        graph = self.program.graph(rank, self.texts[rank])
-        numbered(graph)
-        return node.attrs[PLACE] in {each.attrs[PLACE] for each in graph.results if isinstance(each, Node)}
 
     @cached_property
     def kinds(self) -> list[tuple[int, ...]]:
@@ -171,7 +159,11 @@ def tried(plan: Plan, ranks: tuple[int, ...], change_of: Callable[[Rank], Change
 def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Graph], nodes: Sequence[Node]) -> Outcome:
     """What the comparisons say of a change. nodes: that are changed, of the first of the ranks."""
     texts = [print_graph(graph) for graph in graphs]
-    near = _near(graphs, ranks[0], [*nodes, *_handed_inside(plan, ranks[0], nodes)], plan.compared)
+    compiled = plan.graphs()
+    before = _by_place(compiled[ranks[0]])
+    near = _near(graphs, ranks[0], [*nodes, *_handed_inside(before, nodes)], plan.compared)
+    if change.what == "left out":  # who would read it
+        near |= _near(compiled, ranks[0], [before[nodes[0].attrs[PLACE]]], plan.compared)
     try:
         with _limited():
             found = plan.proof(graphs)
@@ -182,7 +174,8 @@ def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Grap
     if not found.same:
         told = _told(found)
         sent = any(isinstance(node.op, MESSAGES) for node in nodes)
-        is_gone = change.what == "left out" and (nodes[0].op.mutates or plan.is_result(ranks[0], nodes[0]))
+        left = before.get(nodes[0].attrs[PLACE]) if change.what == "left out" else None
+        is_gone = left is not None and (left.op.mutates or left in compiled[ranks[0]].results)
         right = any(
             node.attrs.get(PLACE) in near
             or (sent and isinstance(node.op, MESSAGES))
@@ -214,13 +207,16 @@ def _words(found: ScaleProof) -> str:
     return f"{how} at {told or 'no node'}"
 
 
-def _handed_inside(plan: Plan, rank: int, nodes: Sequence[Node]) -> list[Parameter]:
+def _by_place(graph: Graph) -> dict[int, Node]:
+    """The nodes of a program by their numbers."""
+    return {node.attrs[PLACE]: node for each in graph.graphs() for node in each.nodes}
+
+
+def _handed_inside(before: Mapping[int, Node], nodes: Sequence[Node]) -> list[Parameter]:
     """What calls and loops among these nodes hand to their bodies that is other than it was: a body's node that reads
     it is the one that reads the changed operand."""
-    calls = [node for node in nodes if node.regions]
-    before = plan.by_place(rank) if calls else {}
     found: list[Parameter] = []
-    for node in calls:
+    for node in (node for node in nodes if node.regions):
         types = [value.type for value in node.inputs]
         old = before[node.attrs[PLACE]].inputs
         for number, region in enumerate(node.regions):
