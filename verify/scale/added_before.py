@@ -32,6 +32,17 @@ class AddedBefore:
         axes = {*self._told[part].summed}
         return self._are_of(part, axes) and not self._is_added_later(part, axes)
 
+    def is_forgotten(self, part: Node, reader: Node) -> bool:
+        """Whether ranks add a part up for nobody, which its reader should have read."""
+        axes = {*self._told[part].summed}
+        direct = [each for each in self._readers.of(part) if isinstance(each, Node)]
+        handed = [n for each in direct if isinstance(each.op, STRUCTURE) for n in self._readers.of(each)]
+        return any(
+            axes & added_along(each, self._kind, self._joint)
+            for each in (*direct, *handed)
+            if isinstance(each, Node) and adds_up(each) and each is not reader and not self._readers.is_read(each)
+        )
+
     def _are_of(self, part: Node, axes: set[int]) -> bool:
         """Whether all parts that the wrong value reads are made of this one."""
         explained: dict[Node, bool] = {part: True}
@@ -69,7 +80,7 @@ class AddedBefore:
                     continue
                 seen.add(reader)
                 if isinstance(reader, Node) and adds_up(reader):
-                    if axes & added_along(reader, self._kind, self._joint):
+                    if self._readers.is_read(reader) and axes & added_along(reader, self._kind, self._joint):
                         return True
                 elif self._stays_part(reader, axes):
                     waiting.append(reader)

@@ -31,7 +31,8 @@ Told = Mapping[Node, Relation]
 class FirstWrong:
     """The first value that is none of one device's, or the one that it comes of. reads: what its operands are, in
     words. equals: what it would be right as, in words, "" where nothing is known. ranks: those that have a wrong one.
-    is_of_parts: it would be right were the parts of sums that it reads added up before.
+    is_of_parts: it would be right were the parts of sums that it reads added up before. factor: by which it is too
+    large, where that is known.
     """
 
     kind: RankKind
@@ -40,6 +41,7 @@ class FirstWrong:
     reads: tuple[str, ...]
     equals: str
     is_of_parts: bool = False
+    factor: float | None = None
 
 
 def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> FirstWrong:
@@ -52,11 +54,14 @@ def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> 
     """
     path = _parts(wrong.node, readers, told) if wrong.is_of_parts else []
     if not path:
-        return _in_another_order(wrong, readers, told) or wrong
+        return _in_another_order(wrong, joint, readers, told) or wrong
     repaired = replace(wrong, reads=(*wrong.reads, ADDED_UP))
     usual = _usual_readers(readers, told, {*path})
     added = AddedBefore(wrong.node, wrong.kind, joint, readers, told)
-    places = zip(path, [*path[1:], wrong.node], strict=True)
+    places = list(zip(path, [*path[1:], wrong.node], strict=True))
+    for part, reader in places:
+        if added.is_forgotten(part, reader):
+            return repaired if reader is wrong.node else _at(wrong, reader, told)
     possible = [(part, reader) for part, reader in places if added.may_be(part)]
     like_others = readers.places_of_sums()
     for part, reader in possible:
@@ -90,7 +95,7 @@ def misplaced(wrong: FirstWrong, readers: Readers, told: Told, one: ReadOnOne) -
                 expected, read = _held_order(held, wrong.kind), value
             else:
                 expected, read = _gathered_order(gathered, wrong.kind, readers, told), gathered.inputs[0]
-            node = _first_in_order(read, expected, readers, told)
+            node = _first_in_order(read, expected, readers, told, wrong.kind)
             if node is not None:
                 where = held.name if gathered is None else f"what {gathered.label} puts together for {held.name}"
                 return replace(wrong, node=node, reads=(), equals=_order(told[node].places, expected, where))
@@ -139,8 +144,11 @@ def operand_groups(node: Node) -> list[list[tuple[Value, bool]]]:
     return [operands[start : start + width] for start in range(0, len(operands), width)]
 
 
-def _first_in_order(value: Value, expected: Mapping[int, int], readers: Readers, told: Told) -> Node | None:
-    """The first node from which on what a value is made of lies in another order than expected."""
+def _first_in_order(
+    value: Value, expected: Mapping[int, int], readers: Readers, told: Told, kind: RankKind
+) -> Node | None:
+    """The first node from which on what a value is made of lies in another order than expected: the ranks have the same
+    slices, or of others those that lie in no order either."""
     near = [value] if isinstance(value, Node) and value in told else readers.sources(value, told, True)
     found = next((node for node in near if node in told and _differ(told[node].places, expected)), None)
     seen: set[Node] = set()
@@ -148,9 +156,20 @@ def _first_in_order(value: Value, expected: Mapping[int, int], readers: Readers,
     while source is not None:
         found = source
         seen.add(found)
-        before = (node for node in readers.sources(found, told, True) if node in told and node not in seen)
-        source = next((node for node in before if told[node].places == told[found].places), None)
+        places, turned = told[found].places, turned_axes(told[found].places, kind)
+        before = [node for node in readers.known_before(found, told) if node not in seen]
+        source = next((node for node in before if told[node].places == places), None)
+        if source is None and turned:
+            source = next((node for node in before if turned_axes(told[node].places, kind) & turned), None)
     return found
+
+
+def turned_axes(places: Mapping[int, int], kind: RankKind) -> set[int]:
+    """The dimensions of the ranks' mesh along which slices lie in no rising order."""
+    if any(rank not in places for rank in kind.ranks):
+        return set()
+    numbers = np.array([places[rank] for rank in kind.ranks]).reshape(kind.mesh)
+    return {axis for axis in range(numbers.ndim) if (np.diff(numbers, axis=axis) < 0).any()}
 
 
 def _differ(places: Mapping[int, int], expected: Mapping[int, int]) -> bool:
@@ -166,23 +185,19 @@ def _order(places: Mapping[int, int], expected: Mapping[int, int], name: str) ->
     )
 
 
-def _in_another_order(wrong: FirstWrong, readers: Readers, told: Told) -> FirstWrong | None:
-    """Where an operator reads slices that lie on the ranks in another order than others that it reads."""
+def _in_another_order(wrong: FirstWrong, kind: RankKind, readers: Readers, told: Told) -> FirstWrong | None:
+    """Where an operator reads slices that lie on the ranks in another order than others that it reads. kind: the ranks
+    in whose dimensions these lie."""
     near = [node for node in readers.sources(wrong.node, told) if node in told and told[node].places]
-    straight = [node for node in near if _is_straight(told[node].places)]
+    straight = [node for node in near if not turned_axes(told[node].places, kind)]
     for value in near:
-        if value in wrong.node.inputs and value not in straight:
-            other = next((o for o in straight if o.type == value.type), None)
-            if other is not None and _differ(told[value].places, told[other].places):
-                node = _first_in_order(value, told[other].places, readers, told) or value
+        if value not in straight:
+            other = next((o for o in straight if _differ(told[value].places, told[o].places)), None)
+            if other is not None:
+                node = _first_in_order(value, told[other].places, readers, told, kind) or value
                 said = _order(told[node].places, told[other].places, f"what {other.label} gives")
                 return replace(wrong, node=node, reads=(), equals=said)
     return None
-
-
-def _is_straight(places: Mapping[int, int]) -> bool:
-    numbers = [places[rank] for rank in sorted(places)]
-    return numbers == sorted(numbers)
 
 
 def _at(wrong: FirstWrong, node: Node, told: Told) -> FirstWrong:

@@ -13,8 +13,8 @@ CLOSE = 1e-9
 """How far a product with a random vector may be off, relative to the size of what is multiplied."""
 MOST_PIECES = 4096
 FAR = 1e3
-"""Numbers that are so many times the usual size and so many times 1, as those that hide scores, count as no larger, lest
-they hide the others."""
+"""Numbers that are so many times the usual size, and so many times 1, as those that hide scores, count as no larger,
+lest they hide the others."""
 
 
 class Pieces:

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGES, Graph, Node, Value
+from mspc.ir.graph import STAGES, Graph, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.nn.expert_places import ExpertPlaces

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -25,6 +25,7 @@ class Readers:
 
     def __init__(self, graph: Graph) -> None:
         self._stored: set[Value] = {*graph.parameters}
+        self._handed_out: set[Value] = {*graph.results}
         self._of: dict[Value, list[Value]] = {}
         for each in graph.graphs():
             for node in each.nodes:
@@ -85,6 +86,28 @@ class Readers:
                     yield reader
                 if reader not in known:
                     waiting.append(reader)
+
+    def read_by(self, value: Value) -> list[Value]:
+        """What a node reads, and what parameters of graphs stand for."""
+        return self._sources.get(value, [])
+
+    def known_before(self, value: Value, known: Collection[Node]) -> Iterator[Node]:
+        """The nodes of some that a value is made of, past all others."""
+        seen: set[Value] = set()
+        waiting = [value]
+        for each in waiting:
+            for source in self.read_by(each):
+                if source in seen:
+                    continue
+                seen.add(source)
+                if isinstance(source, Node) and source in known:
+                    yield source
+                else:
+                    waiting.append(source)
+
+    def is_read(self, value: Value) -> bool:
+        """Whether anything reads a value, or the program hands it out."""
+        return value in self._handed_out or bool(self._of.get(value))
 
     def behind(self, value: Value) -> set[Value]:
         """All that is computed of a value in one step, also by way of what is overwritten and read behind that."""

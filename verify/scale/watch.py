@@ -11,7 +11,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
-from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.collective.collectives import AllReduce, ReduceScatter
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.reduce import ReduceMean
@@ -31,6 +31,7 @@ from mspc.verify.scale.read_on_one import ReadOnOne
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.relations import Relation, added, relation, scaled, times, wrong_ranks
 from mspc.verify.scale.spread import mapped, parts_of
+from mspc.verify.scale.sums_taken import SumsTaken
 
 Array = Any
 MOST_PARTS = 3
@@ -89,6 +90,7 @@ class Watch:
         self._sums = OtherRanks()
         self._over_others: dict[Node, str] = {}
         """What is wrong with sums, as where they are over other ranks than have parts of them; "" of others."""
+        self._taken = SumsTaken()
         self._readers: dict[int, Readers] = {}
 
     @property
@@ -111,6 +113,11 @@ class Watch:
         return None
 
     def _blamed(self, wrong: FirstWrong) -> FirstWrong:
+        readers = self._readers_of(wrong.kind)
+        found = self._taken.repeated(wrong.node, wrong.factor, readers, self._told) if wrong.factor else None
+        if found is not None:
+            behind = f"{wrong.node.label} makes the first value of it that is none: {wrong.equals}"
+            return replace(wrong, node=found.node, reads=(behind, *wrong.reads), equals=found.words)
         return blamed(wrong, self._families.joint(wrong.kind), self._readers_of(wrong.kind), self._told)
 
     def _is_of(self, reader: Node, node: Node, readers: Readers) -> bool:
@@ -150,10 +157,8 @@ class Watch:
         if len(self._wrong) >= MOST_WRONG:
             return
         parts = parts_of(result)
-        if isinstance(node.op, AllReduce) and node.op.op == "sum":
-            self._sums.note(node, operands)
-            if self._families.joint(kind) is kind:
-                self._over_others[node] = sum_over_others(node, kind, operands, parts, self._told)
+        if isinstance(node.op, AllReduce | ReduceScatter) and node.op.op == "sum":
+            self._note_sum(kind, node, operands, parts)
         right: list[bool] = []
         for candidates in self._candidates.get((id(kind), node), ()):
             number = candidates.number
@@ -165,6 +170,15 @@ class Watch:
                     right.append(self._look(value, fitting, candidates, operands))
         if any(right) and not all(right):
             self._aside.add(node)
+
+    def _note_sum(self, kind: RankKind, node: Node, operands: Sequence[Any], results: Sequence[Any]) -> None:
+        is_alone = self._families.joint(kind) is kind
+        if is_alone:
+            self._taken.note(node, kind)
+        if isinstance(node.op, AllReduce):
+            self._sums.note(node, operands)
+            if is_alone:
+                self._over_others[node] = sum_over_others(node, kind, operands, results, self._told)
 
     def _look(
         self, value: Together, fitting: Sequence[Fitting], candidates: Candidates, operands: Sequence[Any]
@@ -181,6 +195,7 @@ class Watch:
                 self._identities.note(node, candidates, of)
                 if not self._wrong or node not in self._told:
                     self._told[node] = found
+                    self._taken.tell(node, candidates.number, found)
                 if candidates.own not in (None, of) and node not in self._turns:
                     self._turns[node] = len(self._turns)
                     self._other[node] = self._described(kind, node, value, wholes[0])
@@ -239,7 +254,8 @@ class Watch:
         reads = tuple(f"input {i} is {words}" for i, words in told if words)
         factor = scaled(value.value, whole, value.kind)
         equals = "" if factor is None else f"it is the right value times {times(factor, kind)}"
-        return FirstWrong(kind, node, wrong_ranks(value.value, whole, value.kind), reads, equals)
+        ranks = wrong_ranks(value.value, whole, value.kind)
+        return FirstWrong(kind, node, ranks, reads, equals, factor=factor)
 
 
 def known_values(seen: dict[Node, dict[tuple[int, ...], Any]]) -> Any:
