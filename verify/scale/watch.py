@@ -100,7 +100,7 @@ class Watch:
         sum still, or lies in another order, where that begins."""
         looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
         others = ((node, self._identities.taken_from(node)) for node in self._other)
-        bad = {node: replace(self._other[node], equals=said) for node, said in others if said} | self._wrong
+        bad = self._wrong | {node: replace(self._other[node], equals=said) for node, said in others if said}
         for node, wrong in sorted(bad.items(), key=lambda item: self._turns[item[0]]):
             if not set(wrong.ranks) & set(wrong.kind.ranks):
                 continue  # another kind of the family has what is wrong
