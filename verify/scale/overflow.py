@@ -1,12 +1,13 @@
 """Whether all ranks take part where one of them finds an overflow: a step in which one is pretended.
 
 Where a network looks for one (`AllFinite`), the ranks that hold one slice of an operand find an infinity in it, and so
-does one device. What all store behind the step has to be what one device does.
+does one device. Of several stages those do that compute the operand, and they send it to others. What all store behind
+the step has to be what one device does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,15 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.optim.all_finite import AllFinite
 from mspc.verify.scale.execution import KindRun, KindState, run_step
-from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.families import alike
+from mspc.verify.scale.kinds import STRUCTURE, RankKind
+from mspc.verify.scale.meetings import Request
 from mspc.verify.scale.spread import flat
 
 Array = Any
 AN_OVERFLOW = "these ranks alone find an overflow there, and others do not do what one device does then"
+MOST = 8
+"""So many are pretended, each of which takes a step of all ranks."""
 CLOSE = 1e-9
 """Slices that are apart by no more are one."""
 
@@ -35,30 +40,57 @@ class Overflow:
     one: Node
 
 
-def overflows(one: Graph, kinds: Sequence[RankKind]) -> Iterator[Overflow]:
-    """Where to pretend one: in the first and the last operand of what looks for it, of every kind. Stages are left out,
-    which send each other what they look at."""
-    looking = [node for node in one.nodes if isinstance(node.op, AllFinite)]
-    if not looking or any(map(_sends, kinds)):
-        return
-    for kind in kinds:
-        for node in (node for node in kind.graph.nodes if isinstance(node.op, AllFinite)):
-            same = [each for each in looking if each.frames == node.frames or len(looking) == 1]
-            for operand in sorted({0, len(node.inputs) - 1}) if len(same) == 1 else ():
-                yield Overflow(kind, node, operand, same[0])
+def overflows(one: Graph, kinds: Sequence[RankKind]) -> list[Overflow]:
+    """Where to pretend one: in the first and the last operand that a kind computes of what looks for it, and sends to
+    the stages that receive such; where there are many stages, in some from the first to the last."""
+    found = list(_places(one, kinds))
+    if len(found) <= MOST or not any(map(_receives, kinds)):
+        return found
+    return [found[round(number * (len(found) - 1) / (MOST - 1))] for number in range(MOST)]
 
 
-def _sends(kind: RankKind) -> bool:
-    nodes = (node for each in kind.graph.graphs() for node in each.nodes)
-    return any(isinstance(node.op, SendToStage | ReceiveFromStage) for node in nodes)
+def _places(one: Graph, kinds: Sequence[RankKind]) -> Iterator[Overflow]:
+    looking = _looking(one)
+    receivers = [kind for kind in kinds if _receives(kind)]
+    for family in alike(kinds) if looking else ():
+        others = [kind for kind in receivers if kind not in family]
+        for kind in family:
+            for node in _looking(kind.graph):
+                same = [each for each in looking if each.frames == node.frames or len(looking) == 1]
+                own = [i for i, v in enumerate(node.inputs) if not _is_received(v) and _is_sent(v, kind, others)]
+                for operand in sorted({*own[:1], *own[-1:]}) if len(same) == 1 else ():
+                    yield Overflow(kind, node, operand, same[0])
+
+
+def _looking(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if isinstance(node.op, AllFinite)]
+
+
+def _is_sent(value: Value, kind: RankKind, others: Sequence[RankKind]) -> bool:
+    """Whether all others get a value as it is."""
+    sends = [node.op for node in kind.graph.nodes if isinstance(node.op, SendToStage) and node.inputs[0] is value]
+    targets = {rank + op.distance for op in sends for rank in kind.ranks}
+    return all(not targets.isdisjoint(other.ranks) for other in others)
+
+
+def _receives(kind: RankKind) -> bool:
+    """Whether a kind looks for an overflow in what another stage computes."""
+    return any(_is_received(value) for node in _looking(kind.graph) for value in node.inputs)
+
+
+def _is_received(value: Value) -> bool:
+    """Whether another stage computes a value."""
+    while isinstance(value, Node) and isinstance(value.op, STRUCTURE):
+        value = value.inputs[0]
+    return isinstance(value, Node) and isinstance(value.op, ReceiveFromStage)
 
 
 class OverflowingRun(KindRun):
-    """A step in which ranks that have the last rank's slice of an operand find an infinity in it."""
+    """A step in which ranks that have the last rank's slice of an operand find an infinity in it, and send it so."""
 
     def __init__(self, state: KindState, step: int, node: Node, operand: int) -> None:
         super().__init__(state, step, None)
-        self._node, self._operand = node, operand
+        self._node, self._operand, self._value_looked_at = node, operand, node.inputs[operand]
         self.ranks: tuple[int, ...] = ()
 
     def _computed(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> Any:
@@ -66,6 +98,18 @@ class OverflowingRun(KindRun):
             operands = [*operands]
             operands[self._operand] = self._infinite(operands[self._operand])
         return super()._computed(node, operands, values)
+
+    def step(self, inputs: dict[str, Array]) -> Generator[Request, Any, list[Any]]:
+        going = super().step(inputs)
+        try:
+            request = next(going)
+            while True:
+                if isinstance(request.node.op, SendToStage) and request.node.inputs[0] is self._value_looked_at:
+                    request.arrays = [self._infinite(request.arrays[0])]
+                answer = yield request
+                request = going.send(answer)
+        except StopIteration as ended:
+            return ended.value
 
     def _infinite(self, array: Array) -> Array:
         own = np.array(flat(array, self.kind.mesh))

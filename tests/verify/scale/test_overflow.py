@@ -11,6 +11,7 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify_scale import verify_scale
 from mspc.ir.diagnostics import ExecutionError
+from tests.verify.test_networks_in_stages import SCRIPT
 
 QUIET = Loudness(quiet=True)
 SCALED = """
@@ -52,6 +53,14 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("staged")
+    (folder / "net.py").write_text(SCRIPT.replace("SCHEDULER", "1f1b").replace("DROPS", "False"))
+    compile_target(str(folder / "net.py"), CompileOptions(ranks=4, out=folder / "out", loudness=QUIET, weights=True))
+    return folder / "out"
+
+
 def edited(compiled: Path, pattern: str, by: str) -> None:
     for path in compiled.glob("rank_*/*_execute_*.ir"):
         changed, count = re.subn(pattern, by, path.read_text())
@@ -73,3 +82,15 @@ def test_an_overflow_that_some_do_not_hear_of(compiled: Path) -> None:
     notes = "\n".join(caught.value.notes)
     assert "that of AllFinite 'all_finite' on rank 1, 3" in notes
     assert "these ranks alone find an overflow there" in notes
+
+
+def test_an_overflow_that_a_stage_does_not_hear_of(staged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verify_scale(str(staged), CompileOptions(loudness=QUIET), 0)
+    assert "equal: 52 values of 4 ranks of 2 kinds" in capsys.readouterr().out
+    for path in staged.glob("rank_[23]/*_execute_*.ir"):
+        changed, count = re.subn(r"AllFinite\((%\d+), (%\d+), ", r"AllFinite(\2, \2, ", path.read_text())
+        assert count == 1
+        path.write_text(changed)
+    with pytest.raises(ExecutionError) as caught:
+        verify_scale(str(staged), CompileOptions(loudness=QUIET), 0)
+    assert any("that of AllFinite 'all_finite' on rank 0, 1" in note for note in caught.value.notes)
