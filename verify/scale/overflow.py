@@ -7,18 +7,18 @@ the step has to be what one device does.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.collective.stage_messages import SendToStage
 from mspc.ops.optim.all_finite import AllFinite
 from mspc.verify.scale.execution import KindRun, KindState, run_step
 from mspc.verify.scale.families import alike
-from mspc.verify.scale.kinds import STRUCTURE, RankKind
+from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.meetings import Request
 from mspc.verify.scale.spread import flat
 
@@ -41,25 +41,27 @@ class Overflow:
 
 
 def overflows(one: Graph, kinds: Sequence[RankKind]) -> list[Overflow]:
-    """Where to pretend one: in the first and the last operand that a kind computes of what looks for it, and sends to
-    the stages that receive such; where there are many stages, in some from the first to the last."""
-    found = list(_places(one, kinds))
-    if len(found) <= MOST or not any(map(_receives, kinds)):
+    """Where to pretend one: in the first and the last operand that a kind computes of what looks for it. A stage sends
+    it to all others that look for one, else it is left out, as these may make it anew of what they receive; where there
+    are many stages, some are taken from the first to the last."""
+    looking = _looking(one)
+    are_stages = bool(looking) and any(map(_sends, kinds))
+    found: list[Overflow] = []
+    for family in alike(kinds) if looking else ():
+        others = [kind for kind in kinds if are_stages and kind not in family and _looking(kind.graph)]
+        for kind in family:
+            for node in _looking(kind.graph):
+                same = [each for each in looking if each.frames == node.frames or len(looking) == 1]
+                own = [number for number, value in enumerate(node.inputs) if _is_sent(value, kind, others)]
+                if len(same) == 1:
+                    found += [Overflow(kind, node, operand, same[0]) for operand in sorted({*own[:1], *own[-1:]})]
+    if len(found) <= MOST or not are_stages:
         return found
     return [found[round(number * (len(found) - 1) / (MOST - 1))] for number in range(MOST)]
 
 
-def _places(one: Graph, kinds: Sequence[RankKind]) -> Iterator[Overflow]:
-    looking = _looking(one)
-    receivers = [kind for kind in kinds if _receives(kind)]
-    for family in alike(kinds) if looking else ():
-        others = [kind for kind in receivers if kind not in family]
-        for kind in family:
-            for node in _looking(kind.graph):
-                same = [each for each in looking if each.frames == node.frames or len(looking) == 1]
-                own = [i for i, v in enumerate(node.inputs) if not _is_received(v) and _is_sent(v, kind, others)]
-                for operand in sorted({*own[:1], *own[-1:]}) if len(same) == 1 else ():
-                    yield Overflow(kind, node, operand, same[0])
+def _sends(kind: RankKind) -> bool:
+    return any(isinstance(node.op, SendToStage) for each in kind.graph.graphs() for node in each.nodes)
 
 
 def _looking(graph: Graph) -> list[Node]:
@@ -71,18 +73,6 @@ def _is_sent(value: Value, kind: RankKind, others: Sequence[RankKind]) -> bool:
     sends = [node.op for node in kind.graph.nodes if isinstance(node.op, SendToStage) and node.inputs[0] is value]
     targets = {rank + op.distance for op in sends for rank in kind.ranks}
     return all(not targets.isdisjoint(other.ranks) for other in others)
-
-
-def _receives(kind: RankKind) -> bool:
-    """Whether a kind looks for an overflow in what another stage computes."""
-    return any(_is_received(value) for node in _looking(kind.graph) for value in node.inputs)
-
-
-def _is_received(value: Value) -> bool:
-    """Whether another stage computes a value."""
-    while isinstance(value, Node) and isinstance(value.op, STRUCTURE):
-        value = value.inputs[0]
-    return isinstance(value, Node) and isinstance(value.op, ReceiveFromStage)
 
 
 class OverflowingRun(KindRun):
