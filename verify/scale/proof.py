@@ -342,15 +342,18 @@ def _found_whole(
     kept = [value for graph in graphs for each in graph.graphs() for value in each.parameters]
     kept += [value for node in nodes for value in (*node.inputs, node)]
     try:
-        found = _proved(small_program(one, kinds, values, seed, own, kept), one, None, True)
+        found = _proved(small_program(one, kinds, values, seed, own, kept), one, None, True, is_told=False)
     except (MspcError, NodeFailure, Unfit):
         return None
     found.whole = True
     return found
 
 
-def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False) -> ScaleProof:
-    """What is found. odd: what a few ranks run otherwise. at_last: nodes that cannot be computed are told.
+def _proved(
+    program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False, is_told: bool = True
+) -> ScaleProof:
+    """What is found. odd: what a few ranks run otherwise. at_last: nodes that cannot be computed are told. is_told:
+    what is wrong is told, too, and not only that it is.
 
     Raises:
         FailedHere: a node cannot be computed.
@@ -377,7 +380,7 @@ def _proved(program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = 
         except Stuck as error:
             made.stuck = tuple(error.waiting)
     made.kinds = len(program.kinds)
-    if not made.same and made.first is None:
+    if is_told and not made.same and made.first is None:
         made.first = program.first_wrong()
         made.odd = odd if odd is not None and made.may_be_of(odd, program.kinds) else None
     return made

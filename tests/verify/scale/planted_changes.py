@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pickle
 import random
 import signal
 import sys
@@ -77,12 +78,21 @@ class Plan:
         arrays = load_slices(self.program, self.one, 0)
         self.values = [Stored(name, partial(arrays.get, name)) for name, array in arrays.items()]
 
+    @cached_property
+    def compiled(self) -> list[Graph]:
+        """The same, which nobody changes."""
+        return self.graphs()
+
     def graphs(self) -> list[Graph]:
         """Every rank's graph, as it is compiled, nodes numbered."""
+        return pickle.loads(self._pickled)
+
+    @cached_property
+    def _pickled(self) -> bytes:
         found = [self.program.graph(rank, text, frames=True) for rank, text in enumerate(self.texts)]
         for graph in found:
             numbered(graph)
-        return found
+        return pickle.dumps(found)
 
     @cached_property
     def kinds(self) -> list[tuple[int, ...]]:
@@ -159,7 +169,7 @@ def tried(plan: Plan, ranks: tuple[int, ...], change_of: Callable[[Rank], Change
 def judged(plan: Plan, change: Change, ranks: tuple[int, ...], graphs: list[Graph], nodes: Sequence[Node]) -> Outcome:
     """What the comparisons say of a change. nodes: that are changed, of the first of the ranks."""
     texts = [print_graph(graph) for graph in graphs]
-    compiled = plan.graphs()
+    compiled = plan.compiled
     before = _by_place(compiled[ranks[0]])
     near = _near(graphs, ranks[0], [*nodes, *_handed_inside(before, nodes)], plan.compared)
     if change.what == "left out":  # who would read it
