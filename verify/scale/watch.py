@@ -124,8 +124,8 @@ class Watch:
         """Whether a wrong value reads one wrong node alone."""
         if reader not in self._wrong:
             return False
-        sources = readers.sources(reader, self.right | self._wrong.keys())
-        return not any(source in self._wrong for source in sources if source is not node)
+        sources = {*readers.known_before(reader, self.right | self._wrong.keys())}
+        return node in sources and not any(source in self._wrong for source in sources - {node, reader})
 
     def written_by(self, wrong: FirstWrong) -> FirstWrong:
         """A wrong update, or what it reads that is none of one device's, or the place from which on that lies in
