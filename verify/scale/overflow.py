@@ -32,12 +32,14 @@ CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class Overflow:
-    """An infinity in an operand of a node of a kind, and of a node of one device."""
+    """An infinity in an operand of a node of a kind, and of a node of one device. nodes: this one, and where ranks that
+    store the same are of several kinds those of the others, all ranks of which find it then."""
 
     kind: RankKind
     node: Node
     operand: int
     one: Node
+    nodes: Sequence[tuple[RankKind, Node]]
 
 
 def overflows(one: Graph, kinds: Sequence[RankKind]) -> list[Overflow]:
@@ -49,12 +51,14 @@ def overflows(one: Graph, kinds: Sequence[RankKind]) -> list[Overflow]:
     found: list[Overflow] = []
     for family in alike(kinds) if looking else ():
         others = [kind for kind in kinds if are_stages and kind not in family and _looking(kind.graph)]
-        for kind in family:
-            for node in _looking(kind.graph):
-                same = [each for each in looking if each.frames == node.frames or len(looking) == 1]
-                own = [number for number, value in enumerate(node.inputs) if _is_sent(value, kind, others)]
-                if len(same) == 1:
-                    found += [Overflow(kind, node, operand, same[0]) for operand in sorted({*own[:1], *own[-1:]})]
+        kind = family[0]
+        for nodes in zip(*(_looking(each.graph) for each in family), strict=False):
+            node = nodes[0]
+            same = [each for each in looking if each.frames == node.frames or len(looking) == 1]
+            own = [number for number, value in enumerate(node.inputs) if _is_sent(value, kind, others)]
+            if len(same) == 1 and len({len(each.inputs) for each in nodes}) == 1:
+                alike_nodes = tuple(zip(family, nodes, strict=True))
+                found += [Overflow(kind, node, i, same[0], alike_nodes) for i in sorted({*own[:1], *own[-1:]})]
     if len(found) <= MOST or not are_stages:
         return found
     return [found[round(number * (len(found) - 1) / (MOST - 1))] for number in range(MOST)]
@@ -68,19 +72,25 @@ def _looking(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if isinstance(node.op, AllFinite)]
 
 
+def _sends_it(node: Node, value: Value) -> bool:
+    return isinstance(node.op, SendToStage) and node.inputs[0] is value
+
+
 def _is_sent(value: Value, kind: RankKind, others: Sequence[RankKind]) -> bool:
     """Whether all others get a value as it is."""
-    sends = [node.op for node in kind.graph.nodes if isinstance(node.op, SendToStage) and node.inputs[0] is value]
-    targets = {rank + op.distance for op in sends for rank in kind.ranks}
+    sends = [node.op for node in kind.graph.nodes if _sends_it(node, value)]
+    targets = {rank + op.distance for op in sends for rank in kind.ranks}  # type: ignore[attr-defined]  # a message's
     return all(not targets.isdisjoint(other.ranks) for other in others)
 
 
 class OverflowingRun(KindRun):
-    """A step in which ranks that have the last rank's slice of an operand find an infinity in it, and send it so."""
+    """A step in which ranks that have the last rank's slice of an operand find an infinity in it, and send it so; all
+    ranks where others store the same."""
 
-    def __init__(self, state: KindState, step: int, node: Node, operand: int) -> None:
+    def __init__(self, state: KindState, step: int, nodes: Sequence[tuple[RankKind, Node]], operand: int) -> None:
         super().__init__(state, step, None)
-        self._node, self._operand, self._value_looked_at = node, operand, node.inputs[operand]
+        self._node = next((node for kind, node in nodes if kind is state.kind), None)
+        self._operand, self._are_all = operand, len(nodes) > 1
         self.ranks: tuple[int, ...] = ()
 
     def _computed(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> Any:
@@ -94,7 +104,7 @@ class OverflowingRun(KindRun):
         try:
             request = next(going)
             while True:
-                if isinstance(request.node.op, SendToStage) and request.node.inputs[0] is self._value_looked_at:
+                if self._node is not None and _sends_it(request.node, self._node.inputs[self._operand]):
                     request.arrays = [self._infinite(request.arrays[0])]
                 answer = yield request
                 request = going.send(answer)
@@ -103,7 +113,10 @@ class OverflowingRun(KindRun):
 
     def _infinite(self, array: Array) -> Array:
         own = np.array(flat(array, self.kind.mesh))
-        same = [number for number, part in enumerate(own) if np.allclose(part, own[-1], CLOSE, 0, equal_nan=True)]
+        same = [
+            number for number, part in enumerate(own)
+            if self._are_all or np.allclose(part, own[-1], CLOSE, 0, equal_nan=True)
+        ]  # fmt: skip
         self.ranks = tuple(self.kind.ranks[number] for number in same)
         if own[0].size:
             own.reshape(len(own), -1)[same, -1] = np.inf
@@ -120,7 +133,7 @@ def run_overflow(
         Stuck: ranks wait for each other. NodeError: a node cannot be computed. Divided: ranks of a kind do not go on
         together.
     """
-    runs = [OverflowingRun(state, 1, overflow.node, overflow.operand) for state in states]
+    runs = [OverflowingRun(state, 1, overflow.nodes, overflow.operand) for state in states]
     run_step(states, feeds, 1, runs=runs)
-    run_step([one], [dict(inputs)], 1, runs=[OverflowingRun(one, 1, overflow.one, 0)])
+    run_step([one], [dict(inputs)], 1, runs=[OverflowingRun(one, 1, [(one.kind, overflow.one)], 0)])
     return next(run.ranks for run in runs if run.kind is overflow.kind)
