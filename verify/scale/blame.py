@@ -62,6 +62,8 @@ def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> 
     for part, reader in places:
         if added.is_forgotten(part, reader):
             return repaired if reader is wrong.node else _at(wrong, reader, told)
+    if all(told[part].equal for part in path) and added.may_be(path[0]):
+        return _at(wrong, path[0], told)  # equal numbers are no parts that something has made: a factor is wrong there
     possible = [(part, reader) for part, reader in places if added.may_be(part)]
     like_others = readers.places_of_sums()
     for part, reader in possible:
