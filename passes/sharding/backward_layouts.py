@@ -208,16 +208,16 @@ class BackwardLayouts:
 
     def reconsider(self, node: Node, rule: Rule) -> bool:
         """Take another choice where it saves bytes; True where one did."""
-        before = (node.in_layouts, node.layout)
+        before = state_of(node)
         best, chosen = self.cost_around(node) - 1e-6, None
         for option in self.options(node, rule):
-            if (option.inputs, option.outputs) == (before[0], element_layouts(before[1])):
+            if (option.inputs, option.outputs) == (before[1], element_layouts(before[2])):
                 continue
             self.search.take(node, option, "")
             now = self.cost_around(node)
             if now < best:
                 best, chosen = now, option
-        self.search.place(node, *before)
+        self.search.put_back(node, before)
         if chosen is None:
             return False
         self.search.take(node, chosen, "")

@@ -21,19 +21,19 @@ class PlanTotal:
     work: float
 
 
-State = tuple[Any, Any]
-"""Layouts of a value's operands and its own."""
+State = tuple[Any, Any, Any]
+"""A value's operator, whose form goes by the layouts, the layouts of its operands, and its own."""
 
 
 def state_of(value: Value) -> State:
-    return (value.in_layouts if isinstance(value, Node) else None), value.layout
+    return (value.op, value.in_layouts, value.layout) if isinstance(value, Node) else (None, None, value.layout)
 
 
 def restore(values: Iterable[Value], states: Iterable[State]) -> None:
-    for value, (operands, layout) in zip(values, states, strict=True):
+    for value, (op, operands, layout) in zip(values, states, strict=True):
         value.layout = layout
         if isinstance(value, Node):
-            value.in_layouts = operands
+            value.op, value.in_layouts = op, operands
 
 
 def best_plan(found: Sequence[tuple[PlanTotal, list[State]]]) -> list[State]:

@@ -21,8 +21,9 @@ from mspc.passes.sharding.choices import (
     make_choice,
     merge,
     operandwise_choice,
-    rule_of,
 )
+from mspc.passes.sharding.known_rules import KnownRules
+from mspc.passes.sharding.layout_plans import State
 from mspc.passes.sharding.placement import followers, operand_layouts, result_layouts, structural_layout
 from mspc.passes.sharding.traffic import Traffic, bytes_between, gradient_bytes, scatter_bytes
 from mspc.sharding.factors import Rule
@@ -44,13 +45,13 @@ class Search:
         self.traffic = Traffic(graph)
         self.traffic.required = result_layouts(graph)
         self.trains = any(node.phase != "forward" for node in graph.nodes)
-        self.rules: dict[Node, Rule | None] = {}
+        self.rules = KnownRules()
         self.wanted: dict[Value, Layout] = {}
         self.replicated: dict[Value, Layout] = {}
         errors: list[MspcError] = []
         for node in graph.nodes:
             try:
-                self.rules[node] = rule_of(node)
+                self.rules.note(node)
             except MspcError as error:
                 errors.append(error)
         raise_all(errors)
@@ -64,7 +65,8 @@ class Search:
 
     def include(self, nodes: Iterable[Node]) -> None:
         """Go on with nodes that the graph has been given since."""
-        self.rules |= {node: rule_of(node) for node in nodes}
+        for node in nodes:
+            self.rules.note(node)
         self.traffic = Traffic(self.graph)
         self.reread()
 
@@ -160,11 +162,20 @@ class Search:
         if isinstance(node.op, Op) and node.op.in_form(option.inputs) is not node.op:
             from mspc.passes.sharding.operator_forms import take_form  # late: few operators have several
 
-            for changed in take_form(self.graph, node, option.inputs):
-                self.rules[changed] = rule_of(changed)
+            take_form(self.graph, node, option.inputs)
         self.place(node, option.inputs, option.layout(node.type))
         if node.phase == "forward":
             node.attrs["strategy_from"] = source
+
+    def put_back(self, node: Node, state: State) -> None:
+        """Give a node the operator and the layouts that it had, after others were tried; its gradients get operators to
+        go with it."""
+        op, operands, layout = state
+        if node.op is not op:
+            from mspc.passes.sharding.operator_forms import give_form  # late: few operators have several
+
+            give_form(self.graph, node, op)
+        self.place(node, operands, layout)
 
     def place(self, node: Node, operands: tuple[Layout | None, ...] | None, layout: Layouts) -> None:
         """Give a node its layouts; tuples, elements and orderings that had theirs from it before go along, and what

@@ -59,7 +59,7 @@ def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bo
 
     def tried(wanted: dict[Node, Layout]) -> set[Node]:
         """Decide with these layouts; what cannot be carried so."""
-        fixed = dict(zip(values, begin, strict=True)) | {v: ((layout,), layout) for v, layout in wanted.items()}
+        fixed = dict(zip(values, begin, strict=True)) | {v: (v.op, (layout,), layout) for v, layout in wanted.items()}
         _try(values, [fixed[value] for value in values], wanted, decide)
         return _impossible(graph)
 

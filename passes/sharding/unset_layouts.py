@@ -236,11 +236,11 @@ class UnsetLayouts:
         if len(options) == 1:
             return options[0]
         found: list[tuple[float, float, int]] = []
-        before = (node.in_layouts, node.layout)
+        before = state_of(node)
         for i, option in enumerate(options):
             self.take(node, option)
             found.append((round(self.cost((node,)), 1), option.work, i))
-        self.search.place(node, *before)
+        self.search.put_back(node, before)
         return options[min(found)[2]]
 
     def take(self, node: Node, option: ShardingChoice) -> None:

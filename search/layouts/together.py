@@ -13,7 +13,6 @@ from typing import Any
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.constraint import is_constraint
-from mspc.passes.sharding.choices import rule_of
 from mspc.passes.sharding.forward_layouts import shard_batch, spread
 from mspc.passes.sharding.layout_plans import PlanTotal, State, restore, state_of
 from mspc.passes.sharding.layout_search import Search
@@ -68,26 +67,20 @@ def decide_together(graph: Graph) -> None:
 
 @dataclass(frozen=True)
 class _Decisions:
-    """What was decided of some values at one time: their layouts, where these came from, and the forms of operators."""
+    """What was decided of some values at one time: layouts and forms of operators, and where they came from."""
 
     values: Sequence[Value]
     states: Sequence[State]
     sources: Sequence[Any]
-    operators: Sequence[Any]
 
     @classmethod
     def of(cls, values: Sequence[Value]) -> _Decisions:
         sources = [value.attrs.get("strategy_from") if isinstance(value, Node) else None for value in values]
-        operators = [value.op if isinstance(value, Node) else None for value in values]
-        return cls(values, [state_of(value) for value in values], sources, operators)
+        return cls(values, [state_of(value) for value in values], sources)
 
-    def put_back(self, search: Search) -> None:
+    def put_back(self) -> None:
         """Give the values what they had."""
         restore(self.values, self.states)
-        for value, op in zip(self.values, self.operators, strict=True):
-            if isinstance(value, Node) and value.op is not op:
-                value.op = op
-                search.rules[value] = rule_of(value)
         for value, source in zip(self.values, self.sources, strict=True):
             if isinstance(value, Node):
                 value.attrs.pop("strategy_from", None)
@@ -120,7 +113,7 @@ def _cheaper(
         if ahead >= total.nbytes:
             continue  # whatever its gradients cost
         best = _Decisions.of(before.values)
-        before.put_back(search)
+        before.put_back()
         search.wanted = {}
         search.replicated = {}
         give(search, forward)
@@ -128,7 +121,7 @@ def _cheaper(
         if other.nbytes < total.nbytes - LEAST / 2:
             total = other
         else:
-            best.put_back(search)
+            best.put_back()
     return total
 
 

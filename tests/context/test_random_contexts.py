@@ -15,3 +15,10 @@ from tests.shares import share_of
 def test_networks_with_sharded_sequences_are_those_of_one_device(number: int, way: str) -> None:
     outcome = check(9000 + number, (way,))
     assert outcome.kind == EQUAL, outcome.message
+
+
+def test_gradients_keep_their_ring_where_other_layouts_of_theirs_were_tried() -> None:
+    """Propagation tries layouts at an attention's gradients in which ranks hold all keys, and may go back."""
+    outcome = check(30026)
+    assert "SBH" in outcome.text
+    assert outcome.kind == EQUAL, outcome.message
