@@ -252,6 +252,8 @@ def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> lis
     """What to do where all shapes that do not fit are those of slices."""
     shapes = [(wanted[name].shape, v.shape if isinstance(v, Tensor) else np.shape(v)) for name, v in given.items()]
     unlike = [(global_shape, part) for global_shape, part in shapes if global_shape != part]
+    if not unlike:
+        return []
     for global_shape, part in unlike:
         if len(global_shape) != len(part) or any(not n or w % n for w, n in zip(global_shape, part, strict=True)):
             return []
