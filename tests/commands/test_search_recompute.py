@@ -16,28 +16,10 @@ from mspc.cli import app
 from mspc.commands.view.dump import read_dump
 from mspc.passes.base import VERIFY
 from mspc.plans.files.plan_file import read_plan, write_plan
+from tests.search.blocks_network import blocks
 from tests.shares import is_taken
 
-SCRIPT = """
-import numpy as np
-from mindspore import nn, ops, Tensor
-class Block(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up, self.act, self.down = nn.LayerNorm((32,)), nn.Dense(32, 128), nn.GELU(), nn.Dense(128, 32)
-    def construct(self, x):
-        return x + self.down(self.act(self.up(self.norm(x))))
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.CellList([Block() for _ in range(3)])
-    def construct(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return ops.reduce_mean(x)
-net = Net()
-nn.TrainOneStepCell(net, nn.Adam(net.trainable_params()))(Tensor(np.ones((512, 32)), np.float32))
-""".replace("np.float32", "dtype=__import__('mindspore').float32")
+SCRIPT = blocks(512)
 LIMIT = 535_000
 """Bytes, of 898 kB without a limit."""
 

@@ -13,27 +13,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.search.plans import fitted
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
 from mspc.search.plans.fitted import FittedWay
+from tests.search.blocks_network import blocks
 
-SCRIPT = """
-from mindspore import nn, ops, Tensor
-import mindspore as ms
-class Block(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up, self.act, self.down = nn.LayerNorm((32,)), nn.Dense(32, 128), nn.GELU(), nn.Dense(128, 32)
-    def construct(self, x):
-        return x + self.down(self.act(self.up(self.norm(x))))
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.CellList([Block() for _ in range(3)])
-    def construct(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return ops.reduce_mean(x)
-net = Net()
-nn.TrainOneStepCell(net, nn.Adam(net.trainable_params()))(Tensor(shape=(ROWS, 32), dtype=ms.float32))
-"""
 RANKS = 4
 
 
@@ -58,7 +39,7 @@ def test_bounds_leave_out_what_does_not_fit_alone(
     rows: int, shares: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "net.py"
-    file.write_text(SCRIPT.replace("ROWS", str(rows)))
+    file.write_text(blocks(rows))
     captured = find_call(str(file), CompileOptions(RANKS)).captured
     asked = PlanRequest(RANKS, H200)
     network = PlannedNetwork.read(captured, asked.config(captured), limited=True)
@@ -75,7 +56,7 @@ def test_a_large_network_far_from_any_good_plan_is_left_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "net.py"
-    file.write_text(SCRIPT.replace("ROWS", "512"))
+    file.write_text(blocks(512))
     captured = find_call(str(file), CompileOptions(RANKS)).captured
     asked = PlanRequest(RANKS, H200, memory=1000)
     network = PlannedNetwork.read(captured, asked.config(captured), limited=True)
