@@ -5,8 +5,8 @@ Every part of the propagation works on the one state that this module holds: rul
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Layouts, Node, Value, element_types, operand_types
@@ -21,12 +21,40 @@ from mspc.passes.sharding.choices import (
     make_choice,
     merge,
     operandwise_choice,
+    rule_of,
 )
-from mspc.passes.sharding.known_rules import KnownRules
 from mspc.passes.sharding.layout_plans import State
 from mspc.passes.sharding.placement import followers, operand_layouts, result_layouts, structural_layout
 from mspc.passes.sharding.traffic import Traffic, bytes_between, gradient_bytes, scatter_bytes
 from mspc.sharding.factors import Rule
+
+
+class KnownRules(Mapping[Node, "Rule | None"]):
+    """Rules by node, None where an operator has none. A node that has been given another operator, as attention in its
+    other form, has the rule of that one."""
+
+    def __init__(self) -> None:
+        self._known: dict[Node, tuple[Any, Rule | None]] = {}
+
+    def note(self, node: Node) -> None:
+        """Know a node's rule from now on. Raises MspcError where the operator does not take its operands."""
+        self._known[node] = node.op, rule_of(node)
+
+    def __getitem__(self, node: Node) -> Rule | None:
+        op, rule = self._known[node]
+        if op is node.op:
+            return rule
+        self.note(node)
+        return self._known[node][1]
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._known
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 class Search:
