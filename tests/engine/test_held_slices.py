@@ -15,6 +15,7 @@ BESIDES = GLOBAL_BYTES // 2
 """Bytes of what else ranks hold: their graphs and scripts, half as much as this. No second copy goes into them."""
 RANKS = 4
 SCRIPT = f"""
+import gc
 import tracemalloc
 import numpy as np
 import mindspore as ms
@@ -47,6 +48,7 @@ BEFORE
 for _ in range(2):
     net(Tensor(np.ones((4, {SIZE})), ms.float32))
 AFTER
+gc.collect()
 print(get_rank(), tracemalloc.get_traced_memory()[0], net.w[0, 0], net.w.shape, net.w.dtype)
 """
 WAYS = [
