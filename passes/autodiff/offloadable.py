@@ -33,9 +33,7 @@ def mark_offloaded(graph: Graph, cells: Collection[str]) -> list[str]:
 def states_of(graph: Graph) -> list[Parameter]:
     """The parameters that updates change beside trained ones, and which are of the shape of one: no counters."""
     trained = {p.shape for p in graph.parameters if p.trainable}
-    changed = {
-        node.inputs[i] for node in graph.nodes if node.phase == "update" for i in node.op.mutates
-    }  # fmt: skip
+    changed = {node.inputs[i] for node in graph.nodes if node.phase == "update" for i in node.op.mutates}
     return [
         p for p in graph.parameters
         if p in changed and not p.trainable and p.shape in trained and p.tensor_type.size > 1

@@ -134,7 +134,7 @@ class FittedWay:
     def _figures(self, program: _Program) -> PlanResult:
         return figures_of(
             self.way.name, program.compiled, program.loads, program.graph, program.memory, self.asked
-        )  # fmt: skip
+        )
 
     def _made_to_fit(self, own: _Program, program: _Program, words: str) -> PlanResult:
         plan = self._figures(program)
@@ -150,7 +150,7 @@ class FittedWay:
 
 def _quicker(
     best: tuple[Compiled, PlanResult] | None, other: tuple[Compiled, PlanResult]
-) -> tuple[Compiled, PlanResult]:  # fmt: skip
+) -> tuple[Compiled, PlanResult]:
     return other if best is None or other[1].step < best[1].step else best
 
 

@@ -315,7 +315,7 @@ def test_a_file_of_options_for_large_networks(tmp_path: Path, capsys: pytest.Cap
     net.transformer_opt("")
     file.write_text('{"computation_communication_fusion_level": 1, "computation_allgather_overlap": true}')
     net.transformer_opt(str(file))
-    assert freeze(net).computation_communication_fusion_level == 1  # type: ignore[attr-defined]
+    assert freeze(net).computation_communication_fusion_level == 1  # type: ignore[attr-defined]  # a field of what is frozen
     said = capsys.readouterr().err
     assert re.search(r"transformer_opt\(computation_allgather_overlap=True\) changes nothing here: coll", said)
     assert [text for _, text in freeze(net).changing_nothing("compile", "GPU")] == []

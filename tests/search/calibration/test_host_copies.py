@@ -71,7 +71,7 @@ def test_the_machine_has_the_rate_of_both_ways_at_once(monkeypatch: pytest.Monke
     timer.longer = longer
     rates = host_copies.host_rates(timer, 1e-6, lambda _: None)
     monkeypatch.setattr(measured, "traffic", lambda _: ())
-    machine = measured._with_traffic(replace(H200, kernel=1e-6), timer, lambda _: None)  # pyright: ignore[reportPrivateUsage]
+    machine = measured._with_traffic(replace(H200, kernel=1e-6), timer, lambda _: None)  # pyright: ignore[reportPrivateUsage]  # what a file of rates gets
     assert machine.traffic[HOST_COPIES] == rates.both
     assert rates.both.at(1 << 21) == pytest.approx(40e9)
     assert machine.source.endswith("; copies to the host at 50 GB/s, from it at 55, both at once at 40 each way")

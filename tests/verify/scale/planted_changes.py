@@ -230,7 +230,7 @@ def _handed_inside(before: Mapping[int, Node], nodes: Sequence[Node]) -> list[Pa
         types = [value.type for value in node.inputs]
         old = before[node.attrs[PLACE]].inputs
         for number, region in enumerate(node.regions):
-            for value, was, places in zip(node.inputs, old, node.op.places(number, types), strict=True):  # type: ignore[union-attr]
+            for value, was, places in zip(node.inputs, old, node.op.places(number, types), strict=True):  # type: ignore[union-attr]  # it has regions
                 if _name(value) != _name(was):
                     found += [region.parameters[place] for place in places if place < len(region.parameters)]
     return found
