@@ -247,30 +247,27 @@ def compile_traced(
         if decide is not None and all_is_given(stage.name, stage.graph):
             decide(stage.graph)
 
-    def rank_names() -> tuple[str, ...]:
-        return rank_passes_of(config.device, config.pipeline_stages, asks_for_host(graph))
-
+    rank_names = partial(rank_passes_of, config.device, config.pipeline_stages)
     stages = 1 + max(number for number, _ in numbered(names))
     kept = found = None
     if keeps and config.ranks == 1 and not config.sharded:  # no other rank is told of the shared passes' results
-        kept = _kept_graphs(graph, print_graph(graph), (*names, *rank_names()))
+        kept = _kept_graphs(graph, print_graph(graph), (*names, *rank_names(offloads=asks_for_host(graph))))
         found = None if kept is None else kept.read(0)
     if found is not None:
         from mspc.compiler.late_graph import LateGraph  # late: a compile for no run needs none
 
         late = LateGraph(lambda: _of_all_ranks(config, graph, names, None, None)[0])
-        ranks, made = RankGraphs(late, rank_names()), found.attrs["compile_id"]
+        ranks, made = RankGraphs(late, rank_names(offloads=asks_for_host(graph))), found.attrs["compile_id"]
         return Compiled(config, traced, fed, late, made, stages, ranks, strategies, {0: found}, kept)
     graph, text = _of_all_ranks(config, graph, names, look if config.sharded else on_stage, on_pass, plans)
     if config.mode in ("stand_alone", "hybrid_parallel") and config.ranks > 1:
         traced.warnings += filter(None, [warning_of_own_gradients(graph, config.mode)])
-    last_names = rank_names()  # behind the plan, which may ask for the host
     if keeps and kept is None:
-        kept = _kept_graphs(graph, text, last_names)
+        kept = _kept_graphs(graph, text, rank_names(offloads=asks_for_host(graph)))
     make: Callable[..., RankGraphs] = RankGraphs
     if config.pipeline_stages > 1:
         from mspc.compiler.stage_graphs import StageGraphs as make  # late: few networks have stages
-    ranks = make(graph, last_names, on_pass)
+    ranks = make(graph, rank_names(offloads=asks_for_host(graph)), on_pass)  # a plan may ask for it, too
     return Compiled(config, traced, fed, graph, graph.attrs["compile_id"], stages, ranks, strategies, kept=kept)
 
 
