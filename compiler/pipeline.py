@@ -39,8 +39,8 @@ SHARDED = (
 )
 FOR_GPU_SHARDED = ("choose_pieces",)
 """Behind these where the device is a GPU, whose collectives run beside computation."""
-NOT_FOR_GPU = ("exchange_rows",)
-"""Of these those that a GPU's programs do without: there no sizes come from the device while a step runs."""
+ON_GPU = {"exchange_rows": "exchange_large_tables"}
+"""What stands in the place of these where the device is a GPU."""
 DATA_PARALLEL = (
     "draw_rows",
     "grad",
@@ -105,8 +105,8 @@ PER_RANK = (
 
 OPTIONAL = (
     *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
-    "recompute_cells", "search_sharding", "exchange_rows", "check_offload", "choose_pieces", "send_in_pieces",
-    *FOR_GPU_ORDER, "offload",
+    "recompute_cells", "search_sharding", "exchange_rows", "exchange_large_tables", "check_offload", "choose_pieces",
+    "send_in_pieces", *FOR_GPU_ORDER, "offload",
 )  # fmt: skip
 """Passes that leave no trace where they have nothing to do."""
 VIEWS = ("step_parallel_begin",)
@@ -122,7 +122,7 @@ def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
     if mode in ("semi_auto_parallel", "auto_parallel"):
         if device != "GPU":
             return first + SHARDED
-        return first + tuple(name for name in SHARDED if name not in NOT_FOR_GPU) + FOR_GPU_SHARDED
+        return first + tuple(ON_GPU.get(name, name) for name in SHARDED) + FOR_GPU_SHARDED
     return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)
 
 

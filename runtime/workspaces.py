@@ -10,6 +10,7 @@ from typing import Any
 from mspc.analysis.cost.nodes import work_of
 from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import FLOAT32, TensorType
+from mspc.ops.collective.base import Collective
 from mspc.ops.convolution.base import Convolution
 from mspc.ops.cuda.attention import LOWEST, aligned_bytes
 from mspc.ops.cuda.flash_backward_kernel import NOTE
@@ -48,6 +49,8 @@ def scratch_bytes(graph: Graph) -> int:
             found = max(found, _of_convolution(node.op, node))
         elif isinstance(node.op, AttentionOp):
             found = max(found, _of_attention(node.op, operand_types(node)))
+        elif isinstance(node.op, Collective):
+            found = max(found, node.op.scratch_bytes(operand_types(node), node.type))
     return found
 
 

@@ -204,6 +204,10 @@ class Collective(Op, abstract=True):
         """Bytes of which `sent_bytes` makes what a rank sends, from the bytes of its operands and its result."""
         return sum(operands)
 
+    def scratch_bytes(self, operands: Sequence[TensorType], result: Type) -> int:
+        """Bytes that its launch on a GPU takes beside operands and result; few ones are not counted."""
+        return 0
+
     @classmethod
     def sent_bytes(cls, operand: float, group: float) -> float:
         """Bytes that a rank sends, in the mean of the group and by ring algorithms.

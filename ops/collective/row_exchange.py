@@ -8,6 +8,7 @@ planned; a rank that has a row which all others ask for sends it to each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective, Ranks
 from mspc.ops.collective.collectives import NO_GRADIENT
+from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.expert_rows import require_below
 from mspc.ops.op import ArrayBackend, Op, Placement
 from mspc.sharding.groups import WORLD_GROUPS
@@ -34,7 +37,25 @@ def _operands(op: Op, types: Sequence[Type]) -> tuple[TensorType, TensorType]:
     return tensors[0], tensors[1]
 
 
-class FetchRows(Collective):
+class _ByPlaces(Collective, abstract=True):
+    """Messages that places say: of the group's order their channel knows nothing."""
+
+    bprop = NO_GRADIENT
+
+    def channel(self, rank: int) -> tuple[Ranks, int]:
+        return tuple(sorted(self.members)), -1
+
+    def scratch_bytes(self, operands: Sequence[TensorType], result: Type) -> int:
+        from mspc.ops.collective.row_exchange_launch import scratch_bytes  # late: only a GPU needs it
+
+        (x, places), (out,) = operands, element_types(result)
+        table = x if isinstance(self, FetchRows) else out
+        halves = isinstance(self, SendRows) and not self.sets and table.dtype.is_float and table.dtype.itemsize == 2
+        inner = math.prod(table.shape[1:])
+        return scratch_bytes(places.size, table.shape[0], inner, table.dtype.itemsize, self.group_size, halves)
+
+
+class FetchRows(_ByPlaces):
     """Rows of a table [total, ...] at places of any shape; zeros for places that are none, from 0 to total.
 
     Every rank of the group has a slice of the table, in their order, and places of its own. limit: all places are below
@@ -50,7 +71,6 @@ class FetchRows(Collective):
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
     omitted = (*Collective.omitted, "limit", "share")
-    bprop = NO_GRADIENT
 
     def travelling(self, operands: Sequence[float], result: float) -> float:
         return (result + operands[1]) * self.share
@@ -78,6 +98,12 @@ class FetchRows(Collective):
 
         return kernel
 
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.collective.row_exchange_launch import launch_fetch  # late: only a GPU needs it
+
+        table, places = inputs
+        return launch_fetch(device, self.ranks, table, places, out)
+
     def _global(self, table: Any, places: Any) -> Any:
         require_below(np, places, self.limit)
         inside = (places >= 0) & (places < self.total)
@@ -85,7 +111,7 @@ class FetchRows(Collective):
         return np.where(inside.reshape(inside.shape + (1,) * (table.ndim - 1)), rows, np.zeros((), table.dtype))
 
 
-class SendRows(Collective):
+class SendRows(_ByPlaces):
     """A table [size, ...] of sums: of the rows that are sent to each of its places. Rows for places that are none, from
     0 to size, are dropped.
 
@@ -104,7 +130,6 @@ class SendRows(Collective):
     axes: tuple[int, ...] = ()
     rank_list: Ranks = ()
     omitted = (*Collective.omitted, "limit", "sets", "share")
-    bprop = NO_GRADIENT
 
     def travelling(self, operands: Sequence[float], result: float) -> float:
         return sum(operands) * self.share
@@ -137,6 +162,12 @@ class SendRows(Collective):
             return self._table([part[1:] for part in parts], rows)
 
         return kernel
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.collective.row_exchange_launch import launch_send  # late: only a GPU needs it
+
+        rows, places = inputs
+        return launch_send(device, self.ranks, rows, places, out, self.sets)
 
     def _global(self, rows: Any, places: Any) -> Any:
         require_below(np, places, self.limit)

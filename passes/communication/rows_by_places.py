@@ -17,15 +17,15 @@ from mspc.passes.communication.redistribution_plan import cost
 Users = dict[Value, list[Node]]
 
 
-def exchange_rows(graph: Graph) -> bool:
-    """What the pass does; whether anything has changed."""
+def exchange_rows(graph: Graph, least: int = 1) -> bool:
+    """What the passes do; whether anything has changed. least: bytes that an exchange spares."""
     if not any(isinstance(node.op, (TakeRows, AddRows, SetRows)) for node in graph.nodes):
         return False
     users: Users = {}
     for node in graph.nodes:
         for value in node.inputs:
             users.setdefault(value, []).append(node)
-    exchanger = _Exchanger(graph, users)
+    exchanger = _Exchanger(graph, users, least)
     for node in graph.nodes:
         exchanger.visit(node)
     graph.nodes = exchanger.nodes
@@ -38,7 +38,8 @@ def exchange_rows(graph: Graph) -> bool:
 class _Exchanger:
     """Rewrites the nodes of a graph; `replaced` has what stands in the place of values."""
 
-    def __init__(self, graph: Graph, users: Users) -> None:
+    def __init__(self, graph: Graph, users: Users, least: int) -> None:
+        self.least = least
         self.users, self.held = users, set(graph.results)
         self.nodes: list[Node] = []
         self.b = Builder(graph, self.nodes)
@@ -91,7 +92,8 @@ class _Exchanger:
         op = FetchRows(total=table.shape[0], limit=taken.limit, share=taken.share, mesh=mesh, axes=owners)
         travel = op.travelling([0.0, _local(places, asked)], _local(node, final))
         spent = op.sent_bytes(travel, held.size_of(held.dims[0])) + _cost(places, known, asked)
-        if spent + _cost(node, found, final) >= moved + told + _cost(node, node.tensor_layout, final):
+        spared = moved + told + _cost(node, node.tensor_layout, final) - spent - _cost(node, found, final)
+        if spared < self.least:
             return None
         made = self._exchange(node, op, (table, self._bring(places, asked)), found)
         return made if found == final else self._moved(made, final)
@@ -123,7 +125,7 @@ class _Exchanger:
         travel = op.travelling([_local(rows, held), _local(places, asked)], 0.0)
         spent = op.sent_bytes(travel, math.prod(mesh[a] for a in owners))
         spent += _cost(places, known, asked) + _cost(node, summed, final)
-        if spent >= moved + told + _cost(node, node.tensor_layout, final):
+        if moved + told + _cost(node, node.tensor_layout, final) - spent < self.least:
             return None
         made = self._exchange(node, op, (rows, self._bring(places, asked)), summed)
         return made if summed == final else self._moved(made, final)

@@ -16,7 +16,7 @@ from mspc.ops.control.structural import TupleGetItem, TupleGetItems
 from mspc.ops.device import Array, Copy, Launch, in_order
 from mspc.ops.op import Op
 from mspc.runtime.gpu.host_reads import Asking, HostRead, makers
-from mspc.runtime.gpu.on_host import OnHost
+from mspc.runtime.gpu.on_host import OnHost, like
 from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.memory import Allocation, MemoryPlan
 
@@ -99,11 +99,6 @@ def _fed(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> OnHo
 def asks(launch: Launch) -> bool:
     """Whether a launch asks the host even where it could be captured."""
     return isinstance(launch, OnHost) and not launch.decided
-
-
-def like(launch: Launch, run: Launch) -> Launch:
-    """What runs a launch among other things, and asks the host as that does."""
-    return OnHost(run, launch.decided) if isinstance(launch, OnHost) else run
 
 
 @dataclass

@@ -18,3 +18,8 @@ class OnHost:
 
     def __call__(self) -> None:
         self._run()
+
+
+def like(launch: Launch, run: Launch) -> Launch:
+    """What runs a launch among other things, and asks the host as that does."""
+    return OnHost(run, launch.decided) if isinstance(launch, OnHost) else run

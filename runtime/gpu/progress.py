@@ -16,6 +16,7 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.device import Launch
 from mspc.runtime.available_memory import REMEDY, shown_bytes
 from mspc.runtime.faults.stalled import END, STEP_SHIFT, packed
+from mspc.runtime.gpu.on_host import like
 
 _MARK = f"""
 extern "C" __global__ void put_mark(u64 place, const long long* step, long long where) {{
@@ -67,14 +68,14 @@ class GpuProgress:
                 launch()
                 comm.mark = (0, 0)
 
-            return telling
+            return like(launch, telling)
         mark = self.mark(index)
 
         def marked() -> None:
             mark()
             launch()
 
-        return marked
+        return like(launch, marked)
 
     def wait(self, event: Any) -> None:
         """Return once the event has come.

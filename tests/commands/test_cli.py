@@ -25,7 +25,8 @@ HEAVY = ("numpy", "networkx", "lark", "rich", "safetensors", "mpi4py")
 PASSES = (
     "  note: passes are grad, assign_stages, channels_last, check_offload, check_strategies, "
     "choose_pieces, cut_stages, decompose, "
-    "draw_rows, exchange_rows, execute, fuse_attention, fuse_elementwise, fuse_gradients, fuse_large_attention, "
+    "draw_rows, exchange_large_tables, exchange_rows, execute, fuse_attention, fuse_elementwise, fuse_gradients, "
+    "fuse_large_attention, "
     "fuse_large_rows, fuse_matmul, fuse_moves, fuse_norm, fuse_rows, fuse_updates, group_lookups, heads_last, "
     "hoist_invariants, hoist_joined, insert_redistribution, join_micro_batches, join_products, join_row_sums, "
     "join_slices, keep_for_gradients, lower_redistribution, move_casts, offload, order_micro_batches, "

@@ -60,6 +60,13 @@ def test_every_gradient_equals_numpy() -> None:
     assert sum("results of steps" in line for line in out.splitlines()) == RANKS
 
 
+def test_rows_equal_numpys() -> None:
+    status, out, err, _ = on_ranks([sys.executable, str(ROOT / "tests" / "gpu" / "rows_program.py"), "check"])
+    assert status == 0, err[-6000:]
+    assert sum("exchanges" in line for line in out.splitlines()) == RANKS
+    assert sum("made equal steps" in line for line in out.splitlines()) == RANKS
+
+
 @pytest.mark.parametrize("name", ["public", "mint"])
 def test_what_scripts_call(name: str) -> None:
     script = ROOT / "tests" / "ops" / "collective" / f"{name}_program.py"

@@ -1,0 +1,35 @@
+"""Lets ranks exchange rows in the place of tables as `exchange_rows` does, where that spares many bytes: on GPUs.
+
+The hosts read how many rows go where while a step runs, and launch them in rounds: that takes time of its own, and what
+is before and behind it becomes two CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from mspc.ir.graph import Graph
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.base import OPENED, Pass
+from mspc.passes.communication.exchange_rows import OPERATORS
+from mspc.passes.needs import GLOBAL
+
+LEAST = 256 << 20
+"""Bytes to be spared, at least: what a GPU sends to others in the time of an exchange without rows."""
+
+
+@dataclass(frozen=True)
+class ExchangeLargeTables(Pass):
+    """Exchange rows in the place of tables whose bytes are many. least: that are spared by each exchange."""
+
+    least: int = LEAST
+
+    regions = OPENED
+    needs = (GLOBAL,)
+
+    def run(self, graph: Graph) -> bool:
+        if OPERATORS not in sys.modules:
+            return False
+        from mspc.passes.communication.rows_by_places import exchange_rows  # late: few graphs have any
+
+        return exchange_rows(graph, self.least)

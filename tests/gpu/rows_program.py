@@ -1,0 +1,144 @@
+"""Rows that real GPUs exchange by their places, a process each: `mpirun -n 2 python tests/gpu/rows_program.py check`,
+or `times`.
+
+check compares FetchRows and SendRows with NumPy's, on two streams, in one round and in several, and as steps of a graph
+of which parts are captured. times prints how long they take beside gathering the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from mspc.engine.job import join_job
+from mspc.ir.graph import Graph, Parameter
+from mspc.ir.types import INT32, TensorType
+from mspc.ops.collective.collectives import AllGather
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
+from mspc.ops.cuda import row_exchange
+from mspc.ops.math.arithmetic import Add
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.device_choice import Wishes
+from tests.gpu.nccl_program import Bench, Steps
+from tests.ops.collective.test_row_exchange import drawn
+from tests.runtime.graphs import GraphMaker
+
+DTYPES: list[Any] = [np.float32, ml_dtypes.bfloat16, np.float64, np.int32, np.float16]
+
+
+def check(bench: Bench) -> None:
+    job, tried = bench.job, 0
+    rounds = row_exchange.ROUND_BYTES
+    for number, (group, table, places) in enumerate(drawn(job.size, 3)):
+        row_exchange.ROUND_BYTES = rounds if number % 2 else 100
+        if job.rank in group and number % 3:
+            _check_one(bench, group, table, places[group.index(job.rank)], DTYPES[number % len(DTYPES)])
+            tried += 1
+    row_exchange.ROUND_BYTES = rounds
+    rng = np.random.default_rng(job.rank)
+    everyone, table = tuple(range(job.size)), np.random.default_rng(9).normal(size=(4096 * job.size, 512))
+    skewed = (rng.random(9000) ** 3 * len(table)).astype(np.int32)
+    for limit in (rounds, 1 << 20):
+        row_exchange.ROUND_BYTES = limit
+        _check_one(bench, everyone, table, skewed, np.float32)
+        _check_one(bench, everyone, table, skewed, ml_dtypes.bfloat16)
+    bench.comm.check()
+    print(f"rank {job.rank} checked {tried + 4} exchanges", flush=True)
+
+
+def _check_one(bench: Bench, group: tuple[int, ...], table: Any, places: Any, dtype: Any) -> None:
+    """Whole numbers are exact in every order."""
+    job, device = bench.job, bench.device
+    backend, mine = NumPyBackend(job.comm), group.index(job.rank)
+    own = np.rint(8 * np.split(table, len(group))[mine]).astype(dtype)
+    rows = np.rint(np.arange(own.shape[1] * places.size).reshape(-1, own.shape[1]) % 7 + mine).astype(dtype)
+    places = places.astype(np.int32)
+    fetch = FetchRows(total=len(table), rank_list=group)
+    sends = [SendRows(size=len(own), total=len(table), sets=sets, rank_list=group) for sets in (False, True)]
+    bench.comm.prepare([fetch.channel(job.rank)], together=False)
+    for op, x, shape in [(fetch, own, rows.shape), *[(send, rows, own.shape) for send in sends]]:
+        wanted = op.kernel(backend)(x, places)
+        for stream in ("compute", "communication"):
+            given, named, out = bench.put(x), bench.put(places), bench.put(np.zeros(shape, dtype))
+            with device.stream(stream):
+                launch = op.launch(device, [given, named], out)
+                launch()
+                launch()
+            np.testing.assert_array_equal(bench.get(out), wanted, f"{op} on {stream}")
+
+
+def steps(bench: Bench) -> None:
+    """A graph that fetches rows, adds, and sends them back: between exchanges parts of it are captured."""
+    job, (count, width) = bench.job, (3000, 256)
+    everyone = tuple(range(job.size))
+    graph = _graph(everyone, count, width)
+    rng = np.random.default_rng(job.rank)
+    run = Steps(bench, graph).run
+    for _ in range(2):
+        table = np.rint(4 * rng.normal(size=(1024, width))).astype(np.float32)
+        places = rng.integers(-1, 1024 * job.size, count).astype(np.int32)
+        fetched = FetchRows(total=1024 * job.size, rank_list=everyone).kernel(NumPyBackend(job.comm))(table, places)
+        send = SendRows(size=1024, total=1024 * job.size, rank_list=everyone).kernel(NumPyBackend(job.comm))
+        np.testing.assert_array_equal(run([table, places])[0], send(8 * fetched, places))
+    print(f"rank {job.rank} made equal steps", flush=True)
+
+
+def _graph(everyone: tuple[int, ...], count: int, width: int) -> Graph:
+    make, total = GraphMaker(), 1024 * len(everyone)
+    table = make.parameter("table", (1024, width))
+    places = Parameter("places", TensorType(INT32, (count,)), "input", False, None, TensorType(INT32, (count,)))
+    make.graph.parameters.append(places)
+    value = make.node(FetchRows(total=total, rank_list=everyone), table, places)
+    for _ in range(3):
+        value = make.node(Add(), value, value)
+    return make.returns(make.node(SendRows(size=1024, total=total, rank_list=everyone), value, places))
+
+
+def times(bench: Bench) -> None:
+    """Of tokens [4,096, 4,096] of each rank in bfloat16: one row of all for each place, and 8 of a rank's own."""
+    job, device = bench.job, bench.device
+    everyone, rng = tuple(range(job.size)), np.random.default_rng(job.rank)
+    count, width = 4096, 4096
+    table = bench.put(rng.normal(size=(count, width)).astype(ml_dtypes.bfloat16))
+    whole = bench.put(np.zeros((count * job.size, width), ml_dtypes.bfloat16))
+    for named in (count, 4 * count):
+        places = bench.put(rng.integers(0, count * job.size, named).astype(np.int32))
+        rows = bench.put(rng.normal(size=(named, width)).astype(ml_dtypes.bfloat16))
+        total = count * job.size
+        ops = {
+            "fetch": (FetchRows(total=total, rank_list=everyone), [table, places], rows),
+            "send": (SendRows(size=count, total=total, rank_list=everyone), [rows, places], table),
+            "gather the table": (AllGather(rank_list=everyone), [table], whole),
+        }
+        for name, (op, inputs, out) in ops.items():
+            with device.stream("compute"):
+                bench.comm.prepare([op.channel(job.rank)], together=True)
+                launch = op.launch(device, inputs, out)
+                seconds = [_timed(device, launch) for _ in range(12)][4:]
+            if job.rank == 0:
+                print(f"{named} rows of {2 * width} bytes: {name} {1e6 * float(np.median(seconds)):.0f} us", flush=True)
+
+
+def _timed(device: Any, launch: Any) -> float:
+    first = device.signal(timed=True)
+    launch()
+    last = device.signal(timed=True)
+    device.progress.wait(last)
+    return device.milliseconds(first, last) / 1000
+
+
+def body() -> None:
+    bench = Bench(job)
+    if sys.argv[1] == "times":
+        times(bench)
+    else:
+        check(bench)
+        steps(bench)
+
+
+if __name__ == "__main__":
+    job = join_job(Wishes("gpu", timeout=20))
+    sys.exit(job.guard(body))
