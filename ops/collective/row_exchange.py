@@ -40,6 +40,7 @@ def _operands(op: Op, types: Sequence[Type]) -> tuple[TensorType, TensorType]:
 class _ByPlaces(Collective, abstract=True):
     """Messages that places say: of the group's order their channel knows nothing."""
 
+    host_reads = (1,)
     bprop = NO_GRADIENT
 
     def channel(self, rank: int) -> tuple[Ranks, int]:
@@ -102,7 +103,7 @@ class FetchRows(_ByPlaces):
         from mspc.ops.collective.row_exchange_launch import launch_fetch  # late: only a GPU needs it
 
         table, places = inputs
-        return launch_fetch(device, self.ranks, table, places, out)
+        return launch_fetch(device, self.ranks, table, places, out, self.limit)
 
     def _global(self, table: Any, places: Any) -> Any:
         require_below(np, places, self.limit)
@@ -167,7 +168,7 @@ class SendRows(_ByPlaces):
         from mspc.ops.collective.row_exchange_launch import launch_send  # late: only a GPU needs it
 
         rows, places = inputs
-        return launch_send(device, self.ranks, rows, places, out, self.sets)
+        return launch_send(device, self.ranks, rows, places, out, self.limit, self.sets)
 
     def _global(self, rows: Any, places: Any) -> Any:
         require_below(np, places, self.limit)

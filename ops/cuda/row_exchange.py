@@ -22,13 +22,10 @@ ROUND_BYTES = 128 << 20
 """Bytes of rows that a rank sends in one round at most, and of those that it takes."""
 
 _OWNERS = r"""
-// Where the sorted names of every rank's slice begin, RANKS + 1 numbers, and how many they are.
-extern "C" __global__ void __launch_bounds__(BLOCK) find_owners(const u64* sorted, int* begins, int* counts) {
-    for (int owner = threadIdx.x; owner <= RANKS; owner += BLOCK) {
-        const int begin = names_before(sorted, COUNT, name_of(owner * SLICE, 0));
-        begins[owner] = begin;
-        if (owner < RANKS) counts[owner] = names_before(sorted, COUNT, name_of((owner + 1) * SLICE, 0)) - begin;
-    }
+// Where the sorted names of every rank's slice begin, RANKS + 1 numbers.
+extern "C" __global__ void __launch_bounds__(BLOCK) find_owners(const u64* sorted, int* begins) {
+    for (int owner = threadIdx.x; owner <= RANKS; owner += BLOCK)
+        begins[owner] = names_before(sorted, COUNT, name_of(owner * SLICE, 0));
 }
 // The place among the sorted names of what a slot has in this round, -1 where it has nothing.
 __device__ __forceinline__ int name_in(int slot, const int* begins, int first) {
@@ -41,6 +38,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK) name_places(
     if (slot >= RANKS * SLOTS) return;
     const int name = name_in(slot, begins, first);
     if (name >= 0) places[slot] = place_of_name(sorted[name]) - slot / SLOTS * SLICE;
+}
+// Nothing is asked for, or sent, in slots that nothing arrives in.
+extern "C" __global__ void __launch_bounds__(BLOCK) clear_places(int* places) {
+    const int slot = blockIdx.x * BLOCK + threadIdx.x;
+    if (slot < RANKS * SLOTS) places[slot] = -1;
 }
 extern "C" __global__ void __launch_bounds__(BLOCK) pack_rows(
     const u64* sorted, const int* begins, int first, const W* rows, W* packed) {
@@ -62,9 +64,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) clear_rows(const u64* sorted
     if (name < COUNT) clear(out[(Index)(unsigned int)sorted[name] * PACKS + at % PACKS]);
 }
 extern "C" __global__ void __launch_bounds__(BLOCK) take_rows(
-    const W* table, const int* places, const int* told, int first, W* rows) {
+    const W* table, const int* places, W* rows) {
     const Index at = (Index)blockIdx.x * BLOCK + threadIdx.x, slot = at / PACKS;
-    if (slot >= RANKS * SLOTS || first + (int)(slot % SLOTS) >= told[slot / SLOTS]) return;
+    if (slot >= RANKS * SLOTS || places[slot] < 0) return;
     rows[at] = table[(Index)places[slot] * PACKS + at % PACKS];
 }
 """
@@ -73,11 +75,6 @@ __device__ __forceinline__ void clear(Sixteen& v) { v.low = v.high = 0; }
 template <class V> __device__ __forceinline__ void clear(V& v) { v = 0; }
 """
 _ADD = r"""
-// Slots that nothing has arrived in name no row.
-extern "C" __global__ void __launch_bounds__(BLOCK) end_places(const int* told, int first, int* places) {
-    const int slot = blockIdx.x * BLOCK + threadIdx.x;
-    if (slot < COUNT && first + slot % SLOTS >= told[slot / SLOTS]) places[slot] = -1;
-}
 __device__ __forceinline__ bool names_alike(u64 one, u64 other) { return place_of_name(one) == place_of_name(other); }
 // The rows of one place, one after the other: ranks ascend, and the rows of a rank.
 extern "C" __global__ void __launch_bounds__(BLOCK) add_arrived(const u64* sorted, const T* rows, S* table) {
@@ -177,47 +174,48 @@ class NamedPlaces:
 
     def __init__(self, device: Device, slots: Slots, places: Array, rows: Array, memory: Sequence[Array]) -> None:
         self._slots, self._count = slots, places.size
-        chunks, self._names, begins, counts = memory
-        self.begins, self.counts = begins.view("int32"), counts.view("int32")
+        chunks, self._names, begins = memory
+        self._begins = begins.view("int32")
         lookup = RowLookup(1, 1, slots.ranks * slots.slice, slots.lanes * slots.packs, places.size)
         named = [NamedRows(lookup, rows, places, rows)]
         self._table = table_of(device, named, [0], [0])
         self._sort = sorting(device, named, self._table, chunks, self._names)
         word = WORDS[dtype_of(rows.dtype).itemsize * slots.lanes]
         source = MOVE + head(named) + f"typedef {word} W;\n" + slots.constants(max(self._count, slots.slice))
-        names = ("find_owners", "name_places", "pack_rows", "put_rows", "clear_rows", "take_rows")
+        names = ("find_owners", "name_places", "pack_rows", "put_rows", "clear_rows", "clear_places", "take_rows")
         self._kernels = {name: device.kernel(source + _CLEAR + _OWNERS, name) for name in names}
 
     @staticmethod
     def bytes_of(count: int, ranks: int) -> tuple[int, ...]:
         """Bytes that it takes."""
-        return 8 * count, 8 * count, 4 * (ranks + 1), 4 * ranks
+        return 8 * count, 8 * count, 4 * (ranks + 1)
 
     def sort(self) -> None:
-        """Sort the places, and find how many are of each rank's slice."""
+        """Sort the places, and find where those of each rank's slice begin."""
         self._sort()
-        self._kernels["find_owners"](grid_of(1), BLOCK, [self._names, self.begins, self.counts])
+        self._kernels["find_owners"](grid_of(1), BLOCK, [self._names, self._begins])
 
-    def name(self, first: int, places: Array) -> None:
-        """The places of this round's slots, each in its owner's slice."""
-        self._run("name_places", 1, [self._names, self.begins, np.int32(first), places])
+    def name(self, first: int, places: Array, arriving: Array) -> None:
+        """The places of this round's slots, each in its owner's slice; none in slots of those that arrive."""
+        self._run("name_places", 1, [self._names, self._begins, np.int32(first), places])
+        self._run("clear_places", 1, [arriving])
 
     def pack(self, first: int, rows: Array, packed: Array) -> None:
         """The rows of this round's slots."""
-        self._run("pack_rows", self._slots.packs, [self._names, self.begins, np.int32(first), rows, packed])
+        self._run("pack_rows", self._slots.packs, [self._names, self._begins, np.int32(first), rows, packed])
 
     def put(self, first: int, arrived: Array, out: Array) -> None:
         """What has arrived in this round's slots to the rows that asked for it."""
-        self._run("put_rows", self._slots.packs, [self._names, self.begins, np.int32(first), arrived, out])
+        self._run("put_rows", self._slots.packs, [self._names, self._begins, np.int32(first), arrived, out])
 
-    def take(self, first: int, table: Array, places: Array, told: Array, rows: Array) -> None:
-        """The rows of this rank's slice that others ask for in this round."""
-        self._run("take_rows", self._slots.packs, [table, places, told, np.int32(first), rows])
+    def take(self, table: Array, places: Array, rows: Array) -> None:
+        """The rows of this rank's slice at the places that others ask for."""
+        self._run("take_rows", self._slots.packs, [table, places, rows])
 
     def clear(self, out: Array) -> None:
         """Zeros for places that are none."""
         grid = self._slots.blocks(self._count, self._slots.packs)
-        self._kernels["clear_rows"](grid, BLOCK, [self._names, self.begins, out])
+        self._kernels["clear_rows"](grid, BLOCK, [self._names, self._begins, out])
 
     def _run(self, name: str, packs: int, arguments: list[object]) -> None:
         self._kernels[name](self._slots.blocks(self._slots.all, packs), BLOCK, arguments)
@@ -234,7 +232,7 @@ class ArrivedRows:
     def __init__(
         self, device: Device, slots: Slots, out: Array, places: Array, rows: Array, sets: bool, memory: Sequence[Array],
     ) -> None:  # fmt: skip
-        self._slots, self._out, self._places, self._rows = slots, out, places, rows
+        self._slots, self._out, self._rows = slots, out, rows
         chunks, self._names, holders, wide = memory
         self._holders = holders.view("int32")
         dtype = dtype_of(out.dtype)
@@ -247,7 +245,7 @@ class ArrivedRows:
         own = c_type(dtype)
         source = COMMON + f"typedef {own} T;\ntypedef {accumulating_type(dtype)} A;\n"
         source += f"typedef {'float' if self._rounds else own} S;\n" + head(named) + slots.constants(slots.slice) + _ADD
-        names = ["clear_table", "end_places"] + (["set_arrived", "hold_places"] if sets else ["add_arrived"])
+        names = ["clear_table"] + (["set_arrived", "hold_places"] if sets else ["add_arrived"])
         self._kernels = {name: device.kernel(source, name) for name in names + ["round_table"] * self._rounds}
         self._sets = sets
 
@@ -266,10 +264,9 @@ class ArrivedRows:
         grid = self._slots.blocks(self._slots.slice, self._slots.packs)
         self._kernels["clear_table"](grid, BLOCK, [self._wide, self._holders])
 
-    def take(self, first: int, told: Array) -> None:
-        """Take what has arrived in this round; told: how many rows each rank has for this one in all."""
+    def take(self) -> None:
+        """Take what has arrived in this round."""
         slots, kernels = self._slots, self._kernels
-        kernels["end_places"](slots.blocks(slots.all), BLOCK, [told, np.int32(first), self._places])
         self._sort()
         grid = slots.blocks(slots.all, slots.packs)
         if not self._sets:

@@ -14,7 +14,7 @@ from mspc.passes.base import OPENED, Pass
 from mspc.passes.communication.exchange_rows import OPERATORS
 from mspc.passes.needs import GLOBAL
 
-LEAST = 256 << 20
+LEAST = 64 << 20
 """Bytes to be spared, at least: what a GPU sends to others in the time of an exchange without rows."""
 
 

@@ -44,6 +44,7 @@ class _Exchanger:
         self.nodes: list[Node] = []
         self.b = Builder(graph, self.nodes)
         self.replaced: dict[Value, Value] = {}
+        self.brought: dict[tuple[Value, Layout], Value] = {}
 
     def visit(self, node: Node) -> None:
         """Put a node, or what exchanges its rows, behind those before it."""
@@ -138,8 +139,12 @@ class _Exchanger:
         return value, 0.0
 
     def _bring(self, value: Value, target: Layout) -> Value:
-        """The value in a layout."""
-        return value if value.layout == target else self._moved(value, target)
+        """The value in a layout: the same for all who read its rows' places, as gradients do."""
+        if value.layout == target:
+            return value
+        if (value, target) not in self.brought:
+            self.brought[value, target] = self._moved(value, target)
+        return self.brought[value, target]
 
     def _moved(self, value: Value, target: Layout) -> Node:
         made = self.b.emit(Redistribute(source=value.tensor_layout, target=target), value, name=value.name)

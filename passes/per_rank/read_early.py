@@ -4,8 +4,8 @@ the first launch that depends on it is due.
 Input:  `%1 = TopK(%0)`, `%2 = Sort(%1)`, `%3 = Gather(%x, %2)`, `%4 = Counts(%1)`, `%5 = GroupedProduct(%3, %w, %4)`
 Output: `%1 = TopK(%0)`, `%4 = Counts(%1)`, `%2 = Sort(%1)`, `%3 = Gather(%x, %2)`, `%5 = GroupedProduct(%3, %w, %4)`
 
-Only nodes with small results move, which neither communicate nor change anything, and none past a node that does, past
-another one for which the host reads, or from the backward part into the forward part.
+Only nodes with small results move, which neither communicate nor change anything, and none past a node that does, or
+from the backward part into the forward part.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ReadEarly(Pass):
             if node in wanted:
                 found[node] = max([fence, *(found.get(value, 0) for value in node.inputs)])
                 behind[found[node]].append(node)
-            elif _is_fixed(node):
+            elif _is_bar(node):
                 fence = place + 1
         nodes = list(behind[0])
         for place, node in enumerate(graph.nodes):
@@ -60,10 +60,10 @@ def _wanted(graph: Graph) -> set[Node]:
 
 
 def _moves(node: Node) -> bool:
-    return not _is_fixed(node) and sum(type.nbytes for type in element_types(node.type)) <= SMALL
+    return not (_is_bar(node) or node.op.host_reads) and sum(type.nbytes for type in element_types(node.type)) <= SMALL
 
 
-def _is_fixed(node: Node) -> bool:
+def _is_bar(node: Node) -> bool:
     """Whether a node stays where it is, and others on their side of it."""
     op = node.op
-    return bool(op.is_collective or op.has_side_effect or op.mutates or op.host_reads or node.regions)
+    return bool(op.is_collective or op.has_side_effect or op.mutates or node.regions)

@@ -14,17 +14,14 @@ import ml_dtypes
 import numpy as np
 
 from mspc.engine.job import join_job
-from mspc.ir.graph import Graph, Parameter
-from mspc.ir.types import INT32, TensorType
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.cuda import row_exchange
-from mspc.ops.math.arithmetic import Add
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.device_choice import Wishes
 from tests.gpu.nccl_program import Bench, Steps
+from tests.gpu.rows_programs import fetched_and_sent
 from tests.ops.collective.test_row_exchange import drawn
-from tests.runtime.graphs import GraphMaker
 
 DTYPES: list[Any] = [np.float32, ml_dtypes.bfloat16, np.float64, np.int32, np.float16]
 
@@ -34,7 +31,7 @@ def check(bench: Bench) -> None:
     rounds = row_exchange.ROUND_BYTES
     for number, (group, table, places) in enumerate(drawn(job.size, 3)):
         row_exchange.ROUND_BYTES = rounds if number % 2 else 100
-        if job.rank in group and number % 3:
+        if job.rank in group and number % 3 == 0:
             _check_one(bench, group, table, places[group.index(job.rank)], DTYPES[number % len(DTYPES)])
             tried += 1
     row_exchange.ROUND_BYTES = rounds
@@ -74,7 +71,7 @@ def steps(bench: Bench) -> None:
     """A graph that fetches rows, adds, and sends them back: between exchanges parts of it are captured."""
     job, (count, width) = bench.job, (3000, 256)
     everyone = tuple(range(job.size))
-    graph = _graph(everyone, count, width)
+    graph = fetched_and_sent(everyone, 1024, count, width)
     rng = np.random.default_rng(job.rank)
     run = Steps(bench, graph).run
     for _ in range(2):
@@ -84,17 +81,6 @@ def steps(bench: Bench) -> None:
         send = SendRows(size=1024, total=1024 * job.size, rank_list=everyone).kernel(NumPyBackend(job.comm))
         np.testing.assert_array_equal(run([table, places])[0], send(8 * fetched, places))
     print(f"rank {job.rank} made equal steps", flush=True)
-
-
-def _graph(everyone: tuple[int, ...], count: int, width: int) -> Graph:
-    make, total = GraphMaker(), 1024 * len(everyone)
-    table = make.parameter("table", (1024, width))
-    places = Parameter("places", TensorType(INT32, (count,)), "input", False, None, TensorType(INT32, (count,)))
-    make.graph.parameters.append(places)
-    value = make.node(FetchRows(total=total, rank_list=everyone), table, places)
-    for _ in range(3):
-        value = make.node(Add(), value, value)
-    return make.returns(make.node(SendRows(size=1024, total=total, rank_list=everyone), value, places))
 
 
 def times(bench: Bench) -> None:
@@ -135,8 +121,8 @@ def body() -> None:
     if sys.argv[1] == "times":
         times(bench)
     else:
-        check(bench)
         steps(bench)
+        check(bench)
 
 
 if __name__ == "__main__":

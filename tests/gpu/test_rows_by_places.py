@@ -18,7 +18,10 @@ from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.cuda import row_exchange
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.executor import Executor
+from mspc.runtime.gpu.executor import GpuExecutor
 from tests.gpu.emulated import EmulatedGpu
+from tests.gpu.rows_programs import fetched_and_sent
 from tests.gpu.test_ranks import EmulatedNccl, steps
 from tests.ops.cuda.cuda_emulator import NEEDED
 
@@ -70,6 +73,26 @@ def test_beside_numpy(
                 same(launched(send, device, own.shape, given, places), send.kernel(backend)(given, places))
 
     World(count).run(check)
+
+
+def test_a_step_of_captured_parts(tmp_path: Path) -> None:
+    """Without side streams what lies between two exchanges is one CUDA graph."""
+    for rank in (0, 1):
+        (tmp_path / str(rank)).mkdir()
+
+    def check(comm: LocalComm) -> int:
+        graph = fetched_and_sent((0, 1), 16, 30, 8)
+        device = EmulatedGpu(tmp_path / str(comm.rank), EmulatedNccl(comm))
+        executor = GpuExecutor(graph, device, {}, host=comm)
+        r = np.random.default_rng(comm.rank)
+        for _ in range(4):
+            table = np.rint(4 * r.normal(size=(16, 8))).astype(np.float32)
+            places = r.integers(-1, 33, 30).astype(np.int32)
+            wanted = Executor(graph, NumPyBackend(comm), {}).run([table, places])[0]
+            np.testing.assert_array_equal(executor.run([table, places])[0].fetch(), wanted)
+        return device.captures
+
+    assert all(World(2).run(check))
 
 
 class Experts(nn.Cell):
