@@ -7,11 +7,12 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.ops.composite_marks import CompositeMarks
 from mspc.ir.types import BOOL, FLOAT32, INT32, dtype_of
 from mspc.ops.operator_arguments import describe
 
 
-class StandardNormal:
+class StandardNormal(CompositeMarks):
     """Numbers of the normal distribution with mean 0 and deviation 1, Float32. Called with a shape; with the same seeds
     a run draws the same numbers. Box and Muller 1958."""
 
@@ -23,7 +24,7 @@ class StandardNormal:
         return ops.sqrt(ops.log(1.0 - self.radius(shape)) * -2.0) * ops.cos(self.angle(shape) * (2.0 * math.pi))
 
 
-class UniformInt:
+class UniformInt(CompositeMarks):
     """Integers from minval to below maxval, Int32. Called as `UniformInt(seed)(shape, minval, maxval)`."""
 
     def __init__(self, seed: int = 0, seed2: int = 0) -> None:
@@ -34,7 +35,7 @@ class UniformInt:
         return ops.cast(sampled, INT32) + minval
 
 
-class Meshgrid:
+class Meshgrid(CompositeMarks):
     """`ops.meshgrid` of a tuple of vectors. Called as `Meshgrid(indexing="xy")((x, y))`."""
 
     def __init__(self, indexing: str = "xy") -> None:
@@ -46,7 +47,7 @@ class Meshgrid:
         return ops.meshgrid(*inputs, indexing=self.indexing)
 
 
-class NLLLoss:
+class NLLLoss(CompositeMarks):
     """(the loss of logarithms of probabilities [n, classes], the sum of the labels' weights). Called as
     `NLLLoss(reduction)(logits, labels, weight)`; weight has one number for each class."""
 
@@ -60,7 +61,7 @@ class NLLLoss:
         return ops.nll_loss(logits, labels, weight, self.ignore_index, self.reduction), total
 
 
-class BCEWithLogitsLoss:
+class BCEWithLogitsLoss(CompositeMarks):
     """`ops.binary_cross_entropy_with_logits`. Called as `BCEWithLogitsLoss(reduction)(logits, label, weight,
     pos_weight)`."""
 
@@ -71,21 +72,21 @@ class BCEWithLogitsLoss:
         return ops.binary_cross_entropy_with_logits(predict, target, weight, pos_weight, self.reduction)
 
 
-class ScalarToTensor:
+class ScalarToTensor(CompositeMarks):
     """A number as a tensor without dimensions. Called as `ScalarToTensor()(number, dtype)`."""
 
     def __call__(self, input_scalar: Any, dtype: Any = FLOAT32) -> Any:
         return ops.scalar_to_array(input_scalar, dtype)
 
 
-class ScalarToArray:
+class ScalarToArray(CompositeMarks):
     """A number as a tensor without dimensions, of Float32, Int64 or Bool. Called with the number."""
 
     def __call__(self, input_scalar: Any) -> Any:
         return ops.scalar_to_array(input_scalar)
 
 
-class ScalarCast:
+class ScalarCast(CompositeMarks):
     """A Python number as another kind of number. Called as `ScalarCast()(number, dtype)`.
 
     Raises:
@@ -99,7 +100,7 @@ class ScalarCast:
         return bool(input_scalar) if kind == BOOL else float(input_scalar) if kind.is_float else int(input_scalar)
 
 
-class ReverseSequence:
+class ReverseSequence(CompositeMarks):
     """`ops.reverse_sequence`. Called as `ReverseSequence(seq_dim, batch_dim)(x, seq_lengths)`."""
 
     def __init__(self, seq_dim: int, batch_dim: int = 0) -> None:
@@ -109,7 +110,7 @@ class ReverseSequence:
         return ops.reverse_sequence(x, seq_lengths, self.seq_dim, self.batch_dim)
 
 
-class Einsum:
+class Einsum(CompositeMarks):
     """`ops.einsum` of a tuple of tensors. Called as `Einsum(equation)((x, y))`."""
 
     def __init__(self, equation: str) -> None:
@@ -119,21 +120,21 @@ class Einsum:
         return ops.einsum(self.equation, *inputs)
 
 
-class Diag:
+class Diag(CompositeMarks):
     """`ops.diag`: a matrix with a vector on its diagonal. Called with the vector."""
 
     def __call__(self, input_x: Any) -> Any:
         return ops.diag(input_x)
 
 
-class DiagPart:
+class DiagPart(CompositeMarks):
     """`ops.diagonal`: the diagonal of a matrix. Called with the matrix."""
 
     def __call__(self, input_x: Any) -> Any:
         return ops.diagonal(input_x)
 
 
-class Scatter:
+class Scatter(CompositeMarks):
     """Elements of src put, or added with reduce 1, at the places that index names along dim. Called as
     `Scatter()(input, dim, index, src, reduce)`."""
 

@@ -26,6 +26,7 @@ Kwargs = Mapping[str, Any]
 _CHANGING = "append extend insert pop remove clear sort reverse update setdefault popitem add discard".split()
 
 COUNTED_LATER = {
+    "bincount": "ops.histc(x, n, 0, n) counts the numbers from 0 to n - 1; so does ops.one_hot(x, n, on, off).sum(0)",
     "masked_select": "ops.select(mask, x, other) keeps the shape; the sum of the elements is (x * mask).sum()",
     "nonzero": "ops.select(x != 0, a, b) keeps the shape; ops.count_nonzero(x) says how many there are",
     "unique": "call it outside of the network, and hand in what it gives",

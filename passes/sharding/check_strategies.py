@@ -268,6 +268,7 @@ def _from_layouts(
         )
     axes: list[Axes] = [()] * len(rule.names)
     places: dict[int, str] = {}
+    named: dict[int, str] = {}
     for i, (tensor, entry) in enumerate(zip(dims, strategy, strict=True)):
         if not isinstance(entry, NamedLayout):
             if entry == () and not tensor:
@@ -289,17 +290,37 @@ def _from_layouts(
             _check_shards(node, rule, factors, math.prod(rule.sizes[f] for f in factors), shards, (i, d))
             if not factors or (not wanted and i in cast(Op, node.op).followers):
                 continue
+            wanted = tuple(a for a in wanted if mesh[a] > 1)  # others shard nothing, whichever factor they are of
             for f, own in zip(factors, _axes_of_factors(node, rule, factors, (mesh, wanted), where), strict=True):
                 if f in places and axes[f] != own:
                     raise node.error(
                         f"{node.label}: {where} and {places[f]} are the same dimension of the operator, but their "
-                        f"layouts differ"
+                        f"layouts differ",
+                        notes=[f"{where} is along {_named(entry, own)}, {places[f]} along {_named(entry, axes[f])}"],
                     )
                 axes[f], places[f] = own, where
-    flat = [a for f in axes for a in f if mesh[a] > 1]
-    if len(flat) != len(set(flat)):
-        raise node.error(f"{node.label}: one axis of the layout shards two different dimensions of the operator")
+            named |= dict(zip(range(len(mesh)), entry.alias_name, strict=False))
+    _check_used_once(node, axes, places, named)
     return mesh, axes
+
+
+def _check_used_once(node: Node, axes: Sequence[Axes], places: dict[int, str], named: dict[int, str]) -> None:
+    """Raise MspcError where an axis shards two dimensions of an operator. named: the names of axes."""
+    first: dict[int, int] = {}
+    for f, own in enumerate(axes):
+        for a in own:
+            if a in first:
+                raise node.error(
+                    f"{node.label}: axis {named[a]!r} of the layout shards two different dimensions of the operator: "
+                    f"{places[first[a]]} and {places[f]}",
+                    notes=["give one of them another axis, or None"],
+                )
+            first[a] = f
+
+
+def _named(layout: NamedLayout, axes: Axes) -> str:
+    """Axes by the names of a layout."""
+    return ", ".join(repr(layout.alias_name[a]) for a in axes) or "no axis"
 
 
 def _check_interleaved(node: Node, rule: Rule, tensor: tuple[Dim, ...], entry: NamedLayout, i: int) -> None:

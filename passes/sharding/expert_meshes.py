@@ -121,6 +121,10 @@ def _named(node: Node, x: object, w: object, ranks: int) -> ExpertMesh | None:
     inner, results = (w.axes[2], w.axes[1]) if transposed else (w.axes[1], w.axes[2])
     fits = x.device_matrix == w.device_matrix and math.prod(x.device_matrix) == ranks and x.axes[1] == inner
     own = (*x.axes[0], *w.axes[0], *inner, *results)
-    if not fits or not w.axes[0] or len(set(own)) < len(own):
+    if not fits or len(set(own)) < len(own):
         return None
-    return _with_room(node, ExpertMesh(x.device_matrix, x.axes[0], w.axes[0], inner, results))
+    mesh = ExpertMesh(x.device_matrix, x.axes[0], w.axes[0], inner, results)
+    rows, experts = node.inputs[0].shape[0], node.inputs[1].shape[0]
+    if mesh.parts == 1 or rows % mesh.outer or experts % mesh.parts:
+        return None
+    return _with_room(node, mesh)

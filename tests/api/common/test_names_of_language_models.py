@@ -142,6 +142,10 @@ def test_marks_of_operators_that_are_several_here(capsys: pytest.CaptureFixture[
     said = capsys.readouterr().err
     assert "Unique.shard() changes nothing here" in said
     assert "Unique.add_prim_attr('kind') changes nothing here" in said
+    before = state.swap(state.Session())
+    assert ops.Einsum("i,i->").shard(((2,), (2,)))((x, x)).asnumpy() == 19
+    state.swap(before)
+    assert "Einsum.shard() changes nothing here" in capsys.readouterr().err
     for wrong in (lambda: ops.Unique().shard(3), lambda: ops.Unique().add_prim_attr(3, 4)):
         with pytest.raises(MspcError):
             wrong()

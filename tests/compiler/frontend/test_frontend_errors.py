@@ -259,6 +259,11 @@ def elements_whose_number_is_not_known(x):
     return ops.unique(x)
 
 
+@wrong("ops.bincount(x)", "bincount(): how many elements it gives is only known at run time")
+def counts_whose_number_is_not_known(x):
+    return ops.bincount(x)
+
+
 @wrong('x["a"]', "the index of dimension 0 is 'a', not an integer")
 def text_index(x):
     return x["a"]

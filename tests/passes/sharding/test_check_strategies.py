@@ -105,7 +105,25 @@ def test_one_axis_on_two_dimensions() -> None:
     net = Sharded()
     make: Callable[..., NamedLayout] = lambda *entries: NamedLayout((2, 4), ("dp", "mp"), entries)  # noqa: E731  # short
     net.matmul((make(1, 0), make(0, 1)))
-    assert "one axis of the layout shards two different dimensions of the operator" in net.message()
+    assert (
+        "axis 'dp' of the layout shards two different dimensions of the operator: dimension 0 of input 0 and "
+        "dimension 1 of input 1"
+    ) in net.message()
+
+
+def test_one_dimension_of_the_operator_along_two_axes() -> None:
+    net = Sharded()
+    make: Callable[..., NamedLayout] = lambda *entries: NamedLayout((2, 4), ("dp", "mp"), entries)  # noqa: E731  # short
+    net.matmul((make(1, 0), make(-1, -1)))
+    assert "note: dimension 0 of input 1 is along no axis, dimension 1 of input 0 along 'mp'" in net.message()
+
+
+def test_axes_of_size_one_shard_nothing() -> None:
+    net = Sharded()
+    make: Callable[..., NamedLayout] = lambda *entries: NamedLayout((1, 8), ("dp", "mp"), entries)  # noqa: E731  # short
+    node = net.matmul((make(0, 1), make(-1, 1)))
+    CheckStrategies().run(net.graph)
+    assert node.layout == Layout.of((8,), [(0,), ()])
 
 
 @pytest.mark.parametrize(
