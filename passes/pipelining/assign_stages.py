@@ -115,6 +115,7 @@ def chunks_of(loop: Node, placement: Placement, errors: list[MspcError]) -> dict
     _with_weights(loop, forward, found)
     near_their_readers(body_of(loop), forward, found, placement, errors)
     _backward([node for node in nodes if node.phase == "backward"], found)
+    _place_results(body_of(loop), found)
     for node in nodes:
         if node in found:
             node.attrs[STAGE] = found[node]
@@ -152,6 +153,16 @@ def _backward(nodes: Sequence[Node], found: dict[Value, int]) -> None:
             node.attrs[FROM] = "the latest gradient that reads it"
         for value in node.inputs:
             readers.setdefault(value, []).append(node)
+
+
+def _place_results(body: Graph, found: dict[Value, int]) -> None:
+    """One chunk makes each result of a loop, also what reads nothing of any: the last one, where gradients begin, the
+    first one all else."""
+    first, last = min(found.values(), default=0), max(found.values(), default=0)
+    for value in body.results:
+        if isinstance(value, Node) and value not in found:
+            found[value] = last if value.phase == "backward" else first
+            value.attrs[FROM] = "where gradients begin" if value.phase == "backward" else "where data come in"
 
 
 def _with_weights(loop: Node, forward: Sequence[Node], found: dict[Value, int]) -> None:
@@ -221,6 +232,10 @@ def _of_operands(loop: Node, inside: Mapping[Value, int], placement: Placement) 
         for value in node.inputs:
             if isinstance(value, Parameter) and node in inside:
                 read.setdefault(value, set()).add(placement.stage(inside[node]))
+    first = placement.stage(min(inside.values(), default=0))
+    for value in body.results[op.carried :]:  # a result as it is: one stage has it, which others get it from
+        if isinstance(value, Parameter):
+            read.setdefault(value, {first})
     wanted: dict[Value, frozenset[int]] = {}
     for operand, parameter in zip(loop.inputs, body.parameters, strict=True):
         wanted[operand] = wanted.get(operand, EVERYWHERE) | frozenset(read.get(parameter, ()))

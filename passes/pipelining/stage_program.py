@@ -7,7 +7,7 @@ from dataclasses import field
 
 from mspc.ir.builder import Builder
 from mspc.ir.copies import copied_node, copied_parameter
-from mspc.ir.graph import WORK, Constant, Graph, Node, Value
+from mspc.ir.graph import WORK, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Scan, body_of
@@ -82,7 +82,15 @@ class StageProgram:
             stage = self._made_on(number)
             for each in range(self.messages.placement.stages) if stage is None else [stage]:
                 found.setdefault(self.loop.inputs[number], set()).add(each)
+        for parameter in self._handed_through():
+            found.setdefault(self.loop.inputs[self.places[parameter]], set()).update(
+                range(self.messages.placement.stages)
+            )
         return found
+
+    def _handed_through(self) -> list[Parameter]:
+        """Operands that are results as they are; all stages have them."""
+        return [value for value in self.body.results[self.op.carried :] if isinstance(value, Parameter)]
 
     def _made_on(self, place: int) -> int | None:
         """The stage that makes a result of the loop; None where all have it."""
@@ -135,7 +143,7 @@ class StageProgram:
         loop, op = self.loop, self.op
         mine = [self.chunks.graphs[key] for key in sorted(self.chunks.graphs, key=_as_values_flow)
                 if self._stage(key) == self.stage]  # fmt: skip
-        given = {parameter for chunk in mine for parameter in chunk.given}
+        given = {parameter for chunk in mine for parameter in chunk.given}.union(self._handed_through())
         kept = [place for place in range(len(self.body.results)) if self._made_on(place) in (self.stage, None)]
         self._places = {place: number for number, place in enumerate(kept)}
         carried = {place for place in kept if place < op.carried}
