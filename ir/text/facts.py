@@ -100,6 +100,9 @@ NODE: Mapping[str, Fact] = {
 }
 """Of `cnode_attrs` behind a node."""
 
+SWITCHES = frozenset(key for key, fact in NODE.items() if fact is _SWITCH)
+"""Those that are true or false; a node that does the work of several has one of them where any had it."""
+
 PHASES = ("forward", "backward", "update")
 """What `phase` in `cnode_attrs` may say."""
 

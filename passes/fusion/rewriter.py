@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.text.facts import SWITCHES
 from mspc.ir.types import DType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
@@ -202,9 +203,10 @@ def parts_of(node: Node) -> tuple[str, ...]:
 
 def merged_attributes(members: Sequence[Node]) -> dict[str, Any]:
     """The members' further facts, each as a tuple with an entry for every member, None where it has none; reasons as
-    one text."""
+    one text, and of a switch whether any has it."""
     keys = dict.fromkeys(key for node in members for key in node.attrs if key != "fused")
     found: dict[str, Any] = {key: tuple(node.attrs.get(key) for node in members) for key in keys}
+    found |= {key: any(found[key]) for key in SWITCHES.intersection(keys)}
     if "reason" in found:
         found["reason"] = "; ".join(dict.fromkeys(filter(None, found["reason"])))
     return found

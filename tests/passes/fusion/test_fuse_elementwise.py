@@ -404,3 +404,16 @@ def test_reasons_of_members_are_one_text_that_is_read_back() -> None:
     assert fused.attrs["reason"] == "a mean; another"
     text = print_graph(graph)
     assert print_graph(parse(text, REGISTRY).main) == text
+
+
+def test_a_switch_of_one_member_is_the_group_s_and_is_read_back() -> None:
+    graph, b, (x,) = new_graph(x=("input", (4, 4)))
+    first = b.emit(op("Tanh"), x)
+    second = b.emit(op("Neg"), first)
+    second.attrs["gathers_again"] = True
+    graph.results = [second]
+    run_passes(graph, parse_passes("fuse_elementwise"))
+    (fused,) = graph.nodes
+    assert fused.attrs["gathers_again"] is True
+    text = print_graph(graph)
+    assert print_graph(parse(text, REGISTRY).main) == text
