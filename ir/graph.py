@@ -114,15 +114,17 @@ class Parameter(Value):
 
 
 class Constant(Value):
-    """A small tensor known at compile time, printed where it is used. `value` is a read-only NumPy array."""
+    """A small tensor known at compile time, printed where it is used. `value` is a read-only NumPy array. given: the
+    number that it was made of, which a narrower type may hold rounded alone; None where it was made of something else."""
 
-    __slots__ = ("value",)
+    __slots__ = ("given", "value")
 
     def __init__(self, value: Any, dtype: Any = None) -> None:
         array = np.asarray(value, dtype=None if dtype is None else dtype_of(dtype).numpy)
         array.flags.writeable = False
         super().__init__(TensorType(dtype_of(array.dtype), array.shape))
         self.value = array
+        self.given = float(value) if isinstance(value, float) else None
 
     def __repr__(self) -> str:
         return f"Constant({self.value!r})"

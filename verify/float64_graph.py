@@ -67,11 +67,14 @@ class Doubled:
         """The copy of a graph behind differentiation. asked: the requests that it had before."""
         copies: dict[Value, Value] = {}
         made = Graph(graph.name)
+        of_network = {value for node in graph.nodes if node.phase == "forward" for value in node.inputs}
 
         def copied(value: Value) -> Value:
             if value not in copies and isinstance(value, Constant):
-                type = value.tensor_type
-                copies[value] = Constant(value.value, _doubled(type.dtype)) if type.dtype.has_gradient else value
+                dtype = value.tensor_type.dtype
+                rounded = value in of_network or value.given is None  # gradients' own, as 1 / n of a mean, are not
+                number = value.value if rounded else value.given
+                copies[value] = Constant(number, _doubled(dtype)) if dtype.has_gradient else value
             return copies[value]
 
         for parameter in graph.parameters:

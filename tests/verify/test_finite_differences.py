@@ -31,3 +31,25 @@ def test_a_corner_has_no_slope(tmp_path: Path, capsys: pytest.CaptureFixture[str
     verify_target(str(tmp_path / "net.py"), CompileOptions(1), 0)
     assert "finite differences along 2 random directions" in capsys.readouterr().out
 
+
+
+MEAN = """\
+import numpy as np, mindspore as ms
+from mindspore import nn, ops, Parameter, Tensor
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.a = Parameter(Tensor(np.random.RandomState(1).randn(8, 8) * 0.3, ms.bfloat16))
+    def construct(self, x):
+        return 0.3 * ops.square(ops.matmul(x, self.a) / 3.0).mean()
+net = Net()
+step = nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))
+step(Tensor(np.random.RandomState(0).randn(48, 8), ms.bfloat16))
+"""
+
+
+def test_a_mean_s_share_is_no_rounded_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In Float64, in which gradients are judged, 1 / 384 is not what BFloat16 holds of it."""
+    (tmp_path / "net.py").write_text(MEAN)
+    verify_target(str(tmp_path / "net.py"), CompileOptions(1), 0)
+    assert "finite differences along 1 random direction" in capsys.readouterr().out
