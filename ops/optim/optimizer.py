@@ -55,8 +55,9 @@ class Update(Op, abstract=True):
 
     @property
     def exact_numbers(self) -> tuple[int, ...]:
-        """Indices of operands that are Float32 where a script gives numbers for them, also beside halves."""
-        return self.scalars if self.states else ()
+        """Indices of operands that are Float32 where a script gives numbers for them, also beside halves, in which
+        0.999 may be 1."""
+        return self.scalars
 
     def rule(self, *types: TensorType) -> str:
         if len(types) != len(self.operands):

@@ -84,6 +84,9 @@ def stateless_nodes(graph: Graph, number_of: NumberOf) -> list[StatelessNode]:
         if each or replacement is None:
             continue
         left = replacement.operands
+        computed = [place for place in left if place in (*update.mutates, *update.scalars)]
+        if len({own[place].tensor_type.dtype for own in members for place in computed}) > 1:
+            continue  # a half and its rate in Float32: lines of fused operators take no two types
         states = [own[place] for own in members for place in update.mutates if place not in left]
         if all(_is_own(state, uses) for state in states):
             read = {own[place] for own in members for place in update.scalars if place not in left}

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import mspc as ms
 from mspc import Parameter, Tensor, nn
 from mspc.api.nn.optim.optimizer import opt_init_args_register
 
@@ -56,6 +57,17 @@ def test_decay_spares_beta_and_gamma():
     plain, _ = run(lambda p: nn.Momentum(p, 0.1, 0.9), name="norm.beta")
     decayed, _ = run(lambda p: nn.Momentum(p, 0.1, 0.9, weight_decay=0.5), name="norm.beta")
     close(plain, decayed)
+
+
+@pytest.mark.parametrize("half", [ms.float16, ms.bfloat16], ids=str)
+def test_adam_of_halves_has_its_numbers_in_float32(half):
+    """0.999 is 1 in BFloat16."""
+    w = Parameter(Tensor(START, half), "w")
+    optimizer = nn.Adam([w], 0.1)
+    expected, _ = run(lambda p: nn.Adam(p, 0.1))
+    for gradient, value in zip(GRADS, expected, strict=True):
+        optimizer.construct((Tensor(gradient, half),))
+        np.testing.assert_allclose(w.asnumpy().astype(np.float32), value, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from mspc.runtime.executor import Executor
 SIZES = (5, 300)
 
 
-def updates(gradient: DType, op: Any) -> Graph:
+def updates(gradient: DType, op: Any, weights: DType = FLOAT32) -> Graph:
     """A graph that updates two parameters by one operator."""
     graph = Graph("updates")
 
@@ -33,8 +33,8 @@ def updates(gradient: DType, op: Any) -> Graph:
         value
         for i, size in enumerate(SIZES)
         for value in (
-            parameter(f"w{i}", size), parameter(f"g{i}", size, gradient, "input"), rate, parameter(f"accum{i}", size),
-            momentum, parameter(f"stat{i}", size),
+            parameter(f"w{i}", size, weights), parameter(f"g{i}", size, gradient, "input"), rate,
+            parameter(f"accum{i}", size, weights), momentum, parameter(f"stat{i}", size, weights),
         )
     ]  # fmt: skip
     graph.results = [Builder(graph).emit(GroupedUpdate.of(op, len(SIZES)), *operands)]
@@ -71,6 +71,11 @@ def test_parameters_become_the_same(gradient: DType) -> None:
 )  # fmt: skip
 def test_states_that_are_used_stay(op: Any, number: float | None) -> None:
     assert stateless_nodes(updates(FLOAT32, op), lambda scalar: number) == []
+
+
+@pytest.mark.parametrize("half", [FLOAT16, BFLOAT16], ids=str)
+def test_states_beside_halves_whose_rate_is_in_float32_stay(half: DType) -> None:
+    assert stateless_nodes(updates(half, SGD(), half), lambda scalar: 0.0) == []
 
 
 def test_states_that_others_read_stay() -> None:
