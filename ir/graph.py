@@ -114,8 +114,9 @@ class Parameter(Value):
 
 
 class Constant(Value):
-    """A small tensor known at compile time, printed where it is used. `value` is a read-only NumPy array. given: the
-    number that it was made of, which a narrower type may hold rounded alone; None where it was made of something else."""
+    """A small tensor known at compile time, printed where it is used. `value` is a read-only NumPy array.
+
+    given: the number that it was made of, which a narrower type may hold rounded alone; None where it was no such."""
 
     __slots__ = ("given", "value")
 

@@ -192,7 +192,9 @@ class _Parts:
     def __call__(self, network: Cell, count: int, *inputs: Any) -> Any:
         for part in inputs:
             if part.shape[0] % count:
-                raise ValueError("the rows of every input must be a multiple of the number of parts")
+                raise ValueError(
+                    f"the rows of every input must be a multiple of the number of parts, not {part.shape[0]} of {count}"
+                )
         rows = [part.shape[0] // count for part in inputs]
         total = network(*[part[0:n] for part, n in zip(inputs, rows, strict=True)])
         for i in range(1, count):

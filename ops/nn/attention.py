@@ -24,7 +24,7 @@ from mspc.ops.nn.attention_launch import launch_backward, launch_forward, launch
 from mspc.ops.nn.attention_order import ByLayout
 from mspc.ops.nn.attention_ring import ring_bytes
 from mspc.ops.nn.context_attention import context_backward, context_forward
-from mspc.ops.nn.context_choice import DEGREE, RING, in_context, shards_sequence
+from mspc.ops.nn.context_choice import DEGREE, RING, in_context, names_dimensions, shards_sequence
 from mspc.ops.nn.gathered_keys import keys_gathered
 from mspc.ops.nn.packed_attention import packed
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, Sample, sample
@@ -127,7 +127,7 @@ class FlashAttentionScore(AttentionForms):
         return super().asks(asked, ranks) or named or shards_sequence(self.input_layout, given)
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
-        if self.context:
+        if self.context or not names_dimensions(asked.in_strategy, inputs):
             return None
         results = in_context(b, self, asked, inputs)
         if results is not None:

@@ -63,6 +63,12 @@ def shards_sequence(layout: str, given: Sequence[Any] | None) -> bool:
     return len({entry[at] for entry in entries}) == 1 and counts[0][at] != 1
 
 
+def names_dimensions(strategy: Sequence[Any] | None, inputs: Sequence[Value]) -> bool:
+    """Whether the entries of a strategy, as far as it has any, are for as many dimensions as the operands have."""
+    counts = [len(entry.axes if isinstance(entry, NamedLayout) else entry) for entry in strategy or ()]
+    return all(count == len(x.shape) for count, x in zip(counts[:3], inputs, strict=False))
+
+
 def in_context(b: Builder, op: AttentionOp, asked: RequestedSharding, inputs: Sequence[Value]) -> list[Value] | None:
     """The results of `op` over sequences of which every rank has a slice; None where the strategy says nothing of it,
     where it is another mistake, which others report, and with an addend that slices of keys do not take: beside numbers

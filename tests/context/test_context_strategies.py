@@ -166,6 +166,8 @@ MISTAKES = {
         one(SLICED, queries=12),
     "the strategy shards the sequence of key into 8 slices, which do not divide its 20 places":
         one(SLICED, keys=20),
+    "the strategy of input 0 is (1, 8), which has 2 numbers for 4 dimensions, whose shape is (2, 16, 8, 2)":
+        one(SLICED).replace(f".shard({SLICED})", ".shard(((1, 8),) * 3)"),
     "ulysses_degree is 8, but 8 ranks share the sequence and each has 4 heads of query and 4 of key":
         one(SLICED, heads=4, key_heads=4, ulysses_degree=8),
     "ulysses_degree is 3, but 8 ranks share the sequence and each has 8 heads of query and 8 of key":

@@ -358,6 +358,16 @@ def wrong_reshape(x):
     return x.reshape(3, 3)
 
 
+@wrong("ops.zeros((x.sum(), 2))", "Fill: shape[0] must be an integer known at compile time, not a tensor")
+def size_that_is_known_at_run_time(x):
+    return ops.zeros((x.sum(), 2))
+
+
+@wrong("ops.zeros_like((x, x))", "ops.zeros_like(): input must be a tensor, not (a tensor, a tensor)")
+def tuple_in_place_of_a_tensor(x):
+    return ops.zeros_like((x, x))
+
+
 @wrong("x.sum(5)", "ReduceSum: axis 5 is out of range for 2 dimensions")
 def wrong_axis(x):
     return x.sum(5)
