@@ -11,10 +11,12 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import MICRO_BATCH, WORK, Graph, Node
+from mspc.ir.graph import MICRO_BATCH, WORK, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.tensor.host_memory import ToHost
+from mspc.output.copies_beside import CopiesBeside, is_copy, source_of
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule
 from mspc.passes.pipelining.schedules.action import (
     BACKWARD,
@@ -109,7 +111,8 @@ def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -
     }
     behind = {stage: program.behind for stage, program in enumerate(programs)}
     awaited = {stage: program.awaited for stage, program in enumerate(programs)}
-    return schedule, Work(every, messages, behind, awaited)
+    copies = {key: time for program in programs for key, time in program.copies.items()}
+    return schedule, Work(every, messages, behind, awaited, copies)
 
 
 @dataclass
@@ -117,13 +120,14 @@ class StageTimes:
     """What a stage's program takes. times: of every run of a chunk's graph of a kind, with what is done for it.
     messages: of all that a chunk sends for one micro-batch, by the chunk, its neighbour in the direction, and the stage
     to which it is sent. behind: of what follows the last micro-batch; awaited: stages from which it needs something
-    then."""
+    then. copies: of what the forward of a chunk keeps of a micro-batch to the host."""
 
     times: dict[tuple[int, str], list[float]] = field(default_factory=dict[tuple[int, str], "list[float]"])
     messages: dict[tuple[int, int, int], float] = field(default_factory=dict[tuple[int, int, int], float])
     micro_batches: set[int] = field(default_factory=set[int])
     behind: float = 0.0
     awaited: set[int] = field(default_factory=set[int])
+    copies: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
 
     def mean(self, chunk: int, kind: str) -> float:
         """The time of a kind of work on one micro-batch, 0 where there is none."""
@@ -132,10 +136,14 @@ class StageTimes:
 
     @staticmethod
     def of(graph: Graph, own: Seconds, way: Seconds, sends: bool) -> StageTimes:
-        """sends: `own` tells what sending takes a stage."""
-        made = StageTimes()
+        """sends: `own` tells what sending takes a stage, and copies to the host."""
+        made, beside = StageTimes(), CopiesBeside()
         for node in graph.nodes:
             op = node.op
+            if not sends and is_copy(node):
+                made._copy(node, own(node), beside)
+                continue
+            made.behind += beside.waited(node, made.behind)
             if isinstance(op, ReceiveFromStage):
                 made.awaited |= {op.stage} if op.micro_batch < 0 else set()
                 continue
@@ -148,13 +156,22 @@ class StageTimes:
                 kind, chunk, number = work_of(node)
                 made.times.setdefault((chunk, kind), []).append(made.behind)
                 made.micro_batches.add(number)
+                beside.worked(made.behind)
                 made.behind = 0.0
+        made.behind = max(made.behind, beside.behind)
         return made
 
+    def _copy(self, node: Node, time: float, beside: CopiesBeside) -> None:
+        call = _call_of(source_of(node))
+        if call is None:
+            beside.copy(node, time, self.behind)
+        elif isinstance(node.op, ToHost):
+            _, chunk, number = work_of(call)
+            self.copies[chunk, number] = self.copies.get((chunk, number), 0.0) + time
+
     def _send(self, node: Node, op: SendToStage, time: float) -> None:
-        source = node.inputs[0]
-        made = source.inputs[0] if isinstance(source, Node) and isinstance(source.op, TupleGetItem) else None
-        if op.micro_batch == 0 and isinstance(made, Node) and WORK in made.attrs:
+        made = _call_of(node.inputs[0])
+        if op.micro_batch == 0 and made is not None:
             kind, chunk, _ = work_of(made)
             key = chunk, chunk + (1 if kind == FORWARD else -1), op.stage
             self.messages[key] = self.messages.get(key, 0.0) + time
@@ -169,4 +186,11 @@ class StageTimes:
                 messages[chunks[chunk], towards, placement[towards]] = time
         awaited = {stage if each == other else each for each in self.awaited}
         times = {(chunks[chunk], kind): time for (chunk, kind), time in self.times.items()}
-        return StageTimes(times, messages, self.micro_batches, self.behind, awaited)
+        copies = {(chunks[chunk], number): time for (chunk, number), time in self.copies.items()}
+        return StageTimes(times, messages, self.micro_batches, self.behind, awaited, copies)
+
+
+def _call_of(value: Value) -> Node | None:
+    """The work on a micro-batch of which a value is a result; None of others."""
+    made = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, TupleGetItem) else None
+    return made if isinstance(made, Node) and WORK in made.attrs else None

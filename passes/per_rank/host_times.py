@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from mspc.analysis.cost.nodes import seconds
-from mspc.analysis.cost.timeline import Timeline
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.tensor.host_memory import ToHost
 from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.per_rank.host_marks import AUTO
+
+
+SAME = 1 - 1e-9
+"""Times that are added up in another order may differ by so much."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +37,20 @@ class HostCopies:
 
 
 class HostTimes:
-    """When the nodes of a graph begin and end, and which of them run on the main stream."""
+    """When the nodes of a graph begin and end, and which of them run on the main stream. later: by how much each begins
+    later than its spans say; () for no time."""
 
-    def __init__(self, graph: Graph) -> None:
-        spans = Timeline(graph, ONE_HOST).spans
+    def __init__(
+        self, graph: Graph, spans: Mapping[Node, tuple[float, float]], later: Sequence[float] = ()
+    ) -> None:  # fmt: skip
         self._count = len(graph.nodes)
-        self._ends = {place: sum(spans[node]) for place, node in enumerate(graph.nodes) if node in spans}
+        later = later or [0.0] * self._count
+        places = [place for place, node in enumerate(graph.nodes) if node in spans]
+        self._ends = {place: later[place] + sum(spans[graph.nodes[place]]) for place in places}
         self._main = [place for place in self._ends if "stream" not in graph.nodes[place].attrs]
-        self._begins = [spans[graph.nodes[place]][0] for place in self._main]
+        self._begins = [later[place] + spans[graph.nodes[place]][0] for place in self._main]
+        self._free = [0.0, *(self._ends[place] for place in self._main[:-1])]
+        """When what the main stream runs ahead of each of its nodes is over."""
         self._backward = max((i for i in self._main if graph.nodes[i].phase == "backward"), default=0)
 
     def left(self, copies: Iterable[HostCopies]) -> dict[HostCopies, int]:
@@ -50,7 +59,7 @@ class HostTimes:
         over = 0.0
         for each in sorted(copies, key=lambda copy: copy.place):
             over = max(over, self._ends[each.place]) + each.length
-            number = bisect_left(self._begins, over)
+            number = bisect_left(self._begins, over * SAME)
             if each.distance != AUTO:
                 number = bisect_right(self._main, each.place) + each.distance
             number = max(number, bisect_left(self._main, each.earliest))
@@ -64,7 +73,7 @@ class HostTimes:
         for each in sorted(copies, key=lambda copy: -copy.place):
             reader = min(bisect_left(self._main, each.place), len(self._main) - 1)
             due = min(due, self._begins[reader]) - each.length
-            number = bisect_right(self._begins, due) - 1 if each.distance == AUTO else reader - each.distance
+            number = bisect_right(self._free, due) - 1 if each.distance == AUTO else reader - each.distance
             number = min(reader, max(0, number, bisect_left(self._main, each.earliest)))
             if each.place > self._backward:  # what is fetched behind all gradients takes none of the time before
                 due = max(due, self._begins[number])

@@ -15,11 +15,16 @@ from mspc.ops.tensor.host_memory import AwaitHost, FromHost, ToHost
 from mspc.passes.per_rank.host_marks import AUTO, distance, marked_cells
 from mspc.passes.per_rank.host_times import HostCopies
 from mspc.passes.per_rank.insertions import FETCH, LEAVE, READ, WAIT, Insertions
+from mspc.passes.per_rank.stage_clock import StageClock
 from mspc.passes.per_rank.stored_values import StoredValue, StoredValues
+from mspc.passes.pipelining.timeline import Timeline
+
+LONGER = 1e-3
+"""The share by which copies may make the step of a pipeline longer."""
 
 
 class HostValues:
-    """What is to wait on the host, of values of a graph. leaving, fetched: its copies."""
+    """What is to wait on the host, of values of a graph. """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -35,8 +40,44 @@ class HostValues:
                 last = max((reading.place for reading in value.readers[: value.back]), default=value.taken)
                 there = HostCopies((value.value,), value.made, last + 1, ahead)
                 self._chosen.append((value, there, HostCopies((value.value,), value.wanted, 0, ahead)))
-        self.leaving = [there for _, there, _ in self._chosen]
-        self.fetched = [back for _, _, back in self._chosen]
+
+    @property
+    def leaving(self) -> list[HostCopies]:
+        """What leaves."""
+        return [there for _, there, _ in self._chosen]
+
+    @property
+    def fetched(self) -> list[HostCopies]:
+        """What comes back."""
+        return [back for _, _, back in self._chosen]
+
+    def stay_in_time(self, clock: StageClock) -> Timeline:
+        """Of what calls of a stage make leave as much as takes no time of a step, the first values of each call; the
+        timeline of all stages then."""
+        lengths: dict[Node, list[float]] = {}
+        number: list[int] = []
+        for value, there, _ in self._chosen:
+            own = lengths.setdefault(self._graph.nodes[value.made], [])
+            number.append(len(own))
+            own.append(there.length)
+
+        def line(count: int) -> Timeline:
+            return clock.line({call: sum(own[:count]) for call, own in lengths.items() if call in clock.leaving})
+
+        found, least, most = line(0), 0, max(map(len, lengths.values()), default=0)
+        longest = found.makespan * (1 + LONGER)
+        while least < most:
+            count = (least + most + 1) // 2
+            tried = line(count)
+            if tried.makespan <= longest:
+                found, least = tried, count
+            else:
+                most = count - 1
+        self._chosen = [
+            each for each, place in zip(self._chosen, number, strict=True)
+            if place < least and self._graph.nodes[each[0].made] in clock.leaving
+        ]  # fmt: skip
+        return found
 
     def insert(self, insertions: Insertions, left: Mapping[HostCopies, int], fetched: Mapping[HostCopies, int]) -> None:
         """Insert the copies. left, fetched: ahead of which places memory is free, and values are fetched."""

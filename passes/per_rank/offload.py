@@ -13,14 +13,17 @@ It runs behind everything that changes which values are saved, or the order of n
 
 from __future__ import annotations
 
-from mspc.ir.graph import OFFLOAD, Graph
+from mspc.analysis.cost.timeline import Timeline
+from mspc.ir.graph import OFFLOAD, WORK, Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
+from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.per_rank.early_updates import update_early
 from mspc.passes.per_rank.host_states import HostStates
 from mspc.passes.per_rank.host_times import HostTimes
 from mspc.passes.per_rank.host_values import HostValues
 from mspc.passes.per_rank.insertions import Insertions
+from mspc.passes.per_rank.stage_clock import StageClock
 from mspc.passes.per_rank.stored_values import take_apart_calls
 
 
@@ -36,11 +39,22 @@ class Offload(Pass):
         if any(OFFLOAD in parameter.attrs for parameter in graph.parameters):
             update_early(graph)
         apart = marked and take_apart_calls(graph)
-        parts: list[HostStates | HostValues] = [HostStates(graph), *([HostValues(graph)] if marked else [])]
-        times, insertions = HostTimes(graph), Insertions(graph)
+        values = HostValues(graph) if marked else None
+        parts: list[HostStates | HostValues] = [HostStates(graph), *([] if values is None else [values])]
+        times, insertions = _times(graph, values), Insertions(graph)
         left = times.left(copy for part in parts for copy in part.leaving)
         fetched = times.fetched(copy for part in parts for copy in part.fetched)
         for part in parts:
             part.insert(insertions, left, fetched)
         insertions.apply()
         return apart or graph.nodes != before
+
+
+def _times(graph: Graph, values: HostValues | None) -> HostTimes:
+    """The times of a graph's nodes; where a stage's work on micro-batches keeps values on the host with those that it
+    waits for other stages."""
+    spans = Timeline(graph, ONE_HOST).spans
+    if values is None or not any(WORK in node.attrs for node in graph.nodes):
+        return HostTimes(graph, spans)
+    clock = StageClock(graph, spans)
+    return HostTimes(graph, spans, clock.later(values.stay_in_time(clock)))

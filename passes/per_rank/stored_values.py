@@ -126,7 +126,7 @@ class StoredValues:
         if region not in self._made_inside:
             found = [_base(value) for value in region.results]
             times = Counter(found)
-            self._made_inside[region] = [each if times[each] == 1 else None for each in found]
+            self._made_inside[region] = [each[0] if each is not None and times[each] == 1 else None for each in found]
         return self._made_inside[region][index]
 
     def _is_taken_twice(self, made: Value, index: int) -> bool:
@@ -155,12 +155,12 @@ class StoredValues:
         return tuple(shown), tuple(sorted(readers))
 
 
-def _base(value: Value) -> Node | None:
-    """The node that has made what a result shows, by itself."""
+def _base(value: Value) -> tuple[Node, int] | None:
+    """The node that has made what a result shows, and which of its results that is."""
+    index = 0
     while isinstance(value, Node) and value.op.is_view and len(value.inputs) == 1:
-        if isinstance(value.op, TupleGetItem):
-            return None
+        index = value.op.index if isinstance(value.op, TupleGetItem) else 0
         value = value.inputs[0]
-    is_new = isinstance(value, Node) and not (value.op.is_view or value.op.mutates or value.regions)
-    return value if is_new and isinstance(value, Node) and value.phase == "forward" else None
-
+    if not isinstance(value, Node) or value.op.is_view or value.op.mutates or value.regions:
+        return None
+    return (value, index) if value.phase == "forward" else None

@@ -16,6 +16,7 @@ from itertools import permutations, product
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.pipelining.chosen_schedule import kinds_of
+from mspc.passes.pipelining.host_pace import Copies
 from mspc.passes.pipelining.schedules.action import (
     FORWARD,
     GRADIENTS,
@@ -53,10 +54,11 @@ class Work:
     message: Messages = 0
     behind: Mapping[int, float] | None = None
     awaited: Mapping[int, Collection[int]] | None = None
+    copies: Copies | None = None
 
     def line(self, schedule: Schedule) -> Timeline:
         """When its stages do what."""
-        return timeline(schedule, self.durations, self.message, None, self.behind, self.awaited)
+        return timeline(schedule, self.durations, self.message, None, self.behind, self.awaited, self.copies)
 
 
 def ordered_by_times(known: Schedule, work: Work) -> Schedule:

@@ -1,8 +1,8 @@
 """When a pipeline's stages do what, by the times of actions: their idle time, and what they keep for backwards.
 
 Each stage takes its actions in their order, each as soon as the values that it reads are there. Messages pass beside
-the work. What a stage does behind its last action, updates, may wait for what other stages send behind theirs. Times
-are in any one unit, seconds in a compile.
+the work. What a stage does behind its last action, updates, may wait for what other stages send behind theirs. What
+forwards keep may leave for the host meanwhile (`host_pace.py`). Times are in any one unit, seconds in a compile.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 
 from mspc.ir.late_dataclass import dataclass
+from mspc.passes.pipelining.host_pace import Copies, HostPace
 from mspc.passes.pipelining.schedule_check import require_schedule
 from mspc.passes.pipelining.schedules.action import (
     BACKWARD,
@@ -124,6 +125,7 @@ def equal_durations(
 def timeline(
     schedule: Schedule, durations: Durations, message: Messages = 0, overlap: float | None = 0,
     behind: Mapping[int, float] | None = None, awaited: Mapping[int, Collection[int]] | None = None,
+    copies: Copies | None = None,
 ) -> Timeline:  # fmt: skip
     """The times of a schedule.
 
@@ -131,11 +133,12 @@ def timeline(
         overlap: the part of the shorter one's time that is saved where a forward and a backward run at once, 0 to 1;
         None where they run one behind the other, as in a stage's program: each has a span then.
         behind: what stages do behind their last actions. awaited: the stages whose last actions are ended before that.
+        copies: of what forwards keep, to the host and back; None for none.
 
     Raises:
         MspcError: the schedule does not run to its end.
     """
-    walk = _Walk(schedule, durations, message, overlap)
+    walk = _Walk(schedule, durations, message, overlap, HostPace(copies or {}))
     if any(len(spans) < len(entries) for spans, entries in zip(walk.spans, walk.entries, strict=True)):
         require_schedule(schedule)
         raise AssertionError(f"the schedule {schedule.name!r} has come to a stop")
@@ -150,7 +153,10 @@ def timeline(
 class _Walk:
     """The clocks of all stages, which have run as far as they go."""
 
-    def __init__(self, schedule: Schedule, durations: Durations, message: Messages, overlap: float | None) -> None:
+    def __init__(
+        self, schedule: Schedule, durations: Durations, message: Messages, overlap: float | None, pace: HostPace
+    ) -> None:  # fmt: skip
+        self.pace = pace
         self.schedule, self.durations, self.message, self.overlap = schedule, durations, message, overlap or 0
         apart = [tuple(actions_of(entries)) for entries in schedule.entries]
         self.entries: Sequence[tuple[Entry, ...]] = apart if overlap is None else schedule.entries
@@ -176,7 +182,9 @@ class _Walk:
                 comes = made if source == stage else made + self._message(value, part)
                 if comes > start:
                     start, awaited = comes, value
+            start = self.pace.begin(stage, entry, start)
             spans.append(Span(entry, start, start + self._duration(entry), awaited))
+            self.pace.ran(stage, entry, start, spans[-1].end)
             for value in (value for part in parts_of(entry) for value in makes(part)):
                 self.there[value] = spans[-1].end, stage
                 released += self.waiting.pop(value, ())

@@ -34,7 +34,7 @@ from mspc.runtime.gpu.replayed import in_parts, warn_uncaptured
 from mspc.runtime.gpu.stage_messages import StageMessages, stage_messages
 from mspc.runtime.memory import COMMUNICATION, MESSAGES, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
-from mspc.runtime.profile import Timed
+from mspc.runtime.profile import HOST_STREAMS, Timed
 
 _COUNT = """
 extern "C" __global__ void count_step(long long* own, long long* step) { step[0] = ++own[0]; }
@@ -170,7 +170,9 @@ class GpuStep:
                 launch = messages.launch(node) if side else _nothing
                 self.work.append(Work(index if side else -1, side or "compute", launch, waits, node in signals))
                 continue
-            stream = "compute" if one_stream or side_stream(node) == MESSAGES else side_stream(node) or "compute"
+            stream = side_stream(node) or "compute"
+            if stream == MESSAGES or (one_stream and stream not in HOST_STREAMS):
+                stream = "compute"
             waits = self._waits(node, placed)
             for other in waits:
                 if self.work[other].stream == COMMUNICATION:
@@ -189,7 +191,18 @@ class GpuStep:
             self.work.append(Work(index, stream, launch, waits, node in signals, plain))
             if behind is not None:
                 self.work.append(behind)
+        if one_stream and any(asks(work.launch) for work in self.work):
+            self._copy_in_between()
         self.current = -1
+
+    def _copy_in_between(self) -> None:
+        """Let copies to the host and back run on the compute stream: a step that asks the host is captured in parts,
+        and other streams' work is in none of them."""
+        moved = {place for place, work in enumerate(self.work) if work.stream in HOST_STREAMS}
+        for place, work in enumerate(self.work):
+            stream = "compute" if place in moved else work.stream
+            waits = tuple(other for other in work.waits if other not in moved)
+            self.work[place] = replace(work, stream=stream, waits=waits, signals=work.signals and place not in moved)
 
     def _waits(self, node: Node, placed: Mapping[Node, int]) -> tuple[int, ...]:
         """The work on side streams that a node waits for."""
