@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mspc.analysis.cost.machine import Machine
 from mspc.commands.report.fitting import Table
@@ -54,7 +54,7 @@ def print_stage_plans(found: Sequence[StagePlans], machine: Machine, top: int) -
         if mesh:
             print_line(f"note: layouts are those that the search finds on a mesh of {mesh} in every stage")
         for row in plans.plans[:top]:
-            for told in filter(None, (row.note, *memory_notes(row.recompute, row.cut_further))):
+            for told in filter(None, (row.note, *_memory_notes(row))):
                 print_line(f"note: {row.name} on {row.ranks} ranks {told}")
         own = next((row for row in plans.plans if row.name == SEARCH), None)
         if own is not None and own.foreseen:
@@ -77,8 +77,13 @@ def _row(row: StageRow) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def _memory_notes(row: StageRow) -> Iterator[str]:
+    return memory_notes(row.recompute, row.cut_further, 0, row.offload, row.offload_states)
+
+
 def _held(row: StageRow) -> str:
     ways = ["slices"] * (row.cut_further > 0) + ["cells again"] * bool(row.recompute)
+    ways += ["states on host"] * row.offload_states + ["values on host"] * bool(row.offload)
     return ", ".join(ways) or "-"
 
 

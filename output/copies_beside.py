@@ -4,7 +4,6 @@ program waits for them."""
 from __future__ import annotations
 
 from mspc.ir.graph import FROM_HOST, TO_HOST, Node, Value
-from mspc.ops.tensor.host_memory import HostCopy
 
 
 def is_copy(node: Node) -> bool:
@@ -12,12 +11,6 @@ def is_copy(node: Node) -> bool:
     return node.attrs.get("stream") in (TO_HOST, FROM_HOST)
 
 
-def source_of(node: Node) -> Value:
-    """What was there before all copies of it."""
-    value = node.inputs[0]
-    while isinstance(value, Node) and isinstance(value.op, HostCopy):
-        value = value.inputs[0]
-    return value
 
 
 class CopiesBeside:

@@ -11,13 +11,13 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import MICRO_BATCH, WORK, Graph, Node, Value
+from mspc.ir.graph import WORK, Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.tensor.host_memory import ToHost
-from mspc.output.copies_beside import CopiesBeside, is_copy, source_of
+from mspc.output.copied_values import CopiedValues, call_of, work_of
+from mspc.output.copies_beside import CopiesBeside, is_copy
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule
+from mspc.passes.pipelining.host_pace import Task, TaskCopies
 from mspc.passes.pipelining.schedules.action import (
     BACKWARD,
     FORWARD,
@@ -26,22 +26,11 @@ from mspc.passes.pipelining.schedules.action import (
     WEIGHT_GRADIENT,
     Schedule,
 )  # fmt: skip
-from mspc.passes.pipelining.stage_program import CHUNK
 from mspc.passes.pipelining.timed_order import Work
 from mspc.passes.pipelining.timeline import Timeline
 
 Seconds = Callable[[Node], float]
 """The time of a node: of a message that is sent how long it is on its way."""
-
-
-def work_of(node: Node) -> tuple[str, int, int]:
-    """(kind, chunk, micro-batch) of a node that works on a micro-batch. Raises MspcError where it does not say so: a
-    file that was changed by hand may hold anything."""
-    kind, chunk, number = (node.attrs.get(key) for key in (WORK, CHUNK, MICRO_BATCH))
-    if kind not in KINDS or not all(isinstance(n, int) and n >= 0 for n in (chunk, number)):
-        told = f"{WORK}: {kind}, {CHUNK}: {chunk}, {MICRO_BATCH}: {number}"
-        raise MspcError(f"{node.label}: no work on a micro-batch is {told}", frames=node.frames)
-    return str(kind), int(str(chunk)), int(str(number))
 
 
 def stage_times(
@@ -111,7 +100,7 @@ def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -
     }
     behind = {stage: program.behind for stage, program in enumerate(programs)}
     awaited = {stage: program.awaited for stage, program in enumerate(programs)}
-    copies = {key: time for program in programs for key, time in program.copies.items()}
+    copies = {task: own for program in programs for task, own in program.copies.items()}
     return schedule, Work(every, messages, behind, awaited, copies)
 
 
@@ -120,14 +109,14 @@ class StageTimes:
     """What a stage's program takes. times: of every run of a chunk's graph of a kind, with what is done for it.
     messages: of all that a chunk sends for one micro-batch, by the chunk, its neighbour in the direction, and the stage
     to which it is sent. behind: of what follows the last micro-batch; awaited: stages from which it needs something
-    then. copies: of what the forward of a chunk keeps of a micro-batch to the host."""
+    then. copies: to the host and back, of values that work on micro-batches makes."""
 
     times: dict[tuple[int, str], list[float]] = field(default_factory=dict[tuple[int, str], "list[float]"])
     messages: dict[tuple[int, int, int], float] = field(default_factory=dict[tuple[int, int, int], float])
     micro_batches: set[int] = field(default_factory=set[int])
     behind: float = 0.0
     awaited: set[int] = field(default_factory=set[int])
-    copies: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+    copies: dict[Task, TaskCopies] = field(default_factory=dict[Task, TaskCopies])
 
     def mean(self, chunk: int, kind: str) -> float:
         """The time of a kind of work on one micro-batch, 0 where there is none."""
@@ -138,10 +127,12 @@ class StageTimes:
     def of(graph: Graph, own: Seconds, way: Seconds, sends: bool) -> StageTimes:
         """sends: `own` tells what sending takes a stage, and copies to the host."""
         made, beside = StageTimes(), CopiesBeside()
+        values = None if sends else CopiedValues(graph)
         for node in graph.nodes:
             op = node.op
-            if not sends and is_copy(node):
-                made._copy(node, own(node), beside)
+            if values is not None and is_copy(node):
+                if not values.copy(node, own(node)):
+                    beside.copy(node, own(node), made.behind)
                 continue
             made.behind += beside.waited(node, made.behind)
             if isinstance(op, ReceiveFromStage):
@@ -152,6 +143,8 @@ class StageTimes:
                 made.behind += own(node) if sends else 0.0
             elif not op.is_view:
                 made.behind += own(node)
+            if values is not None:
+                values.ahead(node)
             if WORK in node.attrs:  # what has been done since the last one is done for it
                 kind, chunk, number = work_of(node)
                 made.times.setdefault((chunk, kind), []).append(made.behind)
@@ -159,18 +152,11 @@ class StageTimes:
                 beside.worked(made.behind)
                 made.behind = 0.0
         made.behind = max(made.behind, beside.behind)
+        made.copies = {} if values is None else values.tasks
         return made
 
-    def _copy(self, node: Node, time: float, beside: CopiesBeside) -> None:
-        call = _call_of(source_of(node))
-        if call is None:
-            beside.copy(node, time, self.behind)
-        elif isinstance(node.op, ToHost):
-            _, chunk, number = work_of(call)
-            self.copies[chunk, number] = self.copies.get((chunk, number), 0.0) + time
-
     def _send(self, node: Node, op: SendToStage, time: float) -> None:
-        made = _call_of(node.inputs[0])
+        made = call_of(node.inputs[0])
         if op.micro_batch == 0 and made is not None:
             kind, chunk, _ = work_of(made)
             key = chunk, chunk + (1 if kind == FORWARD else -1), op.stage
@@ -186,11 +172,5 @@ class StageTimes:
                 messages[chunks[chunk], towards, placement[towards]] = time
         awaited = {stage if each == other else each for each in self.awaited}
         times = {(chunks[chunk], kind): time for (chunk, kind), time in self.times.items()}
-        copies = {(chunks[chunk], number): time for (chunk, number), time in self.copies.items()}
+        copies = {(k, chunks[chunk], number): own.like(chunks) for (k, chunk, number), own in self.copies.items()}
         return StageTimes(times, messages, self.micro_batches, self.behind, awaited, copies)
-
-
-def _call_of(value: Value) -> Node | None:
-    """The work on a micro-batch of which a value is a result; None of others."""
-    made = value.inputs[0] if isinstance(value, Node) and isinstance(value.op, TupleGetItem) else None
-    return made if isinstance(made, Node) and WORK in made.attrs else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mspc.analysis.cost.machine import PRODUCTS, Machine
 from mspc.commands.report.text import size_text, time_text
+from mspc.ir.cell_names import each_of_cells
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.search.plans.degrees import Degrees
@@ -48,7 +49,8 @@ def _plan_of(row: PlanResult | StageRow) -> _Plan:
         kept = len(row.remarks.offload), row.remarks.offload_states
         return _Plan(*common, row.remarks.degrees, 1, "", 0, row.remarks.on_host, *kept)
     schedule = row.schedule if row.stages > 1 else ""
-    return _Plan(*common, row.degrees, row.stages, schedule, row.micro_batches, row.on_host)
+    own = row.degrees, row.stages, schedule, row.micro_batches, row.on_host
+    return _Plan(*common, *own, sum(1 for name in row.offload for _ in each_of_cells(name)), row.offload_states)
 
 
 def _words(plan: _Plan) -> str:

@@ -8,12 +8,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 from mspc.analysis.cost.nodes import seconds
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import WORK, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.tensor.host_memory import ToHost
 from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.per_rank.host_marks import AUTO
-
 
 SAME = 1 - 1e-9
 """Times that are added up in another order may differ by so much."""
@@ -51,6 +50,7 @@ class HostTimes:
         self._begins = [later[place] + spans[graph.nodes[place]][0] for place in self._main]
         self._free = [0.0, *(self._ends[place] for place in self._main[:-1])]
         """When what the main stream runs ahead of each of its nodes is over."""
+        self._works = [i for i, place in enumerate(self._main) if WORK in graph.nodes[place].attrs]
         self._backward = max((i for i in self._main if graph.nodes[i].phase == "backward"), default=0)
 
     def left(self, copies: Iterable[HostCopies]) -> dict[HostCopies, int]:
@@ -59,12 +59,21 @@ class HostTimes:
         over = 0.0
         for each in sorted(copies, key=lambda copy: copy.place):
             over = max(over, self._ends[each.place]) + each.length
-            number = bisect_left(self._begins, over * SAME)
+            number = self._first_behind(over * SAME)
             if each.distance != AUTO:
                 number = bisect_right(self._main, each.place) + each.distance
             number = max(number, bisect_left(self._main, each.earliest))
             found[each] = self._main[number] if number < len(self._main) else self._count
         return found
+
+    def _first_behind(self, time: float) -> int:
+        """Which node of the main stream begins behind a time. Ahead of work on a micro-batch others may be that wait
+        for nothing: what is fetched in time for the work is not to wait behind them."""
+        number = bisect_left(self._begins, time)
+        work = bisect_left(self._works, number)
+        if work == len(self._works):
+            return number
+        return max(number, min(bisect_left(self._free, time), self._works[work]))
 
     def fetched(self, copies: Iterable[HostCopies]) -> dict[HostCopies, int]:
         """Ahead of which place each begins to come back: so that it is there when it is wanted."""

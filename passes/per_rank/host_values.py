@@ -7,6 +7,7 @@ be wanted back before it has left stays.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from mspc.ir.copies import copied_node
@@ -14,13 +15,15 @@ from mspc.ir.graph import FROM_HOST, TO_HOST, Graph, Node, Value
 from mspc.ops.tensor.host_memory import AwaitHost, FromHost, ToHost
 from mspc.passes.per_rank.host_marks import AUTO, distance, marked_cells
 from mspc.passes.per_rank.host_times import HostCopies
-from mspc.passes.per_rank.insertions import FETCH, LEAVE, READ, WAIT, Insertions
+from mspc.passes.per_rank.insertions import FETCH, FETCH_AT_ONCE, LEAVE, READ, WAIT, Insertions
 from mspc.passes.per_rank.stage_clock import StageClock
 from mspc.passes.per_rank.stored_values import StoredValue, StoredValues
 from mspc.passes.pipelining.timeline import Timeline
 
-LONGER = 1e-3
+LONGER = 5e-3
 """The share by which copies may make the step of a pipeline longer."""
+MOST = 1 / 2
+"""The share of what the bus could bring from which on forwards wait for it, so that memory is free early."""
 
 
 class HostValues:
@@ -53,29 +56,31 @@ class HostValues:
 
     def stay_in_time(self, clock: StageClock) -> Timeline:
         """Of what calls of a stage make leave as much as takes no time of a step, the first values of each call; the
-        timeline of all stages then."""
+        timeline of all stages then.
+
+        Where most of that may leave as early as may be, forwards wait for it. Else nothing waits.
+        """
         lengths: dict[Node, list[float]] = {}
         number: list[int] = []
         for value, there, _ in self._chosen:
             own = lengths.setdefault(self._graph.nodes[value.made], [])
             number.append(len(own))
             own.append(there.length)
+        most = max(map(len, lengths.values()), default=0)
+        seconds = [{c: sum(own[:n]) for c, own in lengths.items() if c in clock.leaving} for n in range(most + 1)]
+        idle = clock.line(seconds[0])
+        longest = idle.makespan * (1 + LONGER)
 
-        def line(count: int) -> Timeline:
-            return clock.line({call: sum(own[:count]) for call, own in lengths.items() if call in clock.leaving})
+        def in_time(waits: bool) -> int:
+            return bisect_left(range(1, most + 1), True, key=lambda n: clock.line(seconds[n], waits).makespan > longest)
 
-        found, least, most = line(0), 0, max(map(len, lengths.values()), default=0)
-        longest = found.makespan * (1 + LONGER)
-        while least < most:
-            count = (least + most + 1) // 2
-            tried = line(count)
-            if tried.makespan <= longest:
-                found, least = tried, count
-            else:
-                most = count - 1
+        count, paced = max(1, in_time(False)), in_time(True)  # of the first some leave in time at least
+        found = idle
+        if most and sum(seconds[paced].values()) >= MOST * sum(seconds[min(count, most)].values()):
+            found, count = clock.line(seconds[paced]), paced
         self._chosen = [
             each for each, place in zip(self._chosen, number, strict=True)
-            if place < least and self._graph.nodes[each[0].made] in clock.leaving
+            if place < count and self._graph.nodes[each[0].made] in clock.leaving
         ]  # fmt: skip
         return found
 
@@ -97,7 +102,8 @@ class HostValues:
         host = insertions.put(each.taken + 1, ToHost(), [value], type, like, "forward", TO_HOST, LEAVE)
         host = insertions.put(free, AwaitHost(), [host], type, like, "forward", order=WAIT)
         reader = nodes[each.wanted]
-        back = insertions.put(begin, FromHost(), [host], type, reader, "backward", FROM_HOST, FETCH)
+        order = FETCH_AT_ONCE if each.is_called else FETCH
+        back = insertions.put(begin, FromHost(), [host], type, reader, "backward", FROM_HOST, order)
         again: dict[Value, Node] = {value: back}
 
         def shown(value: Value) -> Node:
@@ -106,7 +112,7 @@ class HostValues:
                 assert isinstance(value, Node)
                 again[value] = copied_node(value, [shown(value.inputs[0])])
                 again[value].phase = "backward"
-                insertions.add(begin, again[value], FETCH)
+                insertions.add(begin, again[value], order)
             return again[value]
 
         for place, operand, element in each.readers[each.back :]:

@@ -8,9 +8,9 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import Type
 from mspc.ops.op import Op
 
-LEAVE, WAIT, FETCH, READ = range(4)
-"""The order of what is put at one place: copies of what the node before has made, who waits for earlier ones, copies
-that come back, and what is read of these."""
+LEAVE, FETCH_AT_ONCE, WAIT, FETCH, READ = range(5)
+"""The order of what is put at one place: copies of what the node before has made, copies that come back while others
+are waited for, who waits for earlier ones, copies that come back into their memory, and what is read of these."""
 
 
 class Insertions:

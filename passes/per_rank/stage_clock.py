@@ -1,5 +1,5 @@
-"""When a stage of a pipeline works on which micro-batch: a rank's graph has no other stage, so that all of them are taken
-to work as long as this one does. What a stage waits for others is time for copies to the host and back."""
+"""When a stage of a pipeline works on which micro-batch: a rank's graph has no other stage, so that all of them are
+taken to work as long as this one does. What a stage waits for others is time for copies to the host and back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from collections.abc import Mapping
 
 from mspc.ir.graph import MICRO_BATCH, STAGE, WORK, Graph, Node
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule, has_weights_apart, kinds_of
-from mspc.passes.pipelining.host_pace import leaving
-from mspc.passes.pipelining.schedules.action import FORWARD, actions_of, parts_of
+from mspc.passes.pipelining.host_pace import Task, TaskCopies, copies_of, leaving
+from mspc.passes.pipelining.schedules.action import (
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    actions_of,
+    parts_of,
+)  # fmt: skip
 from mspc.passes.pipelining.stage_program import CHUNK
 from mspc.passes.pipelining.timeline import Timeline, timeline
 
@@ -37,21 +43,30 @@ class StageClock:
         on_way = (self._calls.get((FORWARD, *each)) for each in leaving(self._schedule, self._stage))
         self.leaving = {call for call in on_way if call is not None}
 
-    def line(self, seconds: Mapping[Node, float]) -> Timeline:
-        """The timeline of all stages. seconds: in which what a forward has kept leaves, of each for which it does."""
+    def line(self, seconds: Mapping[Node, float], waits: bool = True) -> Timeline:
+        """The timeline of all stages. seconds: in which what a forward has kept leaves, of each for which it does.
+        waits: as of `copies_of`."""
         of_chunks: dict[int, float] = {}
         for call, time in seconds.items():
             of_chunks.setdefault(_work_of(call)[1], time)
         durations: dict[tuple[int, str], float] = {}
-        copies: dict[tuple[int, int], float] = {}
+        copies: dict[Task, TaskCopies] = {}
         for stage in range(self._schedule.stages):
             alike = dict(zip(self._schedule.chunks_of(stage), self._own, strict=True))
             for chunk, own in alike.items():
                 for action in actions_of(self._schedule.entries[stage]):
                     kinds = kinds_of(action.kind, self._is_apart)
-                    durations[chunk, action.kind] = sum(self._times.get((own, kind), 0.0) for kind in kinds)
-            copies |= {key: of_chunks.get(alike[key[0]], 0.0) for key in leaving(self._schedule, stage)}
+                    durations[chunk, action.kind] = sum(self._time(own, kind, stage == self._stage) for kind in kinds)
+            own_seconds = {chunk: of_chunks.get(own, 0.0) for chunk, own in alike.items()}
+            copies |= copies_of(self._schedule, stage, own_seconds, waits)
         return timeline(self._schedule, durations, overlap=None, copies=copies if of_chunks else None)
+
+    def _time(self, chunk: int, kind: str, is_own: bool) -> float:
+        """Seconds of work on a chunk, by this stage or another one: nobody waits for the gradients of what the first
+        chunk reads, so that all of them are with those of weights."""
+        if is_own or not self._is_apart or (chunk, INPUT_GRADIENT) in self._times or kind == FORWARD:
+            return self._times.get((chunk, kind), 0.0)
+        return self._times.get((chunk, WEIGHT_GRADIENT), 0.0) / 2
 
     def later(self, line: Timeline) -> list[float]:
         """By how much later each node of the graph begins by a timeline than with nothing to wait for."""

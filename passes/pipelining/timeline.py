@@ -184,7 +184,7 @@ class _Walk:
                     start, awaited = comes, value
             start = self.pace.begin(stage, entry, start)
             spans.append(Span(entry, start, start + self._duration(entry), awaited))
-            self.pace.ran(stage, entry, start, spans[-1].end)
+            self.pace.ran(stage, entry, spans[-1].end)
             for value in (value for part in parts_of(entry) for value in makes(part)):
                 self.there[value] = spans[-1].end, stage
                 released += self.waiting.pop(value, ())

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mspc.passes.pipelining.schedules.action import FORWARD, GRADIENTS, WEIGHT_GRADIENT, Schedule, actions_of
+from mspc.search.stages.host_bytes import ON_DEVICE
 from mspc.search.stages.problem import UnitCosts
 from mspc.search.stages.walk import Walk, largest_of
 
@@ -90,9 +91,17 @@ class Bounds:
             kept += costs.alone(self.way, costs.kept_of(self.way), costs.apart.kept, first, end)
             late = _between(_ahead(costs.late_of(self.way)))
             all_kept, kept_late = walk.kept_of_chunk(chunk)
-            kept = np.maximum(all_kept * kept, kept_late * (late if self.way.is_apart else kept))
+            away = self._away(all_kept)
+            kept = np.maximum(all_kept * kept - away, kept_late * (late if self.way.is_apart else kept))
             legal &= held + kept + largest_of(self.costs.work_of(self.way)) <= self.memory
         return np.where(legal, found * SAFE, np.inf)
+
+    def _away(self, kept: int) -> np.ndarray:
+        """[first, end]: bytes of so many micro-batches that may be on the host at most."""
+        host = self.costs.host
+        if host is None:
+            return np.zeros(())
+        return _between(_ahead(host.values)) * max(0, kept - ON_DEVICE * (self.way.chunks == 1))
 
     def _work(self, counts: _Counts) -> np.ndarray:
         """[first, end]: seconds of so many actions."""

@@ -10,7 +10,7 @@ and cells that are computed again. Of these only units count that keep less by i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from itertools import groupby
 
@@ -20,12 +20,10 @@ from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import MICRO_BATCH, OFFLOAD, WORK, Constant, Graph, Node, Value
+from mspc.ir.graph import MICRO_BATCH, WORK, Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.control.loops import MakeStack
-from mspc.ops.control.structural import MakeTuple, taken_elements
+from mspc.ops.collective.stage_messages import SendToStage
 from mspc.ops.control.times import nodes_with_times
 from mspc.output.stage_times import predicted_times
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule
@@ -36,9 +34,12 @@ from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan, together
 from mspc.runtime.memory_plan import peak_of
 from mspc.search.plans.figures import workspace
+from mspc.search.plans.host_room import has_host_apart
 from mspc.search.stages.common_plan import common_plan
+from mspc.search.stages.held_bytes import held_bytes, kept_bytes
+from mspc.search.stages.host_bytes import host_bytes, values_of
 from mspc.search.stages.network import StagedNetwork
-from mspc.search.stages.problem import ApartCosts, UnitCosts
+from mspc.search.stages.problem import ApartCosts, UnitCosts, Way
 from mspc.search.stages.units import Unit
 from mspc.search.stages.walk import kept_during
 
@@ -56,6 +57,10 @@ class CostedUnits:
     layouts: PlanFile
     slices: Mapping[str, Layout] = field(default_factory=dict[str, Layout])
     cut_further: tuple[str, ...] = ()
+
+    def of(self, way: Way) -> UnitCosts:
+        """The costs of a way: values stay on the device where it says nothing else."""
+        return self.costs if way.values else replace(self.costs, host=None)
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class _Costs:
     totals: float
     late: float
     between: float
+    leaves: float = 0.0
 
     @property
     def always(self) -> float:
@@ -125,7 +131,7 @@ def unit_costs(
     groups = _groups(units, network.is_folded)
     plan = _plan_of_parts(groups, units, micro_batches)
     compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, tensor=tensor)
-    found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory))
+    found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
     like = [group.model for group in groups for _ in _each(group)]
     layouts = common_plan(compiled.strategies.plan(compiled.config.ranks), units, like)
     slices = {p.name: layout for p, layout in sharded_further(compiled.graph) if layout != p.layout}
@@ -143,8 +149,21 @@ def costs_of_slices(
     layouts = common_plan(stored, units, like)
     plan = _plan_of_parts(groups, units, micro_batches)
     compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, layouts)
-    found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory))
+    found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
     return CostedUnits(found, layouts, cut_further=tuple(known.slices))
+
+
+def costs_of_states(
+    network: StagedNetwork, stages: int, micro_batches: int, machine: Machine, known: CostedUnits, memory: bool = False
+) -> CostedUnits:  # fmt: skip
+    """The same where states of optimizers live in the host's memory. Raises MspcError where there are none."""
+    units = network.units
+    groups = _groups(units, network.is_folded)
+    layouts = replace(known.layouts, offload_states=True)
+    plan = _plan_of_parts(groups, units, micro_batches)
+    compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, layouts)
+    found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
+    return CostedUnits(found, layouts, cut_further=known.cut_further)
 
 
 def costs_of_cells_again(
@@ -159,7 +178,7 @@ def costs_of_cells_again(
     plan = _plan_of_parts(groups, units, micro_batches)
     every = tuple(name for unit in units for name in unit.cells)
     compiled = network.compiled(stages, plan, layouts=replace(known.layouts, recompute=every))
-    again = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory))
+    again = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
     costs = known.costs
     less = again.kept <= LESS * costs.kept
     if not less.any():
@@ -225,8 +244,8 @@ def _costs(
     forward, inputs, of_weights = (times.mean(part, kind) for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT))
     inputs += times.mean(part, BACKWARD)  # where both are in one
     own = [node for node in graph.nodes if WORK in node.attrs and node.attrs[MICRO_BATCH] == 0]
-    kept, late, between = _kept(own)
-    stored, totals = _held(graph)
+    kept, late, between = kept_bytes(own)
+    stored, totals = held_bytes(graph)
     held = stored + totals
     work = 0.0
     if memory:
@@ -234,6 +253,9 @@ def _costs(
         during = kept_during(chosen_schedule(compiled.graph.attrs, count), part)[:, :, 0]
         most = (during @ np.array([kept - late, late, between, totals])).max()
         work = max(0.0, memory_of(graph, network, compiled) - stored - most)
+    leaves = 0.0
+    if memory and not network.is_folded and has_host_apart(compiled.config.device):
+        leaves = values_of(graph, [name for unit in network.units for name in unit.cells])
     onward = [time for (chunk, reader, _), time in times.messages.items() if reader > chunk]
     there, back = (
         sum(sent_bytes(n) for n in graph.nodes if isinstance(n.op, SendToStage) and (n.op.stage > part) == is_later)
@@ -241,7 +263,7 @@ def _costs(
     )
     return _Costs(
         forward, inputs, of_weights, times.behind, kept, held, work, max(onward, default=0.0),
-        bytes_of(graph) - there - back, there, back, totals, late, between,
+        bytes_of(graph) - there - back, there, back, totals, late, between, leaves,
     )  # fmt: skip
 
 
@@ -255,70 +277,9 @@ def memory_of(graph: Graph, network: StagedNetwork, compiled: Compiled) -> int:
     return peak_of(graph) + workspace(graph, network.captured, compiled.config.device)
 
 
-def _held(graph: Graph) -> tuple[float, float]:
-    """Bytes that a rank has from the first micro-batch to the last (of parameters and their states, and of what all
-    micro-batches read that was made of them, as gathered and converted ones; of sums of gradients)."""
-    stored = [p for p in graph.parameters if p.kind == "parameter" and OFFLOAD not in p.attrs]
-    work = [node for node in graph.nodes if WORK in node.attrs]
-    calls = [[node for node in work if node.attrs[MICRO_BATCH] == number] for number in (0, 1)]
-    of_parameters: set[Value] = set(stored)
-    for node in graph.nodes:
-        read = [value for value in node.inputs if not isinstance(value, Constant)]
-        if read and WORK not in node.attrs and of_parameters.issuperset(read):
-            of_parameters.add(node)
-    given = {part for node in calls[0] for value in node.inputs for part in _parts_of(value)}
-    made = [v for v in given if isinstance(v, Node) and v in of_parameters and not _shows(v)]
-    sums = [v for node in calls[1] for v in node.inputs if isinstance(v, Node) and _goes_on(v, node)]
-    if not calls[1]:
-        sums = [p for p in stored if p.trainable]
-    return float(sum(v.type.nbytes for v in (*stored, *made))), float(sum(v.type.nbytes for v in sums))
-
-
-def _parts_of(value: Value) -> Sequence[Value]:
-    return value.inputs if isinstance(value, Node) and isinstance(value.op, MakeTuple) else [value]
-
-
-def _shows(node: Node) -> bool:
-    return node.op.is_view or isinstance(node.op, MakeStack)
-
-
-def _goes_on(value: Node, call: Node) -> bool:
-    """Whether a call is given what another call of its graph has made."""
-    source = value.inputs[0] if taken_elements(value.op) is not None else None
-    return isinstance(source, Node) and source.regions == call.regions
-
-
-def _kept(work: Sequence[Node]) -> tuple[float, float, float]:
-    """Bytes that the gradients of a micro-batch read of its forward work, and of what came from other stages for that;
-    of them what the gradients of weights read, where they are apart; what these read of the gradients of inputs, and of
-    what came for those."""
-    kinds: dict[Value, str] = {node: str(node.attrs[WORK]) for node in work}
-    came = {value for node in work if kinds[node] == FORWARD for value in node.inputs}
-    kept: set[Value] = set()
-    late: set[Value] = set()
-    between: set[Value] = set()
-    for node in work:
-        for value in node.inputs:
-            made = _kind_of(value, kinds, came)
-            if kinds[node] != FORWARD and made == FORWARD:
-                kept.add(value)
-            if kinds[node] == WEIGHT_GRADIENT and made in (FORWARD, INPUT_GRADIENT):
-                (late if made == FORWARD else between).add(value)
-    of_kept, of_late, of_between = (float(sum(v.type.nbytes for v in each)) for each in (kept, late, between))
-    return of_kept, of_late, of_between
-
-
-def _kind_of(value: Value, kinds: Mapping[Value, str], came: Collection[Value]) -> str:
-    """The kind of work that a value is handed on by, or came from another stage for; "" of what is of no micro-batch.
-    came: what forward work reads."""
-    if not isinstance(value, Node):
-        return ""
-    if isinstance(value.op, ReceiveFromStage):
-        return FORWARD if value in came else INPUT_GRADIENT
-    return kinds.get(value.inputs[0], "") if taken_elements(value.op) is not None else ""
-
-
-def _of_units(network: StagedNetwork, groups: Sequence[_Group], found: dict[int, _Costs]) -> UnitCosts:
+def _of_units(
+    network: StagedNetwork, groups: Sequence[_Group], found: dict[int, _Costs], machine: Machine
+) -> UnitCosts:  # fmt: skip
     count, folded = len(network.units), network.is_folded
 
     def numbers(name: str) -> np.ndarray:
@@ -347,6 +308,7 @@ def _of_units(network: StagedNetwork, groups: Sequence[_Group], found: dict[int,
         joint["kept"], joint["held"], joint["work"], numbers("message")[: count - 1], joint["sent"], entry,
         numbers("there"), numbers("back"), numbers("totals"), own,
         tuple((group.first, group.count) for group in groups if folded and group.count > 1),
+        host_bytes(numbers("leaves"), machine),
     )  # fmt: skip
 
 

@@ -48,11 +48,12 @@ def kept_borders(network: StagedNetwork, stages: int) -> Borders | None:
 
 
 def kept_ways(
-    stages: int, micro_batches: int, borders: Borders, tensor: int = 0, slices: bool = False, again: bool = False
+    stages: int, micro_batches: int, borders: Borders, tensor: int = 0, slices: bool = False, again: bool = False,
+    states: bool = False,
 ) -> list[Way]:  # fmt: skip
     """The ways to run chunks as the script has them: in rounds where it has several of each stage."""
     chunks = len(borders) + 1
     if chunks == stages:
-        found = [Way(stages, name, micro_batches, 1, tensor, slices, again) for name in ONE_CHUNK]
+        found = [Way(stages, name, micro_batches, 1, tensor, slices, again, states) for name in ONE_CHUNK]
         return [way for way in found if not (again and way.is_apart)]
-    return [Way(stages, IN_ROUNDS, micro_batches, chunks // stages, tensor, slices, again)]
+    return [Way(stages, IN_ROUNDS, micro_batches, chunks // stages, tensor, slices, again, states)]

@@ -10,7 +10,6 @@ from mspc.ir.diagnostics import MspcError
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan
 from mspc.search.plans.alternatives import PlanRequest
-from mspc.search.plans.host_room import NOTHING, OnHost
 from mspc.search.plans.table import plans_for
 from mspc.search.stages.asked import AskedStages, check_divides
 from mspc.search.stages.network import StagedNetwork
@@ -92,12 +91,11 @@ def _one_stage(
             raise
         return None
     plan = plans.plans[0]
-    on_host = OnHost(plan.remarks.offload, plan.remarks.offload_states)
     row = StageRow(
         ONE_STAGE, plan.ranks, 1, "-", micro_batches, (), plan.step, 0.0, plan.nbytes, plan.memory, compiled=1,
-        note=f"is the plan of {plan.name}" + f", with {on_host.words}" * (on_host != NOTHING),
-        cut_further=plan.cut_further, recompute=plan.recompute,
-        degrees=plan.remarks.degrees, on_host=plan.remarks.on_host,
+        note=f"is the plan of {plan.name}", cut_further=plan.cut_further, recompute=plan.recompute,
+        degrees=plan.remarks.degrees, on_host=plan.remarks.on_host, offload=tuple(plan.remarks.offload),
+        offload_states=plan.remarks.offload_states,
     )  # fmt: skip
     file = plans.files[plan.name]
     is_said = own > 1  # else there is nothing to take back

@@ -19,6 +19,7 @@ from mspc.passes.pipelining.schedules import (
 )  # fmt: skip
 from mspc.passes.pipelining.schedules.action import Schedule
 from mspc.passes.pipelining.schedules.named import SCHEDULES, THERE_AND_BACK, WITH_SPLIT_GRADIENTS
+from mspc.search.stages.host_bytes import HostBytes
 
 Numbers = np.ndarray
 """Float64, one of every unit."""
@@ -56,7 +57,7 @@ class UnitCosts:
     unit. message: seconds from each unit to the next one, with one entry less than the others. sent: bytes in a step,
     beside messages between stages; there: what a stage that ends with the unit sends on in a step, back: what one that
     begins with it sends back. apart: of units that run one by one. loops: (first, number) of equal units that are one
-    graph; one that is alone in its chunk runs by itself.
+    graph; one that is alone in its chunk runs by itself. host: what may live in the host's memory; None for nothing.
     """
 
     forward: Numbers
@@ -75,6 +76,7 @@ class UnitCosts:
     totals: Numbers
     apart: ApartCosts
     loops: tuple[tuple[int, int], ...] = ()
+    host: HostBytes | None = None
 
     def alone(self, way: Way, joint: Numbers, apart: Numbers, first: np.ndarray, end: np.ndarray) -> Numbers:
         """What chunks from unit `first` to `end` cost by themselves beside what their units do together: they may have
@@ -126,12 +128,17 @@ class UnitCosts:
     def count(self) -> int:
         return len(self.forward)
 
+    def only(self, units: Numbers) -> UnitCosts:
+        """The same with values of these units on the host alone, a bool of each."""
+        return self if self.host is None else replace(self, host=self.host.only(units))
+
 
 @dataclass(frozen=True)
 class Way:
     """A way to run stages. schedule: its name. chunks: of each stage. tensor: ranks that share a product in pairs of
     products, 0 for layouts that the search finds. slices: parameters and their states are stored in slices over ranks
-    that would hold the same. again: cells are computed again for gradients."""
+    that would hold the same. again: cells are computed again for gradients. states, values: states of optimizers, and
+    what gradients read of units, live in the memory of the host."""
 
     stages: int
     schedule: str
@@ -140,6 +147,8 @@ class Way:
     tensor: int = 0
     slices: bool = False
     again: bool = False
+    states: bool = False
+    values: bool = False
 
     @property
     def made(self) -> Schedule:
@@ -176,11 +185,13 @@ class Way:
     def held_less_by(self) -> str:
         """What ranks do to hold less, as messages go on with it; "" for nothing."""
         ways = ["parameters in slices"] * self.slices + ["cells computed again"] * self.again
+        ways += ["states on the host"] * self.states + ["values on the host"] * self.values
         return "".join(f", {way}" for way in ways)
 
 
 def ways_of(
-    stages: int, micro_batches: int, units: int, tensor: int = 0, slices: bool = False, again: bool = False
+    stages: int, micro_batches: int, units: int, tensor: int = 0, slices: bool = False, again: bool = False,
+    states: bool = False,
 ) -> list[Way]:  # fmt: skip
     """The ways for these numbers: every stage has work, and there are no fewer micro-batches than stages. Where cells
     are computed again, gradients of weights are not apart: what they read would be kept until then."""
@@ -191,7 +202,7 @@ def ways_of(
     found += [Way(stages, IN_ROUNDS, micro_batches, chunks) for chunks in rounds if stages * chunks <= units]
     if 2 * stages <= units:
         found += [Way(stages, name, micro_batches, 2) for name in TWO_CHUNKS]
-    found = [replace(way, tensor=tensor, slices=slices, again=again) for way in found]
+    found = [replace(way, tensor=tensor, slices=slices, again=again, states=states) for way in found]
     return [way for way in found if not (again and way.is_apart)]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mspc.analysis.cost.machine import Machine
 from mspc.compiler.driver import Compiled
+from mspc.ir.cell_names import each_of_cells
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
 from mspc.plans.files.plan_file import PlanFile
@@ -31,7 +32,8 @@ class StageRow:
     note: what there is to say of it. mesh: of the ranks of one stage, that layouts were searched for; "" for any.
     cut_further: parameters that are stored in smaller slices than operators read. recompute: cells that are computed
     again for gradients, equal ones in a row as one. degrees: of a stage's ranks, None of what is not compiled. on_host:
-    bytes of the host's memory, of the rank that has most there; 0 of what is not compiled."""
+    bytes of the host's memory, of the rank that has most there; 0 of what is not compiled. offload: cells of which what
+    gradients read is there, equal ones in a row as one; offload_states: states of optimizers are."""
 
     name: str
     ranks: int
@@ -51,6 +53,8 @@ class StageRow:
     recompute: tuple[str, ...] = ()
     degrees: Degrees | None = None
     on_host: int = 0
+    offload: tuple[str, ...] = ()
+    offload_states: bool = False
 
     @property
     def content(self) -> dict[str, Any]:
@@ -69,6 +73,11 @@ def measured(
     edges = (0, *borders, len(network.units))
     chunks = [tuple(parts[first:end]) for first, end in pairwise(edges)]
     stages = [tuple(chunks[chunk] for chunk in walk.schedule.chunks_of(stage)) for stage in range(way.stages)]
+    on_host = {name for names in layouts.offload for name in each_of_cells(names)}
+    copying = [any(on_host.intersection(u.cells) for u in network.units[first:end]) for first, end in pairwise(edges)]
+    for stage, own in enumerate(stages):  # copies depend on the place in the schedule
+        if any(copying[chunk] for chunk in walk.schedule.chunks_of(stage)):
+            stages[stage] = (*own, (stage,))
     alike = [min((o for o in range(way.stages) if stages[o] == own), key=lambda o: -walk.kept(o)) for own in stages]
     graphs = {stage: compiled.rank_graph(stage * compiled.config.ranks) for stage in sorted(set(alike))}
     known = {stage: predicted_times(graph, machine) for stage, graph in graphs.items()}
@@ -85,6 +94,7 @@ def measured(
         recompute=tuple(compiled.strategies.recomputed),
         degrees=degrees_of(compiled),
         on_host=max(map(on_host_of, graphs.values())),
+        offload=tuple(compiled.strategies.offloaded), offload_states=compiled.strategies.states_offloaded,
     )  # fmt: skip
     return row, _file(compiled, plan)
 
@@ -108,9 +118,12 @@ def _file(compiled: Compiled, plan: StagePlan) -> PlanFile:
     return replace(compiled.strategies.plan(compiled.config.ranks), stages=replace(plan, tries=False))
 
 
-def foreseen(name: str, network: StagedNetwork, known: CostedUnits, way: Way, borders: Borders) -> StageRow:
-    """A row of what is not compiled, by the costs of its units."""
-    costs = known.costs
+def foreseen(
+    name: str, network: StagedNetwork, known: CostedUnits, way: Way, borders: Borders, layouts: PlanFile | None = None
+) -> StageRow:  # fmt: skip
+    """A row of what is not compiled, by the costs of its units. layouts: None for those that costs are of."""
+    costs = known.of(way)
+    layouts = layouts or known.layouts
     walk, row = walk_of(way.order), np.array([borders], dtype=int).reshape(1, -1)
     without = "" if costs.work_of(way).any() else "; its memory is without buffers, which --memory looks at"
     seconds = float(walk.seconds(costs, row)[0])
@@ -120,7 +133,8 @@ def foreseen(name: str, network: StagedNetwork, known: CostedUnits, way: Way, bo
         float(walk.most_sent(costs, row)[0]), int(walk.memory(costs, row)[0]), seconds, 0,
         "is foreseen by its units, of which each kind was compiled as a stage: its program has "
         f"{network.operators(way.is_apart, way.parts)} forward operators{without}",
-        _mesh(network, way), count_of(known.cut_further), known.layouts.recompute,
+        _mesh(network, way), count_of(known.cut_further), layouts.recompute,
+        offload=layouts.offload, offload_states=layouts.offload_states,
     )  # fmt: skip
 
 

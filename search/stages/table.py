@@ -14,18 +14,27 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.pipelining.schedules import gpipe, one_forward_one_backward
 from mspc.plans.files.plan_file import PlanFile
+from mspc.plans.files.stage_table import together
 from mspc.search.plans.alternatives import MEGATRON
 from mspc.search.plans.forked_calls import calls_beside
+from mspc.search.plans.host_room import has_host_apart
 from mspc.search.plans.megatron import tensor_sizes
 from mspc.search.stages.borders import BorderSearch, Found
 from mspc.search.stages.choice import Choice, Problem, choose, joined
-from mspc.search.stages.costing import CostedUnits, costs_of_cells_again, costs_of_slices, unit_costs
+from mspc.search.stages.costing import (
+    CostedUnits,
+    costs_of_cells_again,
+    costs_of_slices,
+    costs_of_states,
+    unit_costs,
+)  # fmt: skip
+from mspc.search.stages.host_cells import cells_on_host
 from mspc.search.stages.kept import kept_borders, kept_ways
 from mspc.search.stages.network import StagedNetwork, plan_of
-from mspc.search.stages.problem import IN_ROUNDS, Borders, Way, equal_parts, ways_of
+from mspc.search.stages.problem import IN_ROUNDS, Borders, UnitCosts, Way, equal_parts, ways_of
 from mspc.search.stages.rows import StageRow, foreseen, measured, planned
 
-SEARCH = "search"
+SEARCH, ON_DEVICE = "search", "all on the device"
 TRIES = 3
 """How often what was chosen is chosen anew where it takes more memory than was foreseen."""
 LARGE = 1500
@@ -68,10 +77,11 @@ class _Numbers(NamedTuple):
     tensor: int
     slices: bool = False
     again: bool = False
+    states: bool = False
 
     @classmethod
     def of(cls, way: Way) -> _Numbers:
-        return cls(way.stages, way.micro_batches, way.tensor, way.slices, way.again)
+        return cls(way.stages, way.micro_batches, way.tensor, way.slices, way.again, way.states)
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,10 @@ class StageSearch:
         self._over: list[StageRow] = []
         """Rows that take more memory than there is, until another is chosen in their place."""
         self._least_over: StageRow | None = None
+        self._without_host: Found | None = None
+        """The best in which nothing lives on the host, where both were looked at."""
+        self._limit = float(memory)
+        """Bytes that what is chosen has to be foreseen to fit."""
         self._kept: dict[int, Borders | None] = {}
         """The borders that the script has for its own number of stages."""
         self.found = StagePlans(network)
@@ -125,14 +139,13 @@ class StageSearch:
 
     def _within_memory(self, problems: list[Problem], choice: Choice, tell: Tell) -> Choice:
         """Where what was chosen takes more memory than was foreseen, what is chosen within so much less."""
-        limit = float(self.memory)
         for _ in range(TRIES):
             over = next((row for row in self._over if row.name == SEARCH), None)
             if choice.best is None or over is None:
                 break
             self._over.remove(over)
-            limit *= self.memory / over.memory * 0.999
-            choice = choose(problems, limit)
+            self._limit *= self.memory / over.memory * 0.999
+            choice = choose(problems, self._limit)
             if choice.best is not None:
                 tell(f"{choice.best.way.name} in {choice.best.way.stages} stages, which takes less memory")
                 (row,) = self._within_reason([_Row(SEARCH, choice.best)])
@@ -170,7 +183,7 @@ class StageSearch:
         if quickest.best is None:
             return quickest
         own = _Numbers.of(quickest.best.way)
-        search = BorderSearch(self._costs[own].costs, quickest.best.way, self.memory, quickest.best.borders)
+        search = BorderSearch(self._costs_by(quickest.best.way), quickest.best.way, self.memory, quickest.best.borders)
         fits = search.seconds(quickest.best.borders) < np.inf
         choice = quickest if fits else choose(problems, self.memory)
         if fits:
@@ -183,8 +196,29 @@ class StageSearch:
         slices = [each._replace(slices=True) for each in wanted if self._costs[each].slices]
         found = self._varied([*slices, *(each._replace(again=True) for each in wanted if not fits)])
         found += self._varied([n._replace(again=True) for n in slices if n in self._costs and not fits])
+        choice = joined(choice, choose(found, self.memory))
+        problems += found
+        if fits or not has_host_apart(self.network.config.device):
+            return choice
+        self._without_host = choice.best
+        tell("what lives on the host")
+        found = self._on_host([*wanted, *slices], problems)
         problems += found
         return joined(choice, choose(found, self.memory))
+
+    def _on_host(self, several: list[_Numbers], known: list[Problem]) -> list[Problem]:
+        """The ways with states or values on the host, or both; where cells are computed again as well where nothing
+        fits else."""
+        states = [each._replace(states=True) for each in several if each in self._costs]
+        found = self._varied(states)
+        found += [
+            replace(each, costs=self._costs[_Numbers.of(each.way)].costs, way=replace(each.way, values=True))
+            for each in (*known, *found)
+            if self._costs[_Numbers.of(each.way)].costs.host is not None and not each.way.again
+        ]
+        if choose([*known, *found], self.memory).best is None:
+            found += self._varied([each._replace(again=True) for each in states if each in self._costs])
+        return found
 
     def _varied(self, several: list[_Numbers]) -> list[Problem]:
         """The ways of numbers that others differ from by one thing."""
@@ -198,7 +232,7 @@ class StageSearch:
 
     def _ways(self, numbers: _Numbers) -> list[Problem]:
         stages, micro_batches, *held = numbers
-        costs = self._costs[numbers].costs
+        costs = replace(self._costs[numbers].costs, host=None)
         if stages == self.own and not self.network.free and self.own not in self._kept:
             self._kept[self.own] = kept_borders(self.network, self.own)
         kept = self._kept.get(stages)
@@ -221,11 +255,16 @@ class StageSearch:
             return f"{MEGATRON}, {numbers.tensor} x {numbers.stages} x {data}"
         return f"{numbers.stages} stages, {numbers.micro_batches} micro-batches"
 
+    def _costs_by(self, way: Way) -> UnitCosts:
+        return self._costs[_Numbers.of(way)].of(way)
+
     def _costs_of(self, numbers: _Numbers) -> CostedUnits | MspcError:
         own = (self.network, numbers.stages, numbers.micro_batches, self.machine)
         try:
             if numbers.again:
                 return costs_of_cells_again(*own, self._costs[numbers._replace(again=False)], bool(self.memory))
+            if numbers.states:
+                return costs_of_states(*own, self._costs[numbers._replace(states=False)], bool(self.memory))
             if numbers.slices:
                 return costs_of_slices(*own, self._costs[numbers._replace(slices=False)], bool(self.memory))
             return unit_costs(*own, bool(self.memory), numbers.tensor)
@@ -238,6 +277,8 @@ class StageSearch:
             return
         yield _Row(SEARCH, choice.best)
         best, units = choice.best.way, self.found.units
+        if self._without_host is not None and (best.states or best.values):
+            yield _Row(ON_DEVICE, self._without_host)
         others = [
             _Row(f"best of {stages} stages", found)
             for stages, found in choice.each.items() if stages != best.stages and found.seconds < np.inf
@@ -273,9 +314,9 @@ class StageSearch:
 
     def _of_borders(self, way: Way, borders: Borders) -> Found | None:
         """A usual way, in which ranks hold less only where it does not fit else; None where it was not looked at."""
-        ways = [way] if not (way.slices or way.again) else [replace(way, slices=False, again=False), way]
+        ways = dict.fromkeys((replace(way, slices=False, again=False, states=False, values=False), way))
         known = [each for each in ways if _Numbers.of(each) in self._costs]
-        searches = [BorderSearch(self._costs[_Numbers.of(each)].costs, each, self.memory) for each in known]
+        searches = [BorderSearch(self._costs_by(each), each, self.memory) for each in known]
         fitting = [search for search in searches if search.seconds(borders) < np.inf]
         if not searches:
             return None
@@ -288,8 +329,11 @@ class StageSearch:
         way, borders = row.found.way, row.found.borders
         known = self._costs[_Numbers.of(way)]
         layouts = known.layouts
+        if way.values:
+            cells = cells_on_host(self.network.units, known.costs, way, borders, self._limit)
+            layouts = replace(layouts, offload=tuple(together(dict.fromkeys(cells, 0))))
         if not row.is_compiled:
-            made = foreseen(row.name, self.network, known, way, borders)
+            made = foreseen(row.name, self.network, known, way, borders, layouts)
             return made, replace(layouts, stages=plan_of(self.network.units, way, borders))
         try:
             made, file = measured(row.name, self.network, way, borders, self.machine, layouts)

@@ -19,6 +19,7 @@ from mspc.passes.pipelining.schedules.action import (
 )  # fmt: skip
 from mspc.passes.pipelining.schedules.dependence import Made, makes, reads
 from mspc.passes.pipelining.timeline import equal_durations, timeline
+from mspc.search.stages.host_bytes import spared
 from mspc.search.stages.problem import Numbers, UnitCosts, Way
 
 
@@ -85,6 +86,10 @@ class Walk:
 
     def memory(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that the fullest stage takes at most, by each row of `borders`."""
+        return self.memory_of_stages(costs, borders).max(axis=0)
+
+    def memory_of_stages(self, costs: UnitCosts, borders: np.ndarray) -> np.ndarray:
+        """[stage, row]: the same of every stage."""
         sums = _Sums(costs, borders, self.way)
         late, between = sums.of(costs.late_of(self.way)), sums.of(costs.between_of(self.way))
         kept = sums.of(costs.kept_of(self.way), costs.apart.kept) + costs.entry[sums.edges[:-1]]
@@ -92,12 +97,27 @@ class Walk:
             late[0], between[0] = kept[0], costs.entry[sums.edges[1]] if len(sums.edges) > 2 else 0
         work = sums.most(costs.work_of(self.way), costs.apart.work)
         totals = sums.of(costs.totals)
+        on_host = None if costs.host is None else sums.of(costs.host.values)
+        pace = self._pace(sums) if on_host is not None else np.zeros(())
         full = self._of_stages(sums.of(costs.held_of(self.way), costs.apart.held) - totals)
         for stage, alive in enumerate(self._kept):
             own = self.schedule.chunks_of(stage)
             nbytes = np.stack([kept[own] - late[own], late[own], between[own], totals[own]])
-            full[stage] += np.einsum("eko,kor->er", alive, nbytes).max(axis=0) + work[own].max(axis=0)
-        return full.max(axis=0)
+            of_entries = np.einsum("eko,kor->er", alive, nbytes)
+            if on_host is not None and costs.host is not None:
+                of_entries -= spared(alive[:, 0], on_host[own], pace[own].sum(axis=0), costs.host)
+            full[stage] += of_entries.max(axis=0) + work[own].max(axis=0)
+        return full
+
+    def _pace(self, sums: _Sums) -> np.ndarray:
+        """[chunk, row]: the seconds of a stage between one micro-batch and the next: of forwards alone where all are
+        ahead of all gradients."""
+        costs, entries = sums.costs, self.schedule.entries[self.schedule.placement[-1]]
+        forward = sums.of(costs.forward_of(self.way), costs.apart.forward)
+        kinds = [part.kind for entry in entries for part in parts_of(entry)]
+        if FORWARD not in kinds[kinds.count(FORWARD) :]:
+            return forward
+        return forward + sums.of(costs.backward_of(self.way), costs.inputs + costs.weights)
 
     def most_sent(self, costs: UnitCosts, borders: np.ndarray) -> Numbers:
         """Bytes that a rank of the busiest stage sends, by each row of `borders`."""
