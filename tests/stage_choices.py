@@ -9,6 +9,7 @@ Times are those of `passes/pipelining/timeline.py` itself; so is the memory.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from itertools import combinations, pairwise
 from random import Random
 
@@ -25,6 +26,7 @@ from mspc.passes.pipelining.schedules.action import (
 )  # fmt: skip
 from mspc.passes.pipelining.timeline import Timeline, timeline
 from mspc.search.stages.choice import all_ways, choose
+from mspc.search.stages.host_bytes import BUSY, ON_DEVICE, HostBytes
 from mspc.search.stages.problem import ApartCosts, Borders, UnitCosts, Way
 
 SAME = 1e-9
@@ -50,7 +52,10 @@ def drawn(random: Random) -> tuple[UnitCosts, list[int], list[int], float]:
     )  # fmt: skip
     memory = random.choice([0.0, 0.0, float(costs.held.sum() / 2 + costs.kept.sum() * random.uniform(1, 3))])
     stages = [number for number in (1, 2, 3, 4) if number <= count]
-    return costs, stages, random.sample([1, 2, 3, 4, 5, 6, 8], 2), memory
+    counts = random.sample([1, 2, 3, 4, 5, 6, 8], 2)
+    if random.random() < 0.5:
+        costs = replace(costs, host=HostBytes(np.minimum(costs.kept, costs.apart.kept) * numbers(0, 1), 1.0))
+    return costs, stages, counts, memory
 
 
 def _loops(random: Random, count: int) -> tuple[tuple[int, int], ...]:
@@ -101,27 +106,46 @@ def seconds(costs: UnitCosts, way: Way, borders: Borders, memory: float) -> floa
         own = schedule.chunks_of(stage)
         held = sum(held_by[each].sum() for each in own) + max(work[each] for each in own)
         of_each = [own.sum() + costs.entry[chunk.start] for own, chunk in zip(kept, chunks, strict=True)]
-        held += most_at_once(times, stage, of_each, late, between, [float(costs.totals[each].sum()) for each in chunks])
+        totals = [float(costs.totals[each].sum()) for each in chunks]
+        on_host = [np.zeros(1) if costs.host is None else costs.host.values[each] for each in chunks]
+        bus = 0.0 if costs.host is None else share_of_bus(costs, way, chunks, own, [v.sum() for v in on_host])
+        held += most_at_once(times, stage, of_each, late, between, totals, [bus * float(v.sum()) for v in on_host])
         if memory and held > memory:
             return np.inf
         found = max(found, times.spans[stage][-1].end + sum(costs.rest[chunks[each]].sum() for each in own))
     return found
 
 
+def share_of_bus(costs: UnitCosts, way: Way, chunks: list[slice], own: list[int], values: list[float]) -> float:
+    """Of what a stage keeps and may leave the share for which there is time on the bus."""
+    backward = np.zeros(costs.count) if way.schedule == "gpipe" else costs.backward_of(way)
+    pairs = ((costs.forward_of(way), costs.apart.forward), (backward, (backward > 0) * (costs.inputs + costs.weights)))
+    work = sum(float(of_chunk(costs, way, chunks[each], *pair).sum()) for each in own for pair in pairs)
+    return min(1.0, BUSY * work / max(1e-9, sum(values[each] for each in own)))
+
+
 def most_at_once(
-    times: Timeline, stage: int, kept: list[float], late: list[float], between: list[float], totals: list[float]
+    times: Timeline, stage: int, kept: list[float], late: list[float], between: list[float], totals: list[float],
+    on_host: list[float],
 ) -> float:  # fmt: skip
     """Bytes of micro-batches, and of sums of gradients that are not there yet (less than none): those of a chunk are
     once its first gradient has ended. kept: of a micro-batch by chunks, of them `late` until the gradients of weights,
-    which also read what those of inputs keep, `between`."""
+    which also read what those of inputs keep, `between`. on_host: what may leave of each, of all but a few."""
     missing = {chunk: totals[chunk] for chunk in times.schedule.chunks_of(stage)}
     found = []
     now = 0.0
+    alive = dict.fromkeys(missing, 0)
+    room = ON_DEVICE * max(on_host[each] for each in missing)
     for span in times.spans[stage]:
         for part in parts_of(span.entry):
             now += kept[part.chunk] if part.kind == FORWARD else 0.0
             now += between[part.chunk] if part.kind in GRADIENTS else 0.0
-        found.append(now - sum(missing.values()))
+        for part in parts_of(span.entry):
+            alive[part.chunk] += part.kind == FORWARD
+        left = sum(on_host[each] * number for each, number in alive.items())
+        found.append(now - sum(missing.values()) - max(0.0, left - room))
+        for part in parts_of(span.entry):
+            alive[part.chunk] -= part.kind in GRADIENTS
         for part in parts_of(span.entry):
             now -= kept[part.chunk] - late[part.chunk] if part.kind in GRADIENTS else 0.0
             if part.kind in RELEASES:

@@ -162,7 +162,14 @@ def costs_of_states(
     layouts = replace(known.layouts, offload_states=True)
     plan = _plan_of_parts(groups, units, micro_batches)
     compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, layouts)
-    found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
+    parts = _of_parts(compiled, groups, machine, network, memory)
+    found = _of_units(network, groups, parts, machine)
+    for group in groups:  # of several units copies run at once: one's come back while another's leave
+        pair = group.parts[2][0] if len(group.parts) > 2 and group.parts[2][1] > 1 else -1
+        if pair in parts:
+            alone = parts[group.parts[1][0]].rest
+            each = [*_each(group)][1:]
+            found.rest[each] = np.minimum(found.rest[each], max(0.0, parts[pair].rest - alone))
     return CostedUnits(found, layouts, cut_further=known.cut_further)
 
 
@@ -289,7 +296,7 @@ def _of_units(
     joint = {name: each.copy() for name, each in apart.items()} if folded else apart
     entry = np.zeros(count)
     for group in groups:
-        several = [(found[part], size) for part, size in group.parts[2:-1] if part in found]
+        several = [(found[part], size) for part, size in group.parts[2:-1] if part in found and (folded or size > 1)]
         if several:
             alone, units = found[group.parts[1][0]], slice(group.first, group.first + group.count)
             each, least = _of_loops(several) if folded else _of_pair(alone, several[0][0])

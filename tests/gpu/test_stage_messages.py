@@ -78,7 +78,7 @@ class Net(nn.Cell):
 
 
 @cache
-def compiled(schedule: str, half: bool = False) -> tuple[Compiled, list[Any]]:
+def compiled(schedule: str, half: bool = False, states: bool = False) -> tuple[Compiled, list[Any]]:
     places = PLACES.get(schedule, (0, 0, 1, 1))
     scheduler = "1f1b" if schedule == "interleaved" else schedule
     mspc.set_auto_parallel_context(
@@ -87,7 +87,10 @@ def compiled(schedule: str, half: bool = False) -> tuple[Compiled, list[Any]]:
     )  # fmt: skip
     try:
         cell = nn.PipelineCell(Net(places, half), MICRO_BATCHES)
-        step = nn.TrainOneStepCell(cell, nn.Momentum(cell.trainable_params(), 0.005, 0.9))
+        optimizer = nn.Momentum(cell.trainable_params(), 0.005, 0.9)
+        if states:
+            optimizer.offload()
+        step = nn.TrainOneStepCell(cell, optimizer)
         rng = np.random.default_rng(6)
         feeds = [rng.standard_normal((MICRO_BATCHES * ROWS, WIDTH), np.float32) for _ in range(2)]
         config = replace(Config.from_context(context.freeze(step), 2), device="GPU")
@@ -181,8 +184,12 @@ def test_through_a_communicator(tmp_path: Path) -> None:
     compare("1f1b", tmp_path, True)
 
 
-def compare(schedule: str, tmp_path: Path, refused: bool) -> None:
-    found, feeds = compiled(schedule)
+def test_states_are_copied_beside_stages(tmp_path: Path) -> None:
+    compare("1f1b", tmp_path, False, True)
+
+
+def compare(schedule: str, tmp_path: Path, refused: bool, states: bool = False) -> None:
+    found, feeds = compiled(schedule, states=states)
     full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
@@ -209,6 +216,8 @@ def compare(schedule: str, tmp_path: Path, refused: bool) -> None:
         executor = GpuExecutor(graph, gpu, own, host=comm)
         gc.collect()
         assert all(mapping() is not None for mapping in comm.mapped), "what steps write to stays mapped"
+        streams = {work.stream for work in executor._step.work}
+        assert streams.issuperset({"to_host", "from_host"}) == states
         return *trained(executor, own), comm.sent
 
     wanted, got = World(2).run(on_cpu), between.run(on_gpu)
