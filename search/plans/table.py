@@ -125,14 +125,23 @@ def _outcomes_of(network: PlannedNetwork, asked: PlanRequest, task: _Task) -> di
     """What the ways of a task come to by their names; nothing of those that are left out without a word."""
     tries = FoldedTries() if task.folded is None else folded_tries(task.folded, asked, task.ways)
     found: dict[str, Outcome | str] = {}
-    for way in task.ways:
-        if way.name in tries.slow:
+    order = {name: place for place, name in enumerate(tries.pairs)}
+    for way in sorted(task.ways, key=lambda way: order.get(way.name, -1)):
+        if way.name in tries.over:
+            found[way.name] = tries.over[way.name]
+        elif way.name in order and any(_fits_as_it_is(found.get(name)) for name in order):
+            continue  # that one is quicker
+        elif way.name in tries.slow:
             found |= {way.name: tries.slow[way.name]} if tries.slow[way.name] else {}
         elif way.name == DATA_PARALLEL and tries.far is not None:
             found[way.name] = tries.far
         else:
             found[way.name] = _outcome(network, asked, way)
     return found
+
+
+def _fits_as_it_is(outcome: Outcome | str | None) -> bool:
+    return isinstance(outcome, Outcome) and not outcome.plan.remarks.made_to_fit
 
 
 def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> Outcome | str:
