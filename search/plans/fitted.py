@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
+from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwork, PlanRequest
 from mspc.search.plans.chosen_pairs import FAR
@@ -38,6 +40,11 @@ class _Program:
     loads: RankLoads
     graph: Graph
     memory: int
+
+    @cached_property
+    def plan(self) -> MemoryPlan:
+        """What takes the memory."""
+        return plan_memory(self.graph)
 
 
 class FittedWay:
@@ -158,7 +165,7 @@ def _least(program: _Program, variant: Variant) -> int:
     """Bytes that a variant of a program takes at least. Slices spare of what is stored and of gradients at most all,
     but for weights that gradients read: these are gathered once, and stay until then. What is computed again spares
     nothing of what is stored."""
-    plan = plan_memory(program.graph)
+    plan = program.plan
     if variant.settings != SLICES:
         return plan.weights + plan.states + plan.inputs + plan.constants
     least = program.memory - plan.weights - plan.states - plan.gradients

@@ -15,13 +15,22 @@ from mspc.passes.sharding.search_terms import Terms
 from mspc.search.layouts.candidates import Candidates
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwork, PlanRequest
-from mspc.search.plans.figures import Outcome, as_run, figures, is_configured, memory_of, plan_memory_of, remarked
+from mspc.search.plans.figures import (
+    Outcome,
+    as_run,
+    figures,
+    figures_of,
+    is_configured,
+    memory_of,
+    plan_memory_of,
+    remarked,
+)  # fmt: skip
 from mspc.search.plans.host_room import has_host_apart
 from mspc.search.plans.limited import LimitedPlans, PlanMemory
 from mspc.search.plans.offloading import quickest_on_host
 from mspc.search.plans.problem import Problem
-from mspc.search.plans.rank_loads import rank_loads
-from mspc.search.plans.row import SEARCH
+from mspc.search.plans.rank_loads import RankLoads, rank_loads
+from mspc.search.plans.row import SEARCH, PlanResult
 
 RELATED = 1000
 """Operators of a network, its gradients among them, up to which relatives of what is found are compiled, too."""
@@ -42,6 +51,10 @@ class SearchedNetwork:
     def __init__(self, network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> None:
         self.network, self.asked, self.way = network, asked, way
         self._made: set[tuple[int, ...]] = set()
+        self._busiest: tuple[Compiled, RankLoads] | None = None
+        """The program of which it was asked last, with its loads."""
+        self._taken: PlanMemory | None = None
+        """What the plan within the limit of memory takes on that rank."""
         self.deadline = time.monotonic() + asked.seconds if asked.seconds else float("inf")
 
     def quickest(self) -> Outcome:
@@ -50,7 +63,7 @@ class SearchedNetwork:
         best, refusal = None, None
         try:
             compiled = self._within() if self.asked.memory else self.plain
-            plan = figures(SEARCH, compiled, self.network.captured, self.asked, self.asked.memory)
+            plan = self._figures_of(compiled)
             remarks = remarked(plan.remarks, compiled, self.asked, self.way)
             best = Outcome.of(replace(plan, remarks=remarks), compiled, self.network.captured, self.asked)
         except MspcError as error:
@@ -65,6 +78,13 @@ class SearchedNetwork:
             assert refusal is not None
             raise refusal
         return best
+
+    def _figures_of(self, compiled: Compiled) -> PlanResult:
+        """The figures of what was found, of which some are known where it was found within a limit."""
+        taken = self._taken
+        if taken is None or self._busiest is None or self._busiest[0] is not compiled:
+            return figures(SEARCH, compiled, self.network.captured, self.asked, self.asked.memory)
+        return figures_of(SEARCH, compiled, self._busiest[1], taken.graph, taken.bytes, self.asked)
 
     def _better(self, best: Outcome | None, name: str, make: Callable[[], Compiled | None]) -> Outcome | None:
         """The best so far, or a relative of it where that is quicker."""
@@ -154,7 +174,8 @@ class SearchedNetwork:
             return plan_memory_of(program, rank, self.network.captured, self.asked)
 
         def busiest(program: Compiled) -> int:
-            return rank_loads(program, self.asked.machine).slowest
+            self._busiest = program, rank_loads(program, self.asked.machine)
+            return self._busiest[1].slowest
 
         plans, refusal = LimitedPlans(self.problem, self.asked.memory, taken, busiest), None
         try:
@@ -165,6 +186,7 @@ class SearchedNetwork:
         offloaded = quickest_on_host(plans, self.asked.machine) if has_host else None
         if offloaded is not None:
             return offloaded.compiled
+        self._taken = None if plans.best is None else plans.best.taken
         if own is None:
             assert refusal is not None
             raise MspcError(refusal.message, refusal.location, [*refusal.notes, *[TRIED] * has_host])

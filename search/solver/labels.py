@@ -142,18 +142,18 @@ class Labels:
                 groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
                 combinations = len(groups)
             groups, combinations = groups * self.sizes[v] + own, combinations * self.sizes[v]
-        groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
         first, *rest = sums[2:]
         order = np.lexsort((first, sums[0], groups))
         count = len(order)
-        rank = np.empty(count, np.int64)
-        rank[np.argsort(first[order], kind="stable")] = np.arange(count)
-        low = np.minimum.accumulate(rank - groups[order] * (count + 1))
-        before = np.concatenate([[0], low[:-1]])
-        dominated = np.concatenate([[False], before[1:] < (rank - groups[order] * (count + 1))[1:]])
         same = np.concatenate([[False], groups[order][1:] == groups[order][:-1]])
-        by_rank = np.argsort(rank)
-        rival = by_rank[np.clip(before + groups[order] * (count + 1), 0, count - 1)]
+        behind = np.cumsum(~same) * (count + 1)
+        by_rank = np.argsort(first[order], kind="stable")
+        rank = np.empty(count, np.int64)
+        rank[by_rank] = np.arange(count)
+        low = np.minimum.accumulate(rank - behind)
+        before = np.concatenate([[0], low[:-1]])
+        dominated = np.concatenate([[False], before[1:] < (rank - behind)[1:]])
+        rival = by_rank[np.clip(before + behind, 0, count - 1)]
         dominated &= same
         for row in rest:
             dominated &= row[order][rival] <= row[order]
