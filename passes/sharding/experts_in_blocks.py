@@ -60,6 +60,10 @@ class _Router:
         self.nodes: list[Node] = []
         self.b = Builder(graph, self.nodes)
         self.routes: dict[tuple[Value, int, object], _Route] = {}
+        self.ordered: list[_Route] = []
+        self.numbers: dict[_Route, int] = {}
+        self.first: dict[Value, int] = {}
+        """The number of the first route that has a value in blocks."""
         self.outside: dict[Value, Value] = {}
         self.read_whole = {value for node in graph.nodes if not isinstance(node.op, TupleGetItem)
                            for value in node.inputs}.union(graph.results)  # fmt: skip
@@ -78,10 +82,17 @@ class _Router:
         if node in self.meshes:
             self._multiply(node, self.meshes[node])
             return True
-        for route in self.routes.values():
-            if any(value in route.blocks for value in node.inputs):
-                return self._look_up(route, node) or self._add_bias(route, node) or self._compute(route, node)
-        return False
+        numbers = [self.first[value] for value in node.inputs if value in self.first]
+        if not numbers:
+            return False
+        route = self.ordered[min(numbers)]
+        return self._look_up(route, node) or self._add_bias(route, node) or self._compute(route, node)
+
+    def _put(self, route: _Route, value: Value, made: Value) -> None:
+        """Note what a value with the rows of a route is in blocks."""
+        route.blocks[value] = made
+        number = self.numbers[route]
+        self.first[value] = min(self.first.get(value, number), number)
 
     def _multiply(self, node: Node, mesh: ExpertMesh) -> None:
         """Multiply rows in blocks in the place of rows."""
@@ -89,12 +100,14 @@ class _Router:
         key = (ends, x.shape[0], mesh.of_blocks)
         if key not in self.routes:
             self.routes[key] = _Route(self.b, ends, x, mesh)
+            self.numbers[self.routes[key]] = len(self.ordered)
+            self.ordered.append(self.routes[key])
         route = self.routes[key]
         filled = -(-route.count // (mesh.outer * mesh.parts))
         op = ExpertProduct(cast(GroupedProduct, node.op).transpose_b, filled)
         made = self._emit(node, op, self._in_blocks(route, x, mesh), w, route.ends)
         made.in_strategy = mesh.of_product(op.transpose_b)
-        route.blocks[node] = made
+        self._put(route, node, made)
 
     def _in_blocks(self, route: _Route, value: Value, mesh: ExpertMesh | None = None) -> Value:
         """A value with these rows, in blocks."""
@@ -105,7 +118,7 @@ class _Router:
             self.outside.setdefault(value, self._rows_of(value))
             made = self.b.emit(TakeRows(share=route.full * route.near), self._rows_of(rows), places)
             made.in_strategy = (mesh or route.mesh).of_lookup(made.tensor_type, of_product=mesh is not None)
-            route.blocks[value] = made
+            self._put(route, value, made)
         return route.blocks[value]
 
     def _look_up(self, route: _Route, node: Node) -> bool:
@@ -123,9 +136,10 @@ class _Router:
             return False
         if node.inputs[0] not in route.blocks:
             return False
-        route.blocks[node] = self._emit(
+        made = self._emit(
             node, ExpertRows(), route.blocks[node.inputs[0]], self._rows_of(node.inputs[1]), route.ends
         )
+        self._put(route, node, made)
         return True
 
     def _compute(self, route: _Route, node: Node) -> bool:
@@ -136,7 +150,7 @@ class _Router:
             return False
         op, with_rows = found
         operands = [self._in_blocks(route, value) if i in with_rows else value for i, value in enumerate(node.inputs)]
-        route.blocks[node] = self._emit(node, op, *operands)
+        self._put(route, node, self._emit(node, op, *operands))
         return True
 
     def _emit(self, node: Node, op: Op, *operands: Value) -> Node:
@@ -155,11 +169,9 @@ class _Router:
 
     def _rows_of(self, value: Value) -> Value:
         """The value for readers that want its rows in their order."""
-        if value not in self.outside:
-            for route in self.routes.values():
-                if value in route.blocks:
-                    self.outside[value] = self._bring(route, route.blocks[value], route.slots, value)
-                    break
+        if value not in self.outside and value in self.first:
+            route = self.ordered[self.first[value]]
+            self.outside[value] = self._bring(route, route.blocks[value], route.slots, value)
         return self.outside.get(value, value)
 
 
