@@ -111,10 +111,11 @@ def compile_target(target: str, options: CompileOptions) -> None:
         StrategyFiles().write(first.compiled, captured.context, trains=True)
     if not loudness.quiet:
         _warn(captured, first.compiled)
-    _write_others(options, first.compiled, captured.script)
+    notes = _write_others(options, first.compiled, captured.script)
     if options.json is None and loudness.quiet:
         return  # nobody reads the table
     report = make_table()
+    report.notes += notes
     report.notes += _notes(captured, report.mode, first.compiled.traced.ignored_strategies)
     if report.without_kernels:
         rows = "; ".join(row.sentence for row in report.without_kernels)
@@ -147,12 +148,13 @@ def _check_files(options: CompileOptions) -> None:
         )
 
 
-def _write_others(options: CompileOptions, compiled: Compiled, script: object) -> None:
-    """Write the files beside the folder. Raises MspcError."""
+def _write_others(options: CompileOptions, compiled: Compiled, script: object) -> list[str]:
+    """Write the files beside the folder; notes on what is in them. Raises MspcError."""
+    notes: list[str] = []
     if options.schedule is not None:
         from mspc.commands.report.stage_times import write_picture  # late, as above
 
-        write_picture(compiled, options.schedule, options.machine)
+        notes = write_picture(compiled, options.schedule, options.machine)
     if options.out_torch is not None:
         from mspc.ir.files.atomic_writing import write_atomically  # late, as above
         from mspc.readers.pytorch.plans.layers_back import plan_back
@@ -162,6 +164,7 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object) -
             raise MspcError("--out-torch writes plans of layers, and this one has stages")
         code = torch_code(plan_back(compiled.graph), str(script), compiled.compile_id)
         write_atomically(options.out_torch, lambda file: file.write(code.encode()))
+    return notes
 
 
 @contextlib.contextmanager

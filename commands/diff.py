@@ -50,7 +50,7 @@ def diff_targets(
             notes=["a plan is compared with a plan, or with the folder of a compile in a sharded mode"],
         )
     found = differences(ours, theirs)
-    notes = [f"note: {note}" for facts in (ours, theirs) for note in facts.notes]
+    notes = [f"note: {note}" for note in dict.fromkeys((*ours.notes, *theirs.notes))]
     verdict = f"{first} and {second} differ" if found else f"{first} and {second} are equal"
     made = tables(found)
     if json is not None:

@@ -7,10 +7,12 @@ from dataclasses import asdict
 from math import isinf
 from pathlib import Path
 
+from mspc.analysis.cost.missing_rates import together
 from mspc.commands.comparison.planned_memory import memory_differences
 from mspc.commands.comparison.tables import memory_table
 from mspc.commands.facts.reading import planned_memory
 from mspc.commands.report.fitting import Table
+from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.commands.report.table import print_line, print_table, write_json
 from mspc.commands.report.text import size_text, time_text
 from mspc.engine.capture import CapturedCall
@@ -42,7 +44,7 @@ def explain_node(captured: CapturedCall, asked: PlanRequest, name: str, top: int
         print_line(f"{'*' if way.taken else ' '} {more:>15}  {'; '.join(way.layouts)}{held}")
         for spent in way.where:
             print_line(f"{'':19}{spent.seconds * 1e6:+.1f} us {spent.what} {_short(spent.name)}")
-    for why in (*found.cannot, *found.memory):
+    for why in (*found.cannot, *found.memory, *missing_rate_notes(found.missing_rates, asked.machine)):
         print_line(f"note: {why}")
     if found.others:
         shown = ", ".join(found.others[:NAMED]) + (" ..." if len(found.others) > NAMED else "")
@@ -89,6 +91,9 @@ def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Pa
     if memory:
         print_table(memory_table(memory, (str(files[0]), str(files[1]))))
     print_table(Table(f"what they come to on {asked.machine.name}", COMPARED, _sides(plans, files), (1, 2, 3, 4, 5, 6)))
+    missing = together(plan.remarks.missing_rates for plan in plans)
+    for why in missing_rate_notes(missing, asked.machine):
+        print_line(f"note: {why}")
 
 
 COMPARED = ("plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory")

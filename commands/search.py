@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.missing_rates import together
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.report.doubts import doubts_text
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.memory_notes import memory_notes
+from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.commands.report.plan_summary import summary_lines
 from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.table import check_json, print_line, print_table, write_json
@@ -200,6 +202,11 @@ def _tell(found: Sequence[Plans | StagePlans], machine: Machine, options: Search
     if options.compile.json != Path("-"):
         print_stage_plans([plans for plans in found if isinstance(plans, StagePlans)], machine, options.top)
         _print([plans for plans in found if isinstance(plans, Plans)], machine, options)
+        missing = together(
+            row.remarks.missing_rates if isinstance(row, PlanResult) else row.missing_rates for _, row in rows
+        )
+        for why in missing_rate_notes(missing, machine):
+            print_line(f"note: {why}")
         for plans in found if options.summary else ():
             for line in summary_lines(plans.plans, machine):
                 print_line(line)

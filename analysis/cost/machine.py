@@ -48,6 +48,8 @@ ALONE = (ELEMENTWISE, DRAWS)
 """Kinds of work that take no time beside memory where they have no rates."""
 ALIKE = {"Float16": "BFloat16", "BFloat16": "Float16"}
 """Element types that the same units compute with at one rate: where one of them has none it is the other's."""
+WIDENED = "Float32"
+"""What CPUs compute Float16 and BFloat16 in: the rate of either where neither has one there."""
 COLUMN_SUMS, UPDATES, ROW_SUMS, HOST_COPIES = "column_sums", "updates", "row_sums", "host_copies"
 """Kinds of traffic: sums over leading dimensions, which several blocks add up; updates of parameters; sums of rows that
 one index names; and copies between a device's memory and its host's, whose bytes count once."""
@@ -155,11 +157,17 @@ class Machine:
 
     def work_rate(self, kind: str, dtype: DType) -> Rate:
         """Floating-point operations per second of one kind of work on an element type."""
+        return self.known_rate(kind, dtype) or self.other_products
+
+    def known_rate(self, kind: str, dtype: DType) -> Rate | None:
+        """The same; None where there is no rate of the element type for any kind that this one is like."""
+        alike = ALIKE.get(dtype.name, "")
+        names = (dtype.name, alike, WIDENED) if alike and self.device == "CPU" else (dtype.name, alike)
         while True:
             rates = self.work.get(kind, {})
-            rate = rates.get(dtype.name) or rates.get(ALIKE.get(dtype.name, ""))
+            rate = next((rates[name] for name in names if name in rates), None)
             if rate is not None or kind not in LIKE:
-                return rate or self.other_products
+                return rate
             kind = LIKE[kind]
 
     def moving_seconds(self, nbytes: float, kind: str = "") -> float:

@@ -10,11 +10,13 @@ from typing import Any, cast
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.missing_rates import missing_rates
 from mspc.commands.facts.files import dump_text
 from mspc.commands.facts.graph import GraphFacts
 from mspc.commands.facts.kinds import edited_note, kinds_of
 from mspc.commands.facts.model import CompileFacts, PlannedMemory, RankFacts, TensorFact
 from mspc.commands.facts.pipeline import pipeline_facts
+from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.graph import STAGE, Graph
@@ -63,6 +65,7 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
     notes = [edited_note(edited)] if edited else []
     tensors: dict[str, TensorFact] = {}
     graphs: dict[int, Graph] = {}
+    every: list[Graph] = []
     stages: list[int] = []
     for kind in found:
         graph = program.graph(kind.ranks[0], kind.text, frames=True)
@@ -72,7 +75,9 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
         kinds.append(read.of_ranks(kind.ranks))
         stages.append(_number(graph.attrs, STAGE) or 0)
         graphs.setdefault(stages[-1], graph)
+        every.append(graph)
         tensors = {tensor.name: tensor for tensor in read.tensors()} | tensors
+    notes += missing_rate_notes(missing_rates(every, machine), machine)
     pipeline = pipeline_facts(graphs, {stage: kinds[stages.index(stage)] for stage in graphs}, machine)
     if pipeline is not None:
         kinds = [
@@ -115,7 +120,10 @@ def _graph_facts(path: Path, machine: Machine) -> CompileFacts:
     read = GraphFacts(graph, foreign, own, machine)
     ranks = None if foreign else _number(attrs, "ranks")
     kind = read.of_ranks([_number(attrs, "rank") or 0])
-    return CompileFacts(str(path), ranks, str(attrs.get("mode", "")), None, read.tensors(), (kind,), foreign)
+    notes = missing_rate_notes(missing_rates([graph], machine), machine) if own else []
+    return CompileFacts(
+        str(path), ranks, str(attrs.get("mode", "")), None, read.tensors(), (kind,), foreign, notes=notes
+    )
 
 
 def _number(attrs: Mapping[str, Any], key: str) -> int | None:

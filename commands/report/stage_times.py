@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mspc.analysis.cost.missing_rates import missing_rates
+from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
@@ -24,16 +26,18 @@ def check_picture(path: Path, machine: str = "") -> None:
         raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((*PICTURES, TABLE))}")
 
 
-def write_picture(compiled: Compiled, path: Path, machine: str = "") -> None:
+def write_picture(compiled: Compiled, path: Path, machine: str = "") -> list[str]:
     """Write the timeline, by the times of a machine (its name or its file), in the form that the file's name asks for;
-    as a table the quickest order of the same work that is found, which keeps no more micro-batches. Raises MspcError as
-    `stage_times` does, and where the file cannot be written."""
+    as a table the quickest order of the same work that is found, which keeps no more micro-batches. Notes on the times.
+    Raises MspcError as `stage_times` does, and where the file cannot be written."""
     config = compiled.config
     graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
-    schedule, work = predicted_work(graphs, machine_of(machine))
+    rates = machine_of(machine)
+    schedule, work = predicted_work(graphs, rates)
     if path.suffix == TABLE:
         text = write_table(ordered_by_times(schedule, work))
     else:
         times = work.line(schedule)
         text = schedule_svg(times) if path.suffix == ".svg" else schedule_text(times)
     write_atomically(path, lambda file: file.write(text.encode()))
+    return missing_rate_notes(missing_rates(graphs, rates), rates)

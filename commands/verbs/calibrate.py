@@ -19,7 +19,7 @@ def calibrate(
     name: Annotated[str, typer.Option(metavar="NAME", help="What the machine is called [the file's name].")] = "",
     tf32: Annotated[bool, typer.Option("--tf32", help="Let GPUs round products of Float32.")] = False,
     time_limit: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="After so long nothing else is begun; 0: no limit.")
+        float, typer.Option(min=0, metavar="SECONDS", help="After so long only products are begun; 0: no limit.")
     ] = 0,
     quiet: Quiet = False,
 ) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.missing_rates import missing_rates
+from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.commands.view.alternatives import OperatorAlternative, next_ways
 from mspc.commands.view.collectives import collective_facts
 from mspc.commands.view.dump import Dump
@@ -55,6 +57,7 @@ def page_facts(
         graphs.append(_graph(dump.plan, tables, machine, "plan"))
     if dump.module is None or not dump.module.dialect:
         add_regions(graphs, roots, plan, tables, machine)
+    native = [] if dump.module is None or dump.module.dialect else modules
     entry = dump.module.entry if dump.module is not None else ""
     measured = _measured(profile, dump)
     return {
@@ -64,7 +67,7 @@ def page_facts(
         "compile_id": dump.compile_id,
         "mode": dump.mode,
         "dialect": dump.module.dialect if dump.module is not None else "",
-        "notes": dump.notes,
+        "notes": [*dump.notes, *missing_rate_notes(missing_rates(dump.programs or native, machine), machine)],
         "machine": machine_facts(machine),
         "programs": dump.kinds,
         "graphs": graphs,

@@ -20,7 +20,7 @@ from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64
 from mspc.runtime.device_choice import GPU, DeviceRequest
 from mspc.search.calibration.doubtful_rates import SLOW_LINK, SLOW_NETWORK
 from mspc.search.calibration.host_copies import host_rates
-from mspc.search.calibration.timed_operators import Sizes, touching, traffic, work
+from mspc.search.calibration.timed_operators import Sizes, by_urgency, touching, traffic, work
 from mspc.search.calibration.timer import Timer, rates_of
 
 ON_CPU = Sizes((64, 256, 768), (((4, 16, 16),), ((8, 64, 28),)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
@@ -32,6 +32,7 @@ ON_GPU = Sizes((128, 512, 1024, 2048, 4096),
                (BFLOAT16, FLOAT32, FLOAT64), (BFLOAT16, FLOAT32),
                ((1e-5, (64, 192)), (1e-4, (16, 64)), (1e-3, (4, 12))), channels_last=True, rotated=1 << 27,
                settling=0.02, kinds=True)  # fmt: skip
+ROUNDED = ", products of Float32 rounded to TF32"
 ALONE = Link(latency=1e-5, bandwidth=Rate.of(1e10))
 """Takes the place of the link of a machine that was measured with one rank."""
 
@@ -44,8 +45,8 @@ def calibrate(
 
     Args:
         name: of the machine, for people. tell: told what is timed next. sizes: what is timed. tf32: products of Float32
-        may be rounded. limit: seconds after which no other kind of work is begun; those that are left take the rates
-        of the kinds that they are like. 0 for none.
+        may be rounded. limit: seconds after which no other kind of work is begun but plain products, of which no
+        element type has another's rates; kinds that are left take the rates of those that they are like. 0 for none.
 
     Raises:
         MspcError: a device cannot be had.
@@ -75,11 +76,11 @@ def calibrate(
         memory=memory,
         kernel=kernel,
         link=ALONE,
-        source=f"measured by mspc calibrate on {job.size} rank{'s' * (job.size > 1)}",
+        source=f"measured by mspc calibrate on {job.size} rank{'s' * (job.size > 1)}" + ROUNDED * (tf32 and on_gpu),
     )
     machine = _with_traffic(machine, timer, tell)
-    machine = _with_work(machine, timer, tell, lambda: timer.is_over(begin, limit))
     machine = _with_links(machine, timer, tell)
+    machine = _with_work(machine, timer, tell, lambda: timer.is_over(begin, limit))
     return replace(machine, doubts=tuple(trust.doubts))
 
 
@@ -105,9 +106,10 @@ def _with_work(
     """The machine with the rates of kinds of work."""
     found: dict[str, dict[str, Rate]] = {}
     left: list[str] = []
-    for kind, dtype, groups in work(timer.sizes):
+    every = list(work(timer.sizes))
+    for kind, dtype, groups in by_urgency(every):
         what = f"{kind.replace('_', ' ')} of {dtype.name}"
-        if found and is_over():
+        if kind != PRODUCTS and is_over():
             left.append(what)
             continue
         tell(what)
@@ -117,7 +119,8 @@ def _with_work(
         machine = replace(machine, work=found)
     slowest = min(found[PRODUCTS].values(), key=lambda rate: rate.points[-1][1])
     source = f"{machine.source}; no time was left for {', '.join(left)}" if left else machine.source
-    return replace(machine, other_products=slowest, source=source)
+    in_order = {kind: found[kind] for kind, *_ in every if kind in found}
+    return replace(machine, work=in_order, other_products=slowest, source=source)
 
 
 def _rates_of_work(kind: str, machine: Machine, times: Sequence[tuple[Sequence[Node], float]]) -> Rate:

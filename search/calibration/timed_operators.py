@@ -7,9 +7,11 @@ from itertools import product
 from typing import Any
 
 from mspc.analysis.cost.machine import (
+    ATTENTION,
     BIASED,
     CAUSAL,
     COLUMN_SUMS,
+    CONVOLUTIONS,
     DEEP,
     DRAWS,
     DROPPED,
@@ -54,6 +56,12 @@ ROW = 1024
 LINES = 16
 """Lines of a fused operator that computes for long."""
 
+URGENT = (
+    PRODUCTS, *ATTENTION, *CONVOLUTIONS, ELEMENTWISE, DRAWS, DEEP, FLAT, *(CAUSAL + kind for kind in ATTENTION),
+    *(POINTWISE + kind for kind in CONVOLUTIONS),
+)  # fmt: skip
+"""Kinds of work that are timed first: those whose rates others take where there is no time for them, and common ones."""
+
 Groups = Sequence[Sequence[Node]]
 """Nodes that have one rate together."""
 
@@ -97,7 +105,7 @@ Timed = tuple[str, DType, Callable[[], Groups]]
 
 
 def work(sizes: Sizes) -> Iterator[Timed]:
-    """The kinds of work that have rates of their own, by element type; what most steps spend most time on first."""
+    """The kinds of work that have rates of their own, by element type, in the order of a machine's file."""
     for dtype in sizes.types:
         yield from _work_on(sizes, dtype)
         if sizes.kinds and dtype == sizes.types[0]:
@@ -105,6 +113,13 @@ def work(sizes: Sizes) -> Iterator[Timed]:
             yield DRAWS, FLOAT32, lambda: [[_drawn(n // 4)] for n in sizes.touched[-2:]]
         if dtype in sizes.image_types:
             yield from _work_on_images(sizes, dtype)
+
+
+def by_urgency(timed: Sequence[Timed]) -> list[Timed]:
+    """The same kinds in the order in which they are timed: each of all element types, before it is the turn of kinds
+    that are missed less."""
+    places = {kind: place for place, kind in enumerate(dict.fromkeys((*URGENT, *(kind for kind, *_ in timed))))}
+    return sorted(timed, key=lambda each: places[each[0]])
 
 
 def _work_on(sizes: Sizes, dtype: DType) -> Iterator[Timed]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
 from mspc.compiler.driver import DumpPoint, compile_traced
 from mspc.engine.capture import CapturedCall
 from mspc.ir.cell_names import each_of_cells
@@ -66,7 +67,8 @@ class ExplainedAlternative:
 class Explanation:
     """What is known of one operator. name: its name in plans. origin: who decided. line: "file:line: source". cannot:
     what cannot be sharded, and why. memory: what else than its layouts could lower memory, and what that would cost.
-    others: operators behind it that go by the given name, too."""
+    others: operators behind it that go by the given name, too. missing_rates: what the network computes at rates of
+    another element type."""
 
     name: str
     operator: str
@@ -76,6 +78,7 @@ class Explanation:
     cannot: tuple[str, ...]
     memory: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    missing_rates: tuple[MissingRate, ...] = ()
 
 
 def _cost_of(factors: Sequence[Factor], values: Sequence[int]) -> float:
@@ -182,6 +185,7 @@ class _NodeSearch:
         return Explanation(
             self.places[node], node.label, self.origin, line, tuple(alternatives.values()), tuple(self._cannot()),
             tuple(self._savings(found[best], bandwidth)),
+            missing_rates=missing_rates([self.search.graph], self.asked.machine),
         )  # fmt: skip
 
     def _savings(self, best: Assignment, bandwidth: float) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from mspc.analysis.cost.missing_rates import missing_rates
 from mspc.analysis.cost.nodes import least_seconds, sent_bytes
 from mspc.analysis.cost.timeline import Timeline
 from mspc.compiler.driver import Compiled
@@ -129,6 +130,7 @@ def figures_of(
             on_host=on_host_of(graph),
             offload=tuple(compiled.strategies.offloaded),
             offload_states=compiled.strategies.states_offloaded,
+            missing_rates=missing_rates([graph], asked.machine),
         ),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
+from mspc.analysis.cost.missing_rates import MissingRate
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import common_mesh
 from mspc.plans.files.plan_file import SUFFIX, PlanFile
@@ -22,7 +23,8 @@ class Remarks:
     what was done to a usual plan for the memory, "" for nothing; otherwise: bytes that it takes without that. alike:
     layers that are one graph, and are sharded alike therefore. degrees: by how many ranks the plan shares what.
     on_host: bytes of the host's memory, beside those of the device's. offload: cells of which what gradients read is
-    there by the plan; offload_states: states of optimizers are."""
+    there by the plan; offload_states: states of optimizers are. missing_rates: what the plan's times take rates of
+    another element type for."""
 
     keeps_strategies: bool = False
     same_as: str = ""
@@ -34,6 +36,7 @@ class Remarks:
     on_host: int = 0
     offload: tuple[str, ...] = ()
     offload_states: bool = False
+    missing_rates: tuple[MissingRate, ...] = ()
 
     def on_host_as(self, other: Remarks) -> Remarks:
         """The same of a plan that has on the host what another one has."""

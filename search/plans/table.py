@@ -165,7 +165,8 @@ def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> Plan
         return found
     from mspc.search.stages.rows import step_seconds  # late: few networks have stages
 
-    return replace(found, step=step_seconds(compiled, asked.machine), gap=None)
+    step, missing = step_seconds(compiled, asked.machine)
+    return replace(found, step=step, gap=None, remarks=replace(found.remarks, missing_rates=missing))
 
 
 def shard_by_file(captured: CapturedCall, file: Path) -> CapturedCall:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.cost.machine import Machine
+from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
 from mspc.compiler.driver import Compiled
 from mspc.ir.cell_names import each_of_cells
 from mspc.ir.late_dataclass import dataclass
@@ -33,7 +34,8 @@ class StageRow:
     cut_further: parameters that are stored in smaller slices than operators read. recompute: cells that are computed
     again for gradients, equal ones in a row as one. degrees: of a stage's ranks, None of what is not compiled. on_host:
     bytes of the host's memory, of the rank that has most there; 0 of what is not compiled. offload: cells of which what
-    gradients read is there, equal ones in a row as one; offload_states: states of optimizers are."""
+    gradients read is there, equal ones in a row as one; offload_states: states of optimizers are. missing_rates: what
+    its times take rates of another element type for, () of what is not compiled."""
 
     name: str
     ranks: int
@@ -55,6 +57,7 @@ class StageRow:
     on_host: int = 0
     offload: tuple[str, ...] = ()
     offload_states: bool = False
+    missing_rates: tuple[MissingRate, ...] = ()
 
     @property
     def content(self) -> dict[str, Any]:
@@ -95,15 +98,17 @@ def measured(
         degrees=degrees_of(compiled),
         on_host=max(map(on_host_of, graphs.values())),
         offload=tuple(compiled.strategies.offloaded), offload_states=compiled.strategies.states_offloaded,
+        missing_rates=missing_rates(graphs.values(), machine),
     )  # fmt: skip
     return row, _file(compiled, plan)
 
 
-def step_seconds(compiled: Compiled, machine: Machine) -> float:
-    """The step of a program in stages, until the last one has ended its updates. Raises MspcError."""
+def step_seconds(compiled: Compiled, machine: Machine) -> tuple[float, tuple[MissingRate, ...]]:
+    """(the step of a program in stages, until the last one has ended its updates, what it takes rates of another
+    element type for). Raises MspcError."""
     config = compiled.config
     graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
-    return stage_times(graphs, machine).makespan
+    return stage_times(graphs, machine).makespan, missing_rates(graphs, machine)
 
 
 def planned(network: StagedNetwork, layouts: PlanFile) -> PlanFile:
