@@ -6,23 +6,26 @@ networks that nothing was tuned to.
     python -m benchmarks.estimates --networks all --device gpu [--dtype bf16] [--machine here.toml] [--jobs 8]
     python -m benchmarks.estimates --measured FOLDER [--machine here.toml] [--plot plot.svg]
 
-Without `--machine` the machine is measured first (`mspc calibrate`). The plans are those of every way that
+Without `--machine` the machine is measured first (`mspc calibrate`): plans train in Float32 as it is, networks as they
+stand in Float32 rounded to TF32 unless `--dtype` is f32, each with a file of its own. The plans are those of every way that
 `mspc search` knows, and mixtures of them that can be; each is written to a file, compiled for its estimate, and trained
 as it says. Prints a line for each, then the mean error, the rank correlation (Spearman's), and whether the fastest by
 measure is among the three that were estimated fastest. `--save` keeps plans and measured times, `--measured` estimates
-such plans again. Networks of `benchmarks/gpu/networks` (`gpt2,bert`, or `all` ten) are trained as they stand on one
+such plans again; nothing but that is kept. Networks of `benchmarks/gpu/networks` (`gpt2,bert`, or `all` ten) are trained as they stand on one
 rank, in the element type of `--dtype`; they are estimated beside, by `--jobs` processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -57,6 +60,11 @@ class Planned:
     def case(self) -> tuple[str, str, int]:
         return self.network, self.smaller, self.ranks
 
+    @property
+    def rounds(self) -> bool:
+        """Whether it trains with products of Float32 that GPUs may round to TF32."""
+        return self.name == AS_IT_STANDS and self.smaller != "f32"
+
     def arguments(self, folder: Path, steps: str, device: str) -> list[str]:
         """The network's script, and what it is given."""
         if self.name == AS_IT_STANDS:
@@ -68,11 +76,13 @@ class Planned:
 
 @dataclass(frozen=True)
 class Result:
-    """A plan beside its estimate: seconds of a step, bytes of a rank."""
+    """A plan beside its estimate: seconds of a step, bytes of a rank. missing: kinds of work of which the machine's
+    file has no rate."""
 
     plan: Planned
     seconds: float
     memory: int
+    missing: tuple[str, ...] = ()
 
     @property
     def error(self) -> float:
@@ -93,25 +103,34 @@ def mspc(*arguments: str) -> str:
 def plans(network: str, smaller: str, ranks: int, machine: Path, folder: Path) -> list[Planned]:
     """The plans of every way that `mspc search` knows, and mixtures of them, as files of the folder."""
     found: dict[tuple[str, bool], str] = {}
-    for mesh in MESHES[ranks]:
-        every = folder / f"{network}-{smaller}-{ranks}{mesh}"
-        where = ["--mesh", mesh] if mesh else ["--ranks", str(ranks)]
-        table = json.loads(mspc("search", str(SCRIPT), *where, "--machine", str(machine), "--top", "9",
-                                "--json", "-", "--out", str(every), "--", network, "-", "1", smaller))  # fmt: skip
-        for plan in table["plans"]:
-            name = f"{plan['name']}{' ' + mesh if plan['name'] == 'search' else ''}"
-            text = (every / plan["file"]).read_text(encoding="utf-8")
-            found.setdefault((text, plan["name"] == SHARDED), name)
+    with tempfile.TemporaryDirectory() as searches:
+        for mesh in MESHES[ranks]:
+            every = Path(searches) / f"on-{mesh}"
+            where = ["--mesh", mesh] if mesh else ["--ranks", str(ranks)]
+            table = json.loads(mspc("search", str(SCRIPT), *where, "--machine", str(machine), "--top", "9",
+                                    "--json", "-", "--out", str(every), "--", network, "-", "1", smaller))  # fmt: skip
+            for plan in table["plans"]:
+                name = f"{plan['name']}{' ' + mesh if plan['name'] == 'search' else ''}"
+                text = (every / plan["file"]).read_text(encoding="utf-8")
+                found.setdefault((text, plan["name"] == SHARDED), name)
     if ranks > 1:
         texts = [text for (text, sharded) in found if not sharded]
         for name, text in mixtures(texts).items():
             found.setdefault((text, False), name)
     made: list[Planned] = []
     for (text, _), name in found.items():
-        file = f"{network}-{smaller}-{ranks}-{name.replace(' ', '-')}.toml"
+        file = file_name(f"{network} {smaller} {ranks} {name}", {plan.file for plan in made})
         (folder / file).write_text(text, encoding="utf-8")
         made.append(Planned(network, smaller, ranks, name, file))
     return made
+
+
+def file_name(words: str, taken: Container[str]) -> str:
+    """A file's name of letters, digits and dashes that no other plan has: names of other characters cannot be copied
+    everywhere."""
+    plain = "-".join(re.findall(r"[A-Za-z0-9]+", words))
+    names = (f"{plain}{'' if number == 1 else f'-{number}'}.toml" for number in itertools.count(1))
+    return next(name for name in names if name not in taken)
 
 
 def mixtures(texts: list[str]) -> dict[str, str]:
@@ -144,13 +163,18 @@ def operators(text: str) -> list[str]:
 def estimated(plan: Planned, folder: Path, machine: Path, device: str) -> Result:
     if plan.name == AS_IT_STANDS:
         words = ["search", str(NAMED), "--ranks", "1", "--machine", str(machine), "--json", "-"]
-        table = json.loads(mspc(*words, "--", plan.network, "1", plan.smaller, device))
-        return Result(plan, table["plans"][0]["step"], table["plans"][0]["memory"])
+        return result(plan, mspc(*words, "--", plan.network, "1", plan.smaller, device))
     file = str(folder / plan.file)
     sharded = ["optimizer"] * (plan.name == SHARDED)
     where = ["--ranks", str(plan.ranks), "--machine", str(machine), "--compare", file, file, "--json", "-"]
-    table = json.loads(mspc("search", str(SCRIPT), *where, "--", plan.network, "-", "1", plan.smaller, *sharded))
-    return Result(plan, table["plans"][0]["step"], table["plans"][0]["memory"])
+    return result(plan, mspc("search", str(SCRIPT), *where, "--", plan.network, "-", "1", plan.smaller, *sharded))
+
+
+def result(plan: Planned, printed: str) -> Result:
+    """The first row of a search's table."""
+    row = json.loads(printed)["plans"][0]
+    missing = tuple(f"{each['kind']} of {each['dtype']}" for each in row["missing_rates"])
+    return Result(plan, row["step"], row["memory"], missing)
 
 
 def measured(plan: Planned, folder: Path, device: str, steps: str) -> Planned:
@@ -190,6 +214,8 @@ def summary(results: list[Result]) -> list[str]:
     if len(results) > 1:
         rows = [ranked([r.seconds for r in results]), ranked([r.plan.seconds for r in results])]
         lines.append(f"rank correlation {np.corrcoef(*rows)[0, 1]:.3f}")
+    for what in dict.fromkeys(each for r in results for each in r.missing):
+        lines.append(f"the machine's file has no rates of {what}: those of other products stand in")
     held = [abs(r.memory / r.plan.memory - 1) for r in results if r.plan.memory]
     return [*lines, f"memory: mean error {np.mean(held):.2%}, largest {max(held):.2%}"] if held else lines
 
@@ -236,12 +262,37 @@ def shown(result: Result) -> str:
     return f"{name} {times}, {result.error:+6.1%}{held}"
 
 
-def planned(options: argparse.Namespace, folder: Path, machine: Path, pool: ThreadPoolExecutor) -> list[Planned]:
+class Machines:
+    """The files of the machine's rates, `--machine` or those of a folder, which are measured where they are not there."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.folder = options, folder
+
+    def file(self, rounds: bool, ranks: int) -> Path:
+        """The file for what trains with products of Float32 that may be rounded, or may not, on so many ranks."""
+        given = self.options.machine
+        if given is not None and given.exists():
+            return given.resolve()
+        rounds = rounds and self.options.device == "gpu"
+        file = (given or self.folder / "here.toml").resolve()
+        file = file.with_stem(f"{file.stem}-tf32") if rounds else file
+        if not file.exists() and self.options.measured is not None:
+            raise SystemExit(f"there is no {file} beside the measured times: --machine names another file")
+        if not file.exists():
+            words = ["--ranks", str(ranks), "--device", self.options.device, "--out", str(file)]
+            print(mspc("calibrate", *words, *["--tf32"] * rounds))
+        return file
+
+
+def planned(options: argparse.Namespace, folder: Path, machines: Machines, pool: ThreadPoolExecutor) -> list[Planned]:
     """What is trained: networks as they stand, and plans."""
     networks = NETWORKS if options.networks == "all" else options.networks.split(",")
     cases = [(network, smaller, int(ranks)) for smaller in options.smaller.split(",") for network in networks
              if network not in NETWORKS for ranks in options.ranks.split(",")]  # fmt: skip
     every = [Planned(network, options.dtype, 1, AS_IT_STANDS, "") for network in networks if network in NETWORKS]
+    if not cases:
+        return every
+    machine = machines.file(False, max(ranks for *_, ranks in cases))
     found = [plan for made in pool.map(lambda case: plans(*case, machine, folder), cases) for plan in made]
     can = pool.map(lambda plan: can_be(plan, folder, machine), found)
     return every + [plan for plan, possible in zip(found, can, strict=True) if possible]
@@ -275,20 +326,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = (options.measured or options.save or Path(name)).resolve()
         folder.mkdir(exist_ok=True, parents=True)
-        machine = (options.machine or folder / "here.toml").resolve()
-        if not machine.exists():
-            ranks = str(1 if options.networks == "all" else max(int(n) for n in options.ranks.split(",")))
-            named = options.networks == "all" or set(NETWORKS) & set(options.networks.split(","))
-            rounded = ["--tf32"] * bool(named and options.dtype != "f32")
-            print(mspc("calibrate", "--ranks", ranks, "--device", options.device, "--out", str(machine), *rounded))
+        machines = Machines(options, folder)
         with ThreadPoolExecutor(options.jobs) as pool:
             if options.measured is None:
-                every = planned(options, folder, machine, pool)
+                every = planned(options, folder, machines, pool)
             else:
                 every = [Planned(**row) for row in json.loads((folder / "measured.json").read_text(encoding="utf-8"))]
-            known = [pool.submit(estimated, plan, folder, machine, options.device) for plan in every * on_gpu]
+            files = [machines.file(plan.rounds, plan.ranks) for plan in every]
+
+            def estimate(plan: Planned, machine: Path) -> Result:
+                return estimated(plan, folder, machine, options.device)
+
+            known = [pool.submit(estimate, plan, file) for plan, file in zip(every, files, strict=True) if on_gpu]
             done = measure_all(every, options, folder) if options.measured is None else every
-            known = known or [pool.submit(estimated, plan, folder, machine, options.device) for plan in every]
+            known = known or [pool.submit(estimate, plan, file) for plan, file in zip(every, files, strict=True)]
             results = [replace(each.result(), plan=plan) for each, plan in zip(known, done, strict=True)]
     print("\n".join([*map(shown, results), *summary(results)]))
     if options.plot is not None:

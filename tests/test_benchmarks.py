@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import estimates
 from mspc.analysis.cost.known_machines import H200
 from mspc.search.calibration.machine_text import write_machine
 from tests.conftest import HANG
@@ -69,6 +71,41 @@ def test_start_up_hands_on_what_is_wrong(root: Path, tmp_path: Path) -> None:
 def test_others_begin(root: Path, arguments: list[str]) -> None:
     done = benchmark(root, *arguments)
     assert done.returncode == 0, done.stderr
+
+
+def test_names_of_saved_plans_have_plain_characters() -> None:
+    first = estimates.file_name("transformer 1 4 Megatron-style, 2 x 2", ())
+    assert first == "transformer-1-4-Megatron-style-2-x-2.toml"
+    second = estimates.file_name("transformer 1 4 Megatron-style, 2 x 2", {first})
+    assert second == "transformer-1-4-Megatron-style-2-x-2-2.toml"
+
+
+def test_what_rounds_products_is_estimated_by_rates_that_are_rounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mspc(*words: str) -> str:
+        asked.append(words)
+        out = Path(words[words.index("--out") + 1])
+        out.touch()
+        return ""
+
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(estimates, "mspc", mspc)
+    options = argparse.Namespace(machine=None, device="gpu", measured=None)
+    stands = estimates.Planned("gpt2", "bf16", 1, estimates.AS_IT_STANDS, "")
+    plan = estimates.Planned("transformer", "1", 4, "search", "a.toml")
+    machines = estimates.Machines(options, tmp_path)
+    files = [machines.file(each.rounds, each.ranks).name for each in (stands, plan, stands, plan)]
+    assert files == ["here-tf32.toml", "here.toml"] * 2
+    assert [(words[2], "--tf32" in words) for words in asked] == [("1", True), ("4", False)]
+    assert not replace(stands, smaller="f32").rounds
+    given = argparse.Namespace(machine=tmp_path / "here.toml", device="gpu", measured=None)
+    assert estimates.Machines(given, tmp_path).file(True, 1) == (tmp_path / "here.toml").resolve()
+    kept = argparse.Namespace(machine=None, device="gpu", measured=tmp_path / "other")
+    with pytest.raises(SystemExit, match="beside the measured times"):
+        estimates.Machines(kept, tmp_path / "other").file(False, 1)
+    on_cpu = argparse.Namespace(machine=None, device="cpu", measured=None)
+    assert estimates.Machines(on_cpu, tmp_path).file(True, 1).name == "here.toml"
 
 
 def test_a_network_as_it_stands_is_measured_beside_its_estimate(root: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from mspc.analysis.cost.missing_rates import missing_rates
 from mspc.api.settings import SHARDED
 from mspc.compiler.config import STRATEGIES_FROM
 from mspc.compiler.driver import compile_call
@@ -163,10 +164,11 @@ def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> Plan
     found = figures(file.stem, compiled, captured, asked)
     if own.pipeline_stages == 1:
         return found
-    from mspc.search.stages.rows import step_seconds  # late: few networks have stages
+    from mspc.search.stages.rows import graphs_of_stages, step_seconds  # late: few networks have stages
 
-    step, missing = step_seconds(compiled, asked.machine)
-    return replace(found, step=step, gap=None, remarks=replace(found.remarks, missing_rates=missing))
+    missing = missing_rates(graphs_of_stages(compiled), asked.machine)
+    remarks = replace(found.remarks, missing_rates=missing)
+    return replace(found, step=step_seconds(compiled, asked.machine), gap=None, remarks=remarks)
 
 
 def shard_by_file(captured: CapturedCall, file: Path) -> CapturedCall:

@@ -12,6 +12,7 @@ from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
 from mspc.compiler.driver import Compiled
 from mspc.ir.cell_names import each_of_cells
+from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
 from mspc.plans.files.plan_file import PlanFile
@@ -103,12 +104,15 @@ def measured(
     return row, _file(compiled, plan)
 
 
-def step_seconds(compiled: Compiled, machine: Machine) -> tuple[float, tuple[MissingRate, ...]]:
-    """(the step of a program in stages, until the last one has ended its updates, what it takes rates of another
-    element type for). Raises MspcError."""
+def step_seconds(compiled: Compiled, machine: Machine) -> float:
+    """The step of a program in stages, until the last one has ended its updates. Raises MspcError."""
+    return stage_times(graphs_of_stages(compiled), machine).makespan
+
+
+def graphs_of_stages(compiled: Compiled) -> list[Graph]:
+    """The program of the first rank of every stage."""
     config = compiled.config
-    graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
-    return stage_times(graphs, machine).makespan, missing_rates(graphs, machine)
+    return [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
 
 
 def planned(network: StagedNetwork, layouts: PlanFile) -> PlanFile:
