@@ -7,12 +7,13 @@ networks that nothing was tuned to.
     python -m benchmarks.estimates --measured FOLDER [--machine here.toml] [--plot plot.svg]
 
 Without `--machine` the machine is measured first (`mspc calibrate`): plans train in Float32 as it is, networks as they
-stand in Float32 rounded to TF32 unless `--dtype` is f32, each with a file of its own. The plans are those of every way that
-`mspc search` knows, and mixtures of them that can be; each is written to a file, compiled for its estimate, and trained
-as it says. Prints a line for each, then the mean error, the rank correlation (Spearman's), and whether the fastest by
-measure is among the three that were estimated fastest. `--save` keeps plans and measured times, `--measured` estimates
-such plans again; nothing but that is kept. Networks of `benchmarks/gpu/networks` (`gpt2,bert`, or `all` ten) are trained as they stand on one
-rank, in the element type of `--dtype`; they are estimated beside, by `--jobs` processes.
+stand in Float32 rounded to TF32 unless `--dtype` is f32, each with a file of its own. The plans are those of every way
+that `mspc search` knows, and mixtures of them that can be; each is written to a file, compiled for its estimate, and
+trained as it says. Prints a line for each, then the mean error, the rank correlation (Spearman's), and whether the
+fastest by measure is among the three that were estimated fastest. `--save` keeps plans, rates and measured times, and
+nothing else; `--measured` estimates such plans again. Networks of `benchmarks/gpu/networks` (`gpt2,bert`, or `all` ten)
+are trained as they stand on one rank, in the element type of `--dtype`; they are estimated beside, by `--jobs`
+processes.
 """
 
 from __future__ import annotations
@@ -263,7 +264,7 @@ def shown(result: Result) -> str:
 
 
 class Machines:
-    """The files of the machine's rates, `--machine` or those of a folder, which are measured where they are not there."""
+    """The files of the machine's rates, `--machine` or those of a folder, measured where they are not there."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder

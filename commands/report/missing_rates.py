@@ -12,10 +12,11 @@ from mspc.ir.types import dtype_of
 def missing_rate_notes(missing: Iterable[MissingRate], machine: Machine) -> list[str]:
     """A note for every kind of work on an element type that takes the rates of another one."""
     other = stand_in(machine)
-    instead = f"those of products of {other} stand in" if other else "its other_products stand in"
+    instead = f"those of products of {other}" if other else "its other_products"
     notes: list[str] = []
     for each in missing:
         again = "; `mspc calibrate` measures them" if dtype_of(each.dtype).is_float else ""
         what = f"{each.kind} of {each.dtype}"
-        notes.append(f"the file of {machine.name} has no rates of {what}: {instead}, so that times may be far off{again}")
+        why = f"{instead} stand in, so that times may be far off{again}"
+        notes.append(f"the file of {machine.name} has no rates of {what}: {why}")
     return notes

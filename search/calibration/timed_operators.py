@@ -60,7 +60,7 @@ URGENT = (
     PRODUCTS, *ATTENTION, *CONVOLUTIONS, ELEMENTWISE, DRAWS, DEEP, FLAT, *(CAUSAL + kind for kind in ATTENTION),
     *(POINTWISE + kind for kind in CONVOLUTIONS),
 )  # fmt: skip
-"""Kinds of work that are timed first: those whose rates others take where there is no time for them, and common ones."""
+"""Kinds of work that are timed first: those whose rates others take where no time is left for them, and common ones."""
 
 Groups = Sequence[Sequence[Node]]
 """Nodes that have one rate together."""

@@ -19,7 +19,6 @@ from mspc.cli import app
 from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
-
 from mspc.ir.types import BFLOAT16, FLOAT32, INT32, DType, TensorType
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropInput
 from mspc.ops.math.matmul import MatMul
