@@ -20,6 +20,10 @@ class SharedMemory:
         """The array as executors take it; they hold on to it and write to it. on_host: in the host's memory."""
         return array
 
+    def like(self, placed: Array) -> Array:
+        """Another array of the same values, in the same memory, where `place` makes copies; else the array itself."""
+        return placed
+
     def zeros(self, shape: tuple[int, ...], dtype: Any, on_host: bool = False) -> Array:
         """An array of zeros as executors take it."""
         import numpy as np
@@ -68,6 +72,17 @@ class GpuMemory(SharedMemory):
         placed = self.device.empty(array.shape, array.dtype)
         self._send(array, placed)
         return placed
+
+    def like(self, placed: Array) -> Array:
+        from mspc.runtime.gpu.host_arrays import PinnedArray, pinned_copy
+
+        if isinstance(placed, PinnedArray):
+            return pinned_copy(self.device, placed, placed.shape, placed.dtype)
+        made = self.device.empty(placed.shape, placed.dtype)
+        with self.device.stream("compute"):
+            self.device.copy(placed, made)
+        self.device.synchronize()
+        return made
 
     def fetch(self, placed: Array) -> Array:
         import numpy as np

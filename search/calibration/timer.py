@@ -63,6 +63,7 @@ class Timer:
         self.ranks_per_host = job.size // max(1, int(np.sum(firsts)))
         self.number, self.small = 0, 0.0
         self.trust = Trust()
+        self._placed: dict[tuple[TensorType, int | None, bool], Any] = {}
 
     def times(self, groups: Groups) -> list[tuple[Sequence[Node], float]]:
         """Groups of operators, each with the seconds of all that are in it."""
@@ -89,6 +90,7 @@ class Timer:
 
     def longer(self, fill: Fill) -> float:
         """By how many seconds each copy of something makes a step longer, on the slowest rank."""
+        self._placed.clear()  # operands of another operator, of which every step has copies
         about = self._slowest(min(self._step(fill, FEW[1], PREPARING, FEW[1])) / FEW[1])
         more = next((counts for limit, counts in self.sizes.copies if about <= limit), FEW)
         # All ranks know `about` alike, so that they take as many steps.
@@ -161,12 +163,12 @@ class Timer:
 
     def _prepared(self, graph: Graph) -> Any:
         hardware, limits = self.job.hardware, _index_limits(graph)
-        kinds = [(p.tensor_type, limits.get(p)) for p in graph.parameters]
-        numbers = {kind: _numbers(*kind) for kind in dict.fromkeys(kinds)}
-        values = {
-            p.name: hardware.memory.place(numbers[kind], OFFLOAD in p.attrs)
-            for p, kind in zip(graph.parameters, kinds, strict=True)
-        }
+        values: dict[str, Any] = {}
+        for parameter in graph.parameters:
+            kind = type, limit, on_host = parameter.tensor_type, limits.get(parameter), OFFLOAD in parameter.attrs
+            if kind not in self._placed:
+                self._placed[kind] = hardware.memory.place(_numbers(type, limit), on_host)
+            values[parameter.name] = hardware.memory.like(self._placed[kind])
         self.number += 1
         cursor = self.job.cursor
         return hardware.executor(graph, self.job.comm, values, cursor, number=self.number, tf32=self.tf32)

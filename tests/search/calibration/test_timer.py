@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,14 @@ from mspc.ops.tensor.embedding import GatherGrad
 from mspc.ops.tensor.parts import Slice
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
-from mspc.runtime.device_choice import Hardware
+from mspc.runtime.device_choice import DeviceChoice, GpuMemory, Hardware
+from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration import timed_operators
 from mspc.search.calibration import timer as timing
 from mspc.search.calibration.timed_operators import node_of
 from mspc.search.calibration.timer import Timer, step_of
+from tests.gpu.test_shadow_weights_gpu import gpu
 from tests.search.calibration.test_calibration import SMALL
 
 SIDE = 64
@@ -70,6 +74,37 @@ def test_indices_are_spread_and_numbers_differ() -> None:
     made = timed_operators._alone(GatherGrad(128), [TensorType(FLOAT32, (64, 8)), TensorType(INT32, (64,))])
     graph.nodes = [made]
     assert timing._index_limits(graph) == {made.inputs[1]: 128}
+
+
+def test_numbers_come_to_a_gpu_once_for_an_operator(tmp_path: Path) -> None:
+    """Operands that take turns are copies of them in its own memory, in each of the three steps that tell a time."""
+    device = gpu(tmp_path / "kernels")
+    memory, sent, read = GpuMemory(device), list[int](), list[list[int]]()
+
+    def send(host: Any, array: Any) -> None:
+        sent.append(array.nbytes)
+        array[...] = host
+
+    def executor(graph: Any, _: Any, values: Any, *__: Any, **___: Any) -> GpuExecutor:
+        device.send = step_send
+        assert {value.tobytes() for value in values.values()} == {drawn.tobytes()}
+        read.append([value.ctypes.data for value in values.values()])
+        made = GpuExecutor(graph, device, values)
+        device.send = send
+        return made
+
+    step_send, device.send = device.send, send
+    drawn = timing._numbers(TensorType(FLOAT32, (SIDE, SIDE)), None)
+    hardware: Any = SimpleNamespace(
+        choice=DeviceChoice("gpu", 0), local_rank=0, memory=memory, executor=executor, release=GpuExecutor.finish
+    )
+    sizes = replace(SMALL, rotated=4 * NBYTES)
+    timer = Timer(Job(OneRank(), OneRank(), hardware=hardware), False, sizes)
+    assert timer.seconds(node_of(Add(), FLOAT32, (SIDE, SIDE), (SIDE, SIDE))) > 0
+    assert sent == [NBYTES]
+    assert [len(set(places)) for places in read] == [4, 4, 2]
+    assert timer.seconds(node_of(Add(), FLOAT32, (SIDE, SIDE), (SIDE, SIDE))) > 0
+    assert sent == [NBYTES] * 2, "of another operator they are others"
 
 
 def test_ranks_take_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
