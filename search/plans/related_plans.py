@@ -98,7 +98,8 @@ class SearchedNetwork:
         if best is not None and plan.step >= best.plan.step:
             return best
         remarks = best.plan.remarks if best is not None else remarked(plan.remarks, self.plain, self.asked, self.way)
-        remarks = replace(remarks, degrees=plan.remarks.degrees).on_host_as(plan.remarks)
+        remarks = replace(remarks, degrees=plan.remarks.degrees, missing_rates=plan.remarks.missing_rates)
+        remarks = remarks.on_host_as(plan.remarks)
         plan = replace(plan, search_gap=None, taken_from=name, remarks=remarks)
         found = Outcome.of(plan, other, self.network.captured, self.asked)
         return replace(found, configured=is_configured(self.plain))

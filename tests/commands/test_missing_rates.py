@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
 from mspc.analysis.cost.machine import Rate
 from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
 from mspc.cli import app
 from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
-from mspc.ir.types import BFLOAT16, FLOAT32, INT32, DType, TensorType
+from mspc.ir.types import BFLOAT16, DTYPES, FLOAT32, INT32, DType, TensorType
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropInput
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.attention import FlashAttentionScore
@@ -136,6 +136,8 @@ def test_rates_of_any_kind_that_one_is_like_are_its_own() -> None:
 
 def test_machines_that_come_along_say_what_others_have() -> None:
     assert missing_rates([KINDS], H200) == ()
+    for machine in KNOWN_MACHINES.values():
+        assert all(machine.known_rate("attention", dtype) for dtype in DTYPES.values() if dtype.is_float)
 
 
 def test_what_stands_in_may_be_a_number_of_its_own() -> None:

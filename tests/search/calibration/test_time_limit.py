@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ from mspc.engine.job import Job
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
-from mspc.runtime.device_choice import Hardware
+from mspc.runtime.device_choice import DeviceChoice, Hardware, SharedMemory
 from mspc.search.calibration.measured import ON_CPU, ON_GPU, calibrate
 from mspc.search.calibration.timed_operators import Sizes, by_urgency, work
 from mspc.search.calibration.timer import Timer
+from tests.search.calibration.test_calibration import SMALL
 from tests.search.calibration.test_doubts import CALM, put_in
 
 EVERY_KIND = replace(
@@ -104,6 +106,20 @@ def test_ranks_leave_out_the_same_and_links_never(monkeypatch: pytest.MonkeyPatc
     found = World(2).run(lambda comm: pretended(monkeypatch, 1, comm)[0])
     assert len({tuple(machine.work) for machine in found}) == 1
     assert all(set(machine.link.own) == {"AllGather", "ReduceScatter", "AlltoAll"} for machine in found)
+
+
+@pytest.mark.parametrize(("device", "tf32"), [("gpu", True), ("gpu", False), ("cpu", True)])
+def test_a_file_says_whether_products_were_rounded(device: str, tf32: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(monkeypatch, KNOWN, lambda: CALM)
+
+    def done(*_: Any) -> None: ...
+
+    hardware: Any = SimpleNamespace(
+        choose=done, agree=done, prepare=done, choice=DeviceChoice(device, 0), local_rank=0, memory=SharedMemory()
+    )
+    machine = calibrate(Job(OneRank(), OneRank(), hardware=hardware), "here", sizes=SMALL, tf32=tf32)
+    rounded = ", products of Float32 rounded to TF32" * (tf32 and device == "gpu")
+    assert machine.source == f"measured by mspc calibrate on 1 rank{rounded}"
 
 
 def test_cpus_compute_halves_as_float32() -> None:
