@@ -70,9 +70,11 @@ def doubts_of_link(link: Link, slow: float) -> list[str]:
 
 class Trust:
     """Measures again what is doubtful. spreads: by which share of the least the repeats of every step differ that was
-    timed since it was emptied, the same on all ranks. doubts: what is doubtful after all."""
+    timed since it was emptied, the same on all ranks. doubts: what is doubtful after all. is_late: told alike on all
+    ranks whether there is no time for more than one measurement."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_late: Callable[[], bool] = lambda: False) -> None:
+        self._is_late = is_late
         self.spreads: list[float] = []
         self.doubts: list[str] = []
         self.lost = 0
@@ -102,7 +104,7 @@ class Trust:
             doubts = [*doubts_of_spreads(self.spreads), *doubts_of(measured)]
             typical = statistics.median(self.spreads) if self.spreads else 0.0
             found.append((len(doubts), typical, i, measured, doubts))
-            if not doubts:
+            if not doubts or self._is_late():
                 break
         *_, best, doubts = min(found, key=lambda each: each[:3])
         self.doubts += [f"{what}: {why}" for why in doubts]

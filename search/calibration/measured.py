@@ -57,7 +57,7 @@ def calibrate(
     job.hardware.prepare(False, job.comm, job.watch)
     on_gpu = job.hardware.choice.device == GPU
     sizes = sizes or (ON_GPU if on_gpu else ON_CPU)
-    timer = Timer(job, tf32, sizes)
+    timer = Timer(job, tf32, sizes, begin, limit)
     trust = timer.trust
     tell("small operators")
     kernel = trust.kernel(timer.kernel)

@@ -38,6 +38,8 @@ REPEATS = 3
 """How often so many steps are timed; the least time counts, which nothing else disturbed."""
 LEAST = 0.2
 """The share of a measured time that counts at least as work where most of it is the begin of a kernel, or traffic."""
+AGAIN = 0.5
+"""The share of a limit of time in which what is doubtful is measured again: the rest is for what was not yet measured."""
 SHORTEST = 1e-9
 """Seconds that an operator takes at least, whatever a clock says."""
 SMALL = 128
@@ -54,15 +56,15 @@ Fill = Callable[[Graph, int], None]
 
 
 class Timer:
-    """Times operators on this rank's executor, the same ones on all ranks."""
+    """Times operators on this rank's executor, the same ones on all ranks. begin, limit: as `is_over` takes them."""
 
-    def __init__(self, job: Any, tf32: bool, sizes: Sizes) -> None:
+    def __init__(self, job: Any, tf32: bool, sizes: Sizes, begin: float = 0.0, limit: float = 0.0) -> None:
         self.job, self.tf32, self.sizes = job, tf32, sizes
         everyone = tuple(range(job.size))
         firsts = job.aside.all_gather(np.array([job.hardware.local_rank == 0]), everyone, 0) if job.size > 1 else [True]
         self.ranks_per_host = job.size // max(1, int(np.sum(firsts)))
         self.number, self.small = 0, 0.0
-        self.trust = Trust()
+        self.trust = Trust(lambda: self.is_over(begin, AGAIN * limit))
         self._placed: dict[tuple[TensorType, int | None, bool], Any] = {}
 
     def times(self, groups: Groups) -> list[tuple[Sequence[Node], float]]:

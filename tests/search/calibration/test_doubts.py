@@ -125,6 +125,19 @@ def test_rates_that_no_machine_has(rates: tuple[float, ...], falls: bool, doubte
     assert bool(doubts_of_rate(Rate(tuple((10.0**i, rate) for i, rate in enumerate(rates))), falls)) == doubted
 
 
+def test_a_limit_has_no_time_for_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps_within(limit: float) -> int:
+        steps = put_in(monkeypatch, KNOWN, lambda: (1.0, 2.0, 3.0))
+        machine = calibrate(Job(OneRank(), OneRank()), "here", sizes=SMALL, limit=limit)
+        assert "memory: repeats of one step differ by 100%" in machine.doubts
+        assert next(iter(machine.work)) == "products"
+        return len(steps)
+
+    # Small operators, 2 sizes of sums, and 2 of products in 3 forms, once each and then 3 times.
+    assert steps_within(1e-9) == 3 * (1 + 2 + 2 * 3)
+    assert steps_within(1e9) > 3 * 3 * (1 + 2)
+
+
 SCRIPT = """
 import numpy as np
 import mindspore as ms
