@@ -39,7 +39,7 @@ REPEATS = 3
 LEAST = 0.2
 """The share of a measured time that counts at least as work where most of it is the begin of a kernel, or traffic."""
 AGAIN = 0.5
-"""The share of a limit of time in which what is doubtful is measured again: the rest is for what was not yet measured."""
+"""The share of a limit of time in which doubtful measurements are repeated: the rest is for what has none yet."""
 SHORTEST = 1e-9
 """Seconds that an operator takes at least, whatever a clock says."""
 SMALL = 128
