@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mspc.analysis.cost.machine import Machine
-from mspc.analysis.cost.missing_rates import together
+from mspc.analysis.cost.missing_rates import MissingRate, together
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.report.doubts import doubts_text
@@ -202,15 +202,19 @@ def _tell(found: Sequence[Plans | StagePlans], machine: Machine, options: Search
     if options.compile.json != Path("-"):
         print_stage_plans([plans for plans in found if isinstance(plans, StagePlans)], machine, options.top)
         _print([plans for plans in found if isinstance(plans, Plans)], machine, options)
-        missing = together(
-            row.remarks.missing_rates if isinstance(row, PlanResult) else row.missing_rates for _, row in rows
-        )
-        for why in missing_rate_notes(missing, machine):
+        for why in missing_rate_notes(_missing(found), machine):
             print_line(f"note: {why}")
         for plans in found if options.summary else ():
             for line in summary_lines(plans.plans, machine):
                 print_line(line)
         _print_where(options)
+
+
+def _missing(found: Sequence[Plans | StagePlans]) -> tuple[MissingRate, ...]:
+    """What estimates take rates of another element type for; of all rows, as some of those that are shown may not have
+    been compiled."""
+    every = (row for plans in found for row in plans.plans)
+    return together(row.remarks.missing_rates if isinstance(row, PlanResult) else row.missing_rates for row in every)
 
 
 def _check(options: SearchOptions, cases: int) -> None:
