@@ -98,7 +98,8 @@ def _gpu_programs(place: CallSite) -> str:
 
 
 _GPU_CONFIG = (
-    Setting("matmul_allow_tf32", False, boolean, "products of Float32 round operands to TF32", elsewhere=_gpu),
+    Setting("matmul_allow_tf32", False, boolean, "products of Float32 round operands to TF32", elsewhere=_gpu,
+            attribute="matmul_allow_tf32"),
     Setting("conv_allow_tf32", True, boolean, ignored=LIKE_PRODUCTS),
     Setting("conv_fprop_algo", "normal", text, ignored=TIMED),
     Setting("conv_dgrad_algo", "normal", text, ignored=TIMED),

@@ -6,14 +6,14 @@ networks that nothing was tuned to.
     python -m benchmarks.estimates --networks all --device gpu [--dtype bf16] [--machine here.toml] [--jobs 8]
     python -m benchmarks.estimates --measured FOLDER [--machine here.toml] [--plot plot.svg]
 
-Without `--machine` the machine is measured first (`mspc calibrate`): plans train in Float32 as it is, networks as they
-stand in Float32 rounded to TF32 unless `--dtype` is f32, each with a file of its own. The plans are those of every way
-that `mspc search` knows, and mixtures of them that can be; each is written to a file, compiled for its estimate, and
-trained as it says. Prints a line for each, then the mean error, the rank correlation (Spearman's), and whether the
-fastest by measure is among the three that were estimated fastest. `--save` keeps plans, rates and measured times, and
-nothing else; `--measured` estimates such plans again. Networks of `benchmarks/gpu/networks` (`gpt2,bert`, or `all` ten)
-are trained as they stand on one rank, in the element type of `--dtype`; they are estimated beside, by `--jobs`
-processes.
+Without `--machine` the machine is measured first (`mspc calibrate`). Plans train in Float32 as it is, networks as they
+stand let GPUs round it to TF32 unless `--dtype` is f32; estimates follow what each script says. The plans are those of
+every way that `mspc search` knows, and mixtures of them that can be; each is written to a file, compiled for its
+estimate, and trained as it says. Prints a line for each, then the mean error, the rank correlation (Spearman's), and
+whether the fastest by measure is among the three that were estimated fastest. `--save` keeps plans, rates and measured
+times, and nothing else; `--measured` estimates such plans again. Networks of `benchmarks/gpu/networks` (`gpt2,bert`, or
+`all` ten) are trained as they stand on one rank, in the element type of `--dtype`; they are estimated beside, by
+`--jobs` processes.
 """
 
 from __future__ import annotations
@@ -60,11 +60,6 @@ class Planned:
     @property
     def case(self) -> tuple[str, str, int]:
         return self.network, self.smaller, self.ranks
-
-    @property
-    def rounds(self) -> bool:
-        """Whether it trains with products of Float32 that GPUs may round to TF32."""
-        return self.name == AS_IT_STANDS and self.smaller != "f32"
 
     def arguments(self, folder: Path, steps: str, device: str) -> list[str]:
         """The network's script, and what it is given."""
@@ -263,29 +258,18 @@ def shown(result: Result) -> str:
     return f"{name} {times}, {result.error:+6.1%}{held}"
 
 
-class Machines:
-    """The files of the machine's rates, `--machine` or those of a folder, measured where they are not there."""
-
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        self.options, self.folder = options, folder
-
-    def file(self, rounds: bool, ranks: int) -> Path:
-        """The file for what trains with products of Float32 that may be rounded, or may not, on so many ranks."""
-        given = self.options.machine
-        if given is not None and given.exists():
-            return given.resolve()
-        rounds = rounds and self.options.device == "gpu"
-        file = (given or self.folder / "here.toml").resolve()
-        file = file.with_stem(f"{file.stem}-tf32") if rounds else file
-        if not file.exists() and self.options.measured is not None:
-            raise SystemExit(f"there is no {file} beside the measured times: --machine names another file")
-        if not file.exists():
-            words = ["--ranks", str(ranks), "--device", self.options.device, "--out", str(file)]
-            print(mspc("calibrate", *words, *["--tf32"] * rounds))
-        return file
+def machine_file(options: argparse.Namespace, folder: Path, ranks: int) -> Path:
+    """The file of the machine's rates, `--machine` or that of a folder, measured on so many ranks where it is not
+    there."""
+    file = (options.machine or folder / "here.toml").resolve()
+    if not file.exists() and options.measured is not None:
+        raise SystemExit(f"there is no {file} beside the measured times: --machine names another file")
+    if not file.exists():
+        print(mspc("calibrate", "--ranks", str(ranks), "--device", options.device, "--out", str(file)))
+    return file
 
 
-def planned(options: argparse.Namespace, folder: Path, machines: Machines, pool: ThreadPoolExecutor) -> list[Planned]:
+def planned(options: argparse.Namespace, folder: Path, pool: ThreadPoolExecutor) -> list[Planned]:
     """What is trained: networks as they stand, and plans."""
     networks = NETWORKS if options.networks == "all" else options.networks.split(",")
     cases = [(network, smaller, int(ranks)) for smaller in options.smaller.split(",") for network in networks
@@ -293,7 +277,7 @@ def planned(options: argparse.Namespace, folder: Path, machines: Machines, pool:
     every = [Planned(network, options.dtype, 1, AS_IT_STANDS, "") for network in networks if network in NETWORKS]
     if not cases:
         return every
-    machine = machines.file(False, max(ranks for *_, ranks in cases))
+    machine = machine_file(options, folder, max(ranks for *_, ranks in cases))
     found = [plan for made in pool.map(lambda case: plans(*case, machine, folder), cases) for plan in made]
     can = pool.map(lambda plan: can_be(plan, folder, machine), found)
     return every + [plan for plan, possible in zip(found, can, strict=True) if possible]
@@ -327,20 +311,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = (options.measured or options.save or Path(name)).resolve()
         folder.mkdir(exist_ok=True, parents=True)
-        machines = Machines(options, folder)
         with ThreadPoolExecutor(options.jobs) as pool:
             if options.measured is None:
-                every = planned(options, folder, machines, pool)
+                every = planned(options, folder, pool)
             else:
                 every = [Planned(**row) for row in json.loads((folder / "measured.json").read_text(encoding="utf-8"))]
-            files = [machines.file(plan.rounds, plan.ranks) for plan in every]
+            machine = machine_file(options, folder, max(plan.ranks for plan in every))
 
-            def estimate(plan: Planned, machine: Path) -> Result:
+            def estimate(plan: Planned) -> Result:
                 return estimated(plan, folder, machine, options.device)
 
-            known = [pool.submit(estimate, plan, file) for plan, file in zip(every, files, strict=True) if on_gpu]
+            known = [pool.submit(estimate, plan) for plan in every if on_gpu]
             done = measure_all(every, options, folder) if options.measured is None else every
-            known = known or [pool.submit(estimate, plan, file) for plan, file in zip(every, files, strict=True)]
+            known = known or [pool.submit(estimate, plan) for plan in every]
             results = [replace(each.result(), plan=plan) for each, plan in zip(known, done, strict=True)]
     print("\n".join([*map(shown, results), *summary(results)]))
     if options.plot is not None:

@@ -19,14 +19,13 @@ SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class CalibrateOptions:
-    """The flags of `mspc calibrate`. ranks: None for mpirun's, else 1. name: of the machine. tf32: products of Float32
-    may be rounded on a GPU. seconds: after which nothing else is begun, 0 for any number."""
+    """The flags of `mspc calibrate`. ranks: None for mpirun's, else 1. name: of the machine. seconds: after which
+    nothing else is begun, 0 for any number."""
 
     out: Path
     ranks: int | None = None
     name: str = ""
     wishes: Wishes = Wishes()
-    tf32: bool = False
     seconds: float = 0
     quiet: bool = False
 
@@ -58,7 +57,7 @@ def _arguments(options: CalibrateOptions) -> list[str]:
     found = ["--out", str(options.out), *options.wishes.arguments()]
     found += ["--name", options.name] if options.name else []
     found += ["--time-limit", str(options.seconds)] if options.seconds else []
-    return found + ["--tf32"] * options.tf32 + ["--quiet"] * options.quiet
+    return found + ["--quiet"] * options.quiet
 
 
 def _measure(options: CalibrateOptions, job: Any) -> None:
@@ -68,7 +67,7 @@ def _measure(options: CalibrateOptions, job: Any) -> None:
 
     name = options.name or options.out.stem
     with ProgressLine(not options.quiet and job.rank == 0) as progress:
-        machine = calibrate(job, name, progress.show, tf32=options.tf32, limit=options.seconds)
+        machine = calibrate(job, name, progress.show, limit=options.seconds)
     if job.rank == 0:
         write_machine(options.out, machine)
         _print(machine, options)

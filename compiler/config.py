@@ -123,7 +123,7 @@ class Config(_Attributes):
         found: dict[str, Any] = {}
         for name, setting in compiled_settings().items():
             value = getattr(self, name)
-            counts = self.mode in setting.modes and setting.needs == needs
+            counts = (not setting.modes or self.mode in setting.modes) and setting.needs == needs
             if counts and (needs or value != getattr(_Attributes, name)):
                 found[name] = value
         return found

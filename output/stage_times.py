@@ -49,7 +49,7 @@ def stage_times(
     if own is None and way is None:
         schedule, work = predicted_work(graphs, machine)
         return work.line(schedule)
-    rates = _rates(machine)
+    rates = _rates(machine.under(graphs[0].attrs))
     programs = [StageTimes.of(graph, own or rates, way or rates, sends=own is not None) for graph in graphs]
     return timeline_of(graphs[0].attrs, programs)
 
@@ -62,7 +62,7 @@ def predicted_work(graphs: Sequence[Graph], machine: Machine) -> tuple[Schedule,
 
 def predicted_times(graph: Graph, machine: Machine) -> StageTimes:
     """What the program of a stage takes on a machine."""
-    rates = _rates(machine)
+    rates = _rates(machine.under(graph.attrs))
     return StageTimes.of(graph, rates, rates, sends=False)
 
 

@@ -80,32 +80,23 @@ def test_names_of_saved_plans_have_plain_characters() -> None:
     assert second == "transformer-1-4-Megatron-style-2-x-2-2.toml"
 
 
-def test_what_rounds_products_is_estimated_by_rates_that_are_rounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_is_measured_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mspc(*words: str) -> str:
         asked.append(words)
-        out = Path(words[words.index("--out") + 1])
-        out.touch()
+        Path(words[words.index("--out") + 1]).touch()
         return ""
 
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(estimates, "mspc", mspc)
     options = argparse.Namespace(machine=None, device="gpu", measured=None)
-    stands = estimates.Planned("gpt2", "bf16", 1, estimates.AS_IT_STANDS, "")
-    plan = estimates.Planned("transformer", "1", 4, "search", "a.toml")
-    machines = estimates.Machines(options, tmp_path)
-    files = [machines.file(each.rounds, each.ranks).name for each in (stands, plan, stands, plan)]
-    assert files == ["here-tf32.toml", "here.toml"] * 2
-    assert [(words[2], "--tf32" in words) for words in asked] == [("1", True), ("4", False)]
-    assert not replace(stands, smaller="f32").rounds
+    files = [estimates.machine_file(options, tmp_path, ranks) for ranks in (4, 4, 1)]
+    assert files == [(tmp_path / "here.toml").resolve()] * 3
+    assert asked == [("calibrate", "--ranks", "4", "--device", "gpu", "--out", str(files[0]))]
     given = argparse.Namespace(machine=tmp_path / "here.toml", device="gpu", measured=None)
-    assert estimates.Machines(given, tmp_path).file(True, 1) == (tmp_path / "here.toml").resolve()
+    assert estimates.machine_file(given, tmp_path / "other", 1) == files[0]
     kept = argparse.Namespace(machine=None, device="gpu", measured=tmp_path / "other")
     with pytest.raises(SystemExit, match="beside the measured times"):
-        estimates.Machines(kept, tmp_path / "other").file(False, 1)
-    on_cpu = argparse.Namespace(machine=None, device="cpu", measured=None)
-    assert estimates.Machines(on_cpu, tmp_path).file(True, 1).name == "here.toml"
+        estimates.machine_file(kept, tmp_path / "other", 1)
 
 
 def test_a_network_as_it_stands_is_measured_beside_its_estimate(root: Path, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from types import MappingProxyType
+from typing import Any
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
@@ -50,6 +51,11 @@ ALIKE = {"Float16": "BFloat16", "BFloat16": "Float16"}
 """Element types that the same units compute with at one rate: where one of them has none it is the other's."""
 WIDENED = "Float32"
 """What CPUs compute Float16 and BFloat16 in: the rate of either where neither has one there."""
+TF32, UNROUNDED = "TF32", "Float32"
+"""Names of rates, those of element types otherwise: of Float32 whose products a program lets GPUs round to TF32, and of
+Float32 as it is."""
+ROUNDS = "matmul_allow_tf32"
+"""The header's attribute of programs that let GPUs round."""
 COLUMN_SUMS, UPDATES, ROW_SUMS, HOST_COPIES = "column_sums", "updates", "row_sums", "host_copies"
 """Kinds of traffic: sums over leading dimensions, which several blocks add up; updates of parameters; sums of rows that
 one index names; and copies between a device's memory and its host's, whose bytes count once."""
@@ -130,12 +136,12 @@ class Machine:
     """Rates and latencies of one kind of machine.
 
     name: for people. device: "CPU" or "GPU", what programs are made for. work: floating-point operations per second, by
-    kind of work and element type; what a kind lacks is that of the kind in `LIKE`.
+    kind of work and element type (or `TF32`); what a kind lacks is that of the kind in `LIKE`.
     other_products: for what is in none. memory: bytes per second that an operator reads and writes. traffic: the same
     of the kinds in `TRAFFIC`, where they differ. kernel: seconds between the begins of two kernels that do nothing.
     link: joins ranks of one host. ranks_per_host: 0 where all are of one host. network: joins hosts, by what one rank's
     card sends. source: where the figures come from. doubts: why what was measured is not to be believed, () where
-    nothing speaks against it.
+    nothing speaks against it. rounds: products of Float32 are rounded to TF32, as a program lets them be.
     """
 
     name: str
@@ -150,6 +156,13 @@ class Machine:
     source: str = ""
     doubts: tuple[str, ...] = ()
     traffic: Mapping[str, Rate] = field(default_factory=dict[str, Rate])
+    rounds: bool = False
+
+    def under(self, header: Mapping[str, Any]) -> Machine:
+        """The machine as programs with this header use it. Whatever brings a graph and a machine together asks for it;
+        CPUs never round."""
+        rounds = self.device == "GPU" and bool(header.get(ROUNDS))
+        return self if rounds == self.rounds else replace(self, rounds=rounds)
 
     def work_seconds(self, kind: str, dtype: DType, operations: float) -> float:
         """Time of floating-point operations of one kind of work on an element type."""
@@ -157,12 +170,20 @@ class Machine:
 
     def work_rate(self, kind: str, dtype: DType) -> Rate:
         """Floating-point operations per second of one kind of work on an element type."""
-        return self.known_rate(kind, dtype) or self.other_products
+        return self.known_rate(kind, dtype) or self._rate(kind, (dtype.name,)) or self.other_products
 
     def known_rate(self, kind: str, dtype: DType) -> Rate | None:
-        """The same; None where there is no rate of the element type for any kind that this one is like."""
-        alike = ALIKE.get(dtype.name, "")
-        names = (dtype.name, alike, WIDENED) if alike and self.device == "CPU" else (dtype.name, alike)
+        """The same; None where there is no rate of that name for any kind that this one is like."""
+        name = self.name_of(kind, dtype)
+        alike = ALIKE.get(name, "")
+        return self._rate(kind, (name, alike, WIDENED) if alike and self.device == "CPU" else (name, alike))
+
+    def name_of(self, kind: str, dtype: DType) -> str:
+        """What rates of a kind of work on an element type are called in the tables of `work`."""
+        return TF32 if self.rounds and dtype.name == UNROUNDED and kind not in ALONE else dtype.name
+
+    def _rate(self, kind: str, names: Sequence[str]) -> Rate | None:
+        """The first of these rates of the kind, or of the next one that it is like and that has any."""
         while True:
             rates = self.work.get(kind, {})
             rate = next((rates[name] for name in names if name in rates), None)

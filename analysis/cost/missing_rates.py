@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from mspc.analysis.cost.kinds import kind_of_work
 from mspc.analysis.cost.known_machines import KNOWN_MACHINES
-from mspc.analysis.cost.machine import ATTENTION, CONVOLUTIONS, LIKE, PRODUCTS, Machine
+from mspc.analysis.cost.machine import ATTENTION, CONVOLUTIONS, LIKE, PRODUCTS, TF32, UNROUNDED, Machine
 from mspc.analysis.cost.nodes import work_of
 from mspc.ir.graph import Graph, operand_types
 from mspc.ir.late_dataclass import dataclass
@@ -18,7 +18,8 @@ from mspc.ir.late_dataclass import dataclass
 
 @dataclass(frozen=True)
 class MissingRate:
-    """A kind of work, of all that are told apart by their forms, on an element type: `products` of `Float32`."""
+    """A kind of work, of all that are told apart by their forms, on an element type: `products` of `Float32`, or of
+    `TF32`, as rates are called."""
 
     kind: str
     dtype: str
@@ -27,21 +28,24 @@ class MissingRate:
 def missing_rates(graphs: Iterable[Graph], machine: Machine) -> tuple[MissingRate, ...]:
     """What nodes of graphs, and of those that they run, compute at `other_products`, in the order of the nodes; nothing
     of machines that come along, whose `other_products` are meant for what they do not list."""
-    if machine in KNOWN_MACHINES.values():
+    if machine.under({}) in KNOWN_MACHINES.values():
         return ()
     found: dict[MissingRate, None] = {}
-    for node in (node for graph in graphs for each in graph.graphs() for node in each.nodes):
-        if not work_of(node):
-            continue
-        kind, dtype = kind_of_work(node), operand_types(node)[0].dtype
-        if machine.known_rate(kind, dtype) is None:
-            found[MissingRate(_without_form(kind), dtype.name)] = None
+    for graph in graphs:
+        rates = machine.under(graph.attrs)
+        for node in (node for each in graph.graphs() for node in each.nodes if work_of(node)):
+            kind, dtype = kind_of_work(node), operand_types(node)[0].dtype
+            if rates.known_rate(kind, dtype) is None:
+                found[MissingRate(_without_form(kind), rates.name_of(kind, dtype))] = None
     return tuple(found)
 
 
-def stand_in(machine: Machine) -> str:
-    """The element type whose products have the rates of `other_products`; "" where that is none."""
+def stand_in(machine: Machine, missing: MissingRate) -> str:
+    """The name of rates of products that stand in: of `TF32` those of Float32 as it is, else those that are
+    `other_products`; "" where that is none of them."""
     rates = machine.work.get(PRODUCTS, {})
+    if missing.dtype == TF32 and UNROUNDED in rates:
+        return UNROUNDED
     return next((name for name, rate in rates.items() if rate == machine.other_products), "")
 
 

@@ -23,6 +23,7 @@ class Timeline:
     """
 
     def __init__(self, graph: Graph, machine: Machine = H200) -> None:
+        machine = machine.under(graph.attrs)
         self.compute = self.communication = self.copies = 0.0
         self.spans: dict[Node, tuple[float, float]] = {}
         known: dict[Graph, tuple[float, float]] = {}

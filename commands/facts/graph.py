@@ -84,7 +84,7 @@ class GraphFacts:
                 self._count(collective, scopes, unit)
                 continue
             if totals.seconds is not None and not node.op.is_view and not node.regions:
-                totals.seconds += seconds(node, self.machine) * (1 if times is None else times.count)
+                totals.seconds += seconds(node, self._rates) * (1 if times is None else times.count)
             if WORK not in node.attrs:  # of a stage's work on a micro-batch the schedule tells
                 operators += self._operators(node)
         plan = plan_memory(self.graph) if self.of_one_rank else None
@@ -108,6 +108,10 @@ class GraphFacts:
             totals.bytes_sent += tensor.bytes
             if totals.seconds is not None and fact.seconds:
                 totals.seconds += fact.seconds * (tensor.bytes / total if total else 1 / len(fact.tensors))
+
+    @cached_property
+    def _rates(self) -> Machine:
+        return self.machine.under(self.graph.attrs)
 
     def tensors(self) -> tuple[TensorFact, ...]:
         """Its parameters and inputs."""

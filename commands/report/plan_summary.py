@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mspc.analysis.cost.machine import PRODUCTS, Machine
+from mspc.analysis.cost.machine import PRODUCTS, ROUNDS, Machine
 from mspc.commands.report.text import size_text, time_text
 from mspc.ir.cell_names import each_of_cells
 from mspc.ir.late_dataclass import dataclass
@@ -89,7 +89,8 @@ def _speed(plan: _Plan, machine: Machine) -> str:
         found.append(f"{d.samples / plan.step:,.0f} {d.unit} per second")
     if d is not None and plan.step and d.operations:
         rate = d.operations / plan.step / plan.ranks
-        best = machine.work_rate(PRODUCTS, dtype_of(d.dtype)).best(1.0, d.operations)
+        rates = machine.under({ROUNDS: d.rounds})
+        best = rates.work_rate(PRODUCTS, dtype_of(d.dtype)).best(1.0, d.operations)
         found.append(f"{rate / TERA:.3g} TFLOP/s of the model a rank, {rate / best:.0%} of what its products reach")
     host = [f"{size_text(plan.on_host)} on its host"] * bool(plan.on_host)
     return ", ".join([*found, f"{size_text(plan.memory)} a rank", *host])

@@ -17,7 +17,7 @@ def calibrate(
         DeviceOption, typer.Option(help="What is measured; auto: GPUs where there are enough.")
     ] = DeviceOption.AUTO,
     name: Annotated[str, typer.Option(metavar="NAME", help="What the machine is called [the file's name].")] = "",
-    tf32: Annotated[bool, typer.Option("--tf32", help="Let GPUs round products of Float32.")] = False,
+    tf32: Annotated[bool, typer.Option("--tf32", help="Needless: Float32 is timed as it is and rounded.")] = False,
     time_limit: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="After so long only products are begun; 0: no limit.")
     ] = 0,
@@ -27,5 +27,5 @@ def calibrate(
     from mspc.commands.calibrate import CalibrateOptions, calibrate_machine
     from mspc.runtime.device_choice import Wishes
 
-    options = CalibrateOptions(out, ranks, name, Wishes(str(device)), tf32, time_limit, quiet)
+    options = CalibrateOptions(out, ranks, name, Wishes(str(device)), time_limit, quiet)
     raise typer.Exit(calibrate_machine(options))

@@ -61,7 +61,7 @@ def next_ways(configured: Graph, decided: Graph, machine: Machine) -> dict[int, 
 def _ways_of_all(configured: Graph, decided: Graph, machine: Machine) -> dict[int, list[OperatorAlternative]]:
     if [node.op.name for node in configured.nodes] != [node.op.name for node in decided.nodes]:
         return {}
-    terms = terms_for(machine).attributes()
+    terms = terms_for(machine.under(configured.attrs)).attributes()
     configured.attrs, decided.attrs = {**configured.attrs, **terms}, {**decided.attrs, **terms}
     for node in configured.nodes:
         node.in_layouts = node.layout = None

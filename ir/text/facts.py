@@ -46,6 +46,7 @@ _MESH = re.compile("[1-9][0-9]{0,9}(x[1-9][0-9]{0,9}){0,7}", re.ASCII)
 
 HEADER: Mapping[str, Fact] = {
     "mode": _TEXT,
+    "matmul_allow_tf32": _SWITCH,
     "ranks": _integer(1, MOST_RANKS),
     "rank": _integer(0, MOST_RANKS - 1),
     "outputs": _TEXT,

@@ -84,6 +84,7 @@ class ChoosePieces(Pass):
     def _chosen(self, local: Graph) -> dict[int, int]:
         """In how many pieces candidates go, by their numbers, which their nodes in a rank's graph have."""
         found: dict[int, int] = {}
+        machine = ONE_HOST.under(local.attrs)
         for graph in local.graphs():
             if not any(PIECES in node.attrs for node in graph.nodes):
                 continue
@@ -96,7 +97,7 @@ class ChoosePieces(Pass):
             }  # fmt: skip
             if not marked:
                 continue
-            gains = None if self.number else Gains(graph, exposed_seconds(graph), ONE_HOST)
+            gains = None if self.number else Gains(graph, exposed_seconds(graph, machine), machine)
             taken: set[Node] = set()  # products that are taken apart for another collective
             for node, products in marked.items():
                 if not taken.isdisjoint(products):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from mspc.analysis.cost.machine import Machine
 from mspc.ir.graph import Graph, Node
 from mspc.passes.communication.schedule_communication import ScheduleFacts, launch_order
 
 
-def exposed_seconds(graph: Graph) -> dict[Node, float]:
-    """Seconds in which the main stream waits for a collective; those for which it never does are left out.
+def exposed_seconds(graph: Graph, machine: Machine) -> dict[Node, float]:
+    """Seconds on a machine in which the main stream waits for a collective; those for which it never does are left out.
 
     Collectives that are apart, as most sums of gradients, have a stream of their own.
     """
-    facts = ScheduleFacts(graph)
+    facts = ScheduleFacts(graph, machine)
     main = 0.0
     sides = [0.0, 0.0]
     over = [0.0] * len(facts.nodes)

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.lifetimes import most_alive
 from mspc.analysis.shadow_weights import SHADOW
@@ -60,7 +61,7 @@ class ScheduleCommunication(Pass):
         nodes = graph.nodes
         if not any(isinstance(node.op, Collective) for node in nodes):
             return False
-        facts = ScheduleFacts(graph)
+        facts = ScheduleFacts(graph, ONE_HOST.under(graph.attrs))
         graph.nodes = [nodes[i] for i in launch_order(facts)]
         for node, apart in zip(nodes, facts.apart, strict=True):
             if isinstance(node.op, Collective):
@@ -110,10 +111,10 @@ class ScheduleFacts:
 
     operands: the nodes whose results a node reads. is_view: its result is memory of its operands. changes: operands
     that it overwrites. is_collective: ranks run it together. apart: it has the stream of reductions. needs: the nodes
-    that must come before it. costs: seconds.
+    that must come before it. costs: seconds on the machine.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, machine: Machine = ONE_HOST) -> None:
         self.nodes = nodes = graph.nodes
         place: dict[Value, int] = {node: i for i, node in enumerate(nodes)}
         self.operands = [[place[value] for value in node.inputs if value in place] for node in nodes]
@@ -124,7 +125,7 @@ class ScheduleFacts:
         self.apart = _apart(nodes)
         free = [view or SHADOW in node.attrs for view, node in zip(self.is_view, nodes, strict=True)]
         known: dict[Graph, tuple[float, float]] = {}
-        self.costs = [0.0 if free[i] else seconds(node, ONE_HOST, known) for i, node in enumerate(nodes)]
+        self.costs = [0.0 if free[i] else seconds(node, machine, known) for i, node in enumerate(nodes)]
         self.sizes = [0 if self.is_view[i] or self.changes[i] else node.type.nbytes for i, node in enumerate(nodes)]
         self.needs = self._dependencies(graph)
 

@@ -9,7 +9,8 @@
     other_products = 50e12          # operations per second of products of element types that are not listed
     ranks_per_host = 8
     [products]                      # also [convolutions], [attention], where they have rates of their own
-    Float32 = [[1e9, 90e12], [1e11, 300e12]]
+    Float32 = [[1e9, 20e12], [1e11, 50e12]]
+    TF32 = [[1e9, 90e12], [1e11, 300e12]]   # of Float32 where a program lets GPUs round it (`matmul_allow_tf32`)
     [traffic]                       # of kinds of operators whose bytes per second are not those of `memory`
     column_sums = 2.5e12
     [link]                          # between ranks of one host
@@ -21,7 +22,8 @@
     bandwidth = 200e9
     [network]                       # between hosts, as [link]; bandwidth of one rank's card
 
-A rate is one number, or a list of amounts (bytes, operations) with the rate at each, which rises in between.
+A rate is one number, or a list of amounts (bytes, operations) with the rate at each, which rises in between. In files
+of earlier versions, with "products of Float32 rounded to TF32" in `source`, rates of Float32 are those of TF32.
 """
 
 from __future__ import annotations
@@ -33,7 +35,18 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
-from mspc.analysis.cost.machine import ALONE, COLLECTIVES, LIKE, PRODUCTS, TRAFFIC, Link, Machine, Rate
+from mspc.analysis.cost.machine import (
+    ALONE,
+    COLLECTIVES,
+    LIKE,
+    PRODUCTS,
+    TF32,
+    TRAFFIC,
+    UNROUNDED,
+    Link,
+    Machine,
+    Rate,
+)  # fmt: skip
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.files.toml_text import check_keys, read_toml
@@ -42,6 +55,8 @@ from mspc.ir.types import DTYPES
 
 LARGEST = 1 << 20
 """Bytes of a file."""
+ROUNDED = "products of Float32 rounded to TF32"
+"""In the source of a file whose rates of Float32 are of rounded products."""
 WORK = (PRODUCTS, *LIKE, *ALONE)
 LINK = ("latency", "bandwidth", "hop")
 KEYS = ("name", "device", "source", "doubts", "memory", "kernel", "other_products", "ranks_per_host", *WORK, "traffic",
@@ -91,7 +106,7 @@ class _MachineFileReader:
         return Machine(
             name=str(found.get("name", name)),
             device=device,
-            work={kind: self._work(found, kind) for kind in WORK if kind in found or kind == PRODUCTS},
+            work=self._every_work(found),
             other_products=self._rate(found, "other_products"),
             memory=self._rate(found, "memory"),
             kernel=self._number(found, "kernel"),
@@ -116,9 +131,16 @@ class _MachineFileReader:
             raise MspcError(f"{self.shown}: {'there is no' if table is None else 'it has no'} table [{key}]")
         return cast("Mapping[str, Any]", table)
 
+    def _every_work(self, found: Mapping[str, Any]) -> Mapping[str, Mapping[str, Rate]]:
+        """The rates of all kinds of work."""
+        work = {kind: self._work(found, kind) for kind in WORK if kind in found or kind == PRODUCTS}
+        if ROUNDED not in str(found.get("source", "")) or any(TF32 in rates for rates in work.values()):
+            return work
+        return {kind: rates if kind in ALONE else _called_rounded(rates) for kind, rates in work.items()}
+
     def _work(self, found: Mapping[str, Any], kind: str) -> Mapping[str, Rate]:
         table = self._table(found, kind)
-        check_keys(self.shown, table, tuple(DTYPES), "element types")
+        check_keys(self.shown, table, (*DTYPES, *(() if kind in ALONE else (TF32,))), "element types")
         return MappingProxyType({key: self._rate(table, key, f"{kind}.") for key in table})
 
     def _traffic(self, found: Mapping[str, Any]) -> Mapping[str, Rate]:
@@ -165,6 +187,10 @@ class _MachineFileReader:
         if not _above(value) and not (zero and value == 0 and not isinstance(value, bool)):
             raise MspcError(f"{self.shown}: {where}{key} is {value!r}, not a number above 0")
         return float(value)
+
+
+def _called_rounded(rates: Mapping[str, Rate]) -> Mapping[str, Rate]:
+    return MappingProxyType({TF32 if name == UNROUNDED else name: rate for name, rate in rates.items()})
 
 
 def _above(value: Any) -> bool:

@@ -31,22 +31,20 @@ ON_GPU = Sizes((128, 512, 1024, 2048, 4096),
                (1 << 14, 1 << 18, 1 << 22, 1 << 24, 1 << 27), (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
                (BFLOAT16, FLOAT32, FLOAT64), (BFLOAT16, FLOAT32),
                ((1e-5, (64, 192)), (1e-4, (16, 64)), (1e-3, (4, 12))), channels_last=True, rotated=1 << 27,
-               settling=0.02, kinds=True)  # fmt: skip
-ROUNDED = ", products of Float32 rounded to TF32"
+               settling=0.02, kinds=True, rounds=True)  # fmt: skip
 ALONE = Link(latency=1e-5, bandwidth=Rate.of(1e10))
 """Takes the place of the link of a machine that was measured with one rank."""
 
 
 def calibrate(
-    job: Any, name: str, tell: Callable[[str], None] = lambda _: None, sizes: Sizes | None = None, tf32: bool = False,
-    limit: float = 0.0,
+    job: Any, name: str, tell: Callable[[str], None] = lambda _: None, sizes: Sizes | None = None, limit: float = 0.0
 ) -> Machine:  # fmt: skip
     """The rates of the machine under all ranks of a job, which call this together.
 
     Args:
-        name: of the machine, for people. tell: told what is timed next. sizes: what is timed. tf32: products of Float32
-        may be rounded. limit: seconds after which no other kind of work is begun but plain products, of which no
-        element type has another's rates; kinds that are left take the rates of those that they are like. 0 for none.
+        name: of the machine, for people. tell: told what is timed next. sizes: what is timed. limit: seconds after
+        which no other kind of work is begun but plain products, of which no element type has another's rates; kinds
+        that are left take the rates of those that they are like. 0 for none.
 
     Raises:
         MspcError: a device cannot be had.
@@ -57,7 +55,7 @@ def calibrate(
     job.hardware.prepare(False, job.comm, job.watch)
     on_gpu = job.hardware.choice.device == GPU
     sizes = sizes or (ON_GPU if on_gpu else ON_CPU)
-    timer = Timer(job, tf32, sizes, begin, limit)
+    timer = Timer(job, sizes, begin, limit)
     trust = timer.trust
     tell("small operators")
     kernel = trust.kernel(timer.kernel)
@@ -76,7 +74,7 @@ def calibrate(
         memory=memory,
         kernel=kernel,
         link=ALONE,
-        source=f"measured by mspc calibrate on {job.size} rank{'s' * (job.size > 1)}" + ROUNDED * (tf32 and on_gpu),
+        source=f"measured by mspc calibrate on {job.size} rank{'s' * (job.size > 1)}",
     )
     machine = _with_traffic(machine, timer, tell)
     machine = _with_links(machine, timer, tell)
@@ -107,19 +105,20 @@ def _with_work(
     found: dict[str, dict[str, Rate]] = {}
     left: list[str] = []
     every = list(work(timer.sizes))
-    for kind, dtype, groups in by_urgency(every):
-        what = f"{kind.replace('_', ' ')} of {dtype.name}"
+    for timed in by_urgency(every):
+        kind = timed.kind
+        what = f"{kind.replace('_', ' ')} of {timed.rates}"
         if kind != PRODUCTS and is_over():
             left.append(what)
             continue
         tell(what)
-        of_type = partial(timer.times, groups())
+        of_type = partial(timer.times, timed.groups(), timed.rounds)
         rate = timer.trust.times(what, of_type, partial(_rates_of_work, kind, machine), falls=False)
-        found.setdefault(kind, {})[dtype.name] = rate
+        found.setdefault(kind, {})[timed.rates] = rate
         machine = replace(machine, work=found)
     slowest = min(found[PRODUCTS].values(), key=lambda rate: rate.points[-1][1])
     source = f"{machine.source}; no time was left for {', '.join(left)}" if left else machine.source
-    in_order = {kind: found[kind] for kind, *_ in every if kind in found}
+    in_order = {each.kind: found[each.kind] for each in every if each.kind in found}
     return replace(machine, work=in_order, other_products=slowest, source=source)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -23,7 +23,9 @@ from mspc.analysis.cost.machine import (
     PRODUCTS,
     ROW_SUMS,
     SHALLOW,
+    TF32,
     UNEVEN,
+    UNROUNDED,
     UPDATES,
 )
 from mspc.ir.builder import Builder
@@ -74,7 +76,7 @@ class Sizes:
     convolutions and attention. copies: more than `FEW` of an operator in a step, by the seconds up to which one takes
     so long. channels_last: of images. rotated: bytes of operands and of results that take turns. settling: seconds that
     a step is repeated before it is timed. kinds: whether kinds of work are timed that have kernels of their own on
-    GPUs."""
+    GPUs. rounds: whether Float32 is timed rounded to TF32, too."""
 
     products: tuple[int, ...]
     images: tuple[tuple[tuple[int, int, int], ...], ...]
@@ -88,6 +90,7 @@ class Sizes:
     rotated: int = 0
     settling: float = 0.0
     kinds: bool = False
+    rounds: bool = False
 
 
 def node_of(op: Any, dtype: DType, *shapes: tuple[int, ...]) -> Node:
@@ -100,55 +103,71 @@ def _alone(op: Any, types: Sequence[TensorType]) -> Node:
     return Builder(Graph("one")).emit(op, *[Parameter("p", type, "parameter", False) for type in types])
 
 
-Timed = tuple[str, DType, Callable[[], Groups]]
-"""A kind of work, an element type, and what is timed of it."""
+@dataclass(frozen=True)
+class Timed:
+    """A kind of work. rates: what its rates are called, by the element type or `TF32`. groups: what is timed of it."""
+
+    kind: str
+    rates: str
+    groups: Callable[[], Groups]
+
+    @property
+    def rounds(self) -> bool:
+        """Whether products of Float32 are rounded meanwhile."""
+        return self.rates == TF32
 
 
 def work(sizes: Sizes) -> Iterator[Timed]:
     """The kinds of work that have rates of their own, by element type, in the order of a machine's file."""
     for dtype in sizes.types:
-        yield from _work_on(sizes, dtype)
+        yield from _named(dtype.name, _work_on(sizes, dtype))
         if sizes.kinds and dtype == sizes.types[0]:
-            yield ELEMENTWISE, FLOAT32, lambda: [[_functions(n // 4)] for n in sizes.touched[-2:]]
-            yield DRAWS, FLOAT32, lambda: [[_drawn(n // 4)] for n in sizes.touched[-2:]]
+            yield Timed(ELEMENTWISE, UNROUNDED, lambda: [[_functions(n // 4)] for n in sizes.touched[-2:]])
+            yield Timed(DRAWS, UNROUNDED, lambda: [[_drawn(n // 4)] for n in sizes.touched[-2:]])
         if dtype in sizes.image_types:
-            yield from _work_on_images(sizes, dtype)
+            yield from _named(dtype.name, _work_on_images(sizes, dtype))
+        if sizes.rounds and dtype.name == UNROUNDED:
+            yield from _named(TF32, (*_work_on(sizes, dtype), *_work_on_images(sizes, dtype)))
+
+
+def _named(rates: str, kinds: Iterable[tuple[str, Callable[[], Groups]]]) -> Iterator[Timed]:
+    return (Timed(kind, rates, groups) for kind, groups in kinds)
 
 
 def by_urgency(timed: Sequence[Timed]) -> list[Timed]:
     """The same kinds in the order in which they are timed: each of all element types, before it is the turn of kinds
     that are missed less."""
-    places = {kind: place for place, kind in enumerate(dict.fromkeys((*URGENT, *(kind for kind, *_ in timed))))}
-    return sorted(timed, key=lambda each: places[each[0]])
+    places = {kind: place for place, kind in enumerate(dict.fromkeys((*URGENT, *(each.kind for each in timed))))}
+    return sorted(timed, key=lambda each: places[each.kind])
 
 
-def _work_on(sizes: Sizes, dtype: DType) -> Iterator[Timed]:
+def _work_on(sizes: Sizes, dtype: DType) -> Iterator[tuple[str, Callable[[], Groups]]]:
     """Products and attention."""
-    yield PRODUCTS, dtype, lambda: products(sizes, dtype)
+    yield PRODUCTS, lambda: products(sizes, dtype)
     if not sizes.kinds or dtype not in sizes.image_types:
         return
-    yield DEEP, dtype, lambda: _deep_products(sizes, dtype)
-    yield FLAT, dtype, lambda: _flat_products(sizes, dtype)
+    yield DEEP, lambda: _deep_products(sizes, dtype)
+    yield FLAT, lambda: _flat_products(sizes, dtype)
     for nbytes, kind in UNEVEN.items():
         if nbytes >= dtype.itemsize:
-            yield kind, dtype, lambda nbytes=nbytes: _uneven_products(sizes, dtype, nbytes)
+            yield kind, lambda nbytes=nbytes: _uneven_products(sizes, dtype, nbytes)
     ways: tuple[type[AttentionOp], ...] = (FlashAttentionScore, FlashAttentionScoreGrad)
     for form, op in product(("", CAUSAL, DROPPED, MASKED + DROPPED, BIASED + DROPPED, MASKED, BIASED), ways):
-        yield form + op.work, dtype, lambda op=op, form=form: _attention(sizes, dtype, op, form)
+        yield form + op.work, lambda op=op, form=form: _attention(sizes, dtype, op, form)
     for form in (BIASED + DROPPED, BIASED):
         op = FlashAttentionScoreShiftGrad
-        yield form + op.work, dtype, lambda op=op, form=form: _attention(sizes, dtype, op, form)
+        yield form + op.work, lambda op=op, form=form: _attention(sizes, dtype, op, form)
 
 
-def _work_on_images(sizes: Sizes, dtype: DType) -> Iterator[Timed]:
+def _work_on_images(sizes: Sizes, dtype: DType) -> Iterator[tuple[str, Callable[[], Groups]]]:
     """Convolutions and their gradients."""
     ways: tuple[type[Convolution], ...] = (Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter)
     for window, op in product((3, 1) if sizes.images else (), ways):
         kind = POINTWISE + op.work if window == 1 else op.work
-        yield kind, dtype, lambda op=op, at=window: _images(sizes, dtype, op, at)
+        yield kind, lambda op=op, at=window: _images(sizes, dtype, op, at)
     for op in ways if sizes.kinds else ():
-        yield GROUPED + op.work, dtype, lambda op=op: _grouped(sizes, dtype, op)
-        yield SHALLOW + op.work, dtype, lambda op=op: _shallow(sizes, dtype, op)
+        yield GROUPED + op.work, lambda op=op: _grouped(sizes, dtype, op)
+        yield SHALLOW + op.work, lambda op=op: _shallow(sizes, dtype, op)
 
 
 def touching(sizes: Sizes) -> Groups:

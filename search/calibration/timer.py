@@ -58,18 +58,23 @@ Fill = Callable[[Graph, int], None]
 class Timer:
     """Times operators on this rank's executor, the same ones on all ranks. begin, limit: as `is_over` takes them."""
 
-    def __init__(self, job: Any, tf32: bool, sizes: Sizes, begin: float = 0.0, limit: float = 0.0) -> None:
-        self.job, self.tf32, self.sizes = job, tf32, sizes
+    def __init__(self, job: Any, sizes: Sizes, begin: float = 0.0, limit: float = 0.0) -> None:
+        self.job, self.sizes = job, sizes
         everyone = tuple(range(job.size))
         firsts = job.aside.all_gather(np.array([job.hardware.local_rank == 0]), everyone, 0) if job.size > 1 else [True]
         self.ranks_per_host = job.size // max(1, int(np.sum(firsts)))
-        self.number, self.small = 0, 0.0
+        self.number, self.small, self.rounds = 0, 0.0, False
         self.trust = Trust(lambda: self.is_over(begin, AGAIN * limit))
         self._placed: dict[tuple[TensorType, int | None, bool], Any] = {}
 
-    def times(self, groups: Groups) -> list[tuple[Sequence[Node], float]]:
-        """Groups of operators, each with the seconds of all that are in it."""
-        return [(group, sum(self.seconds(node) for node in group)) for group in groups]
+    def times(self, groups: Groups, rounds: bool = False) -> list[tuple[Sequence[Node], float]]:
+        """Groups of operators, each with the seconds of all that are in it. rounds: GPUs may round products of Float32
+        to TF32 meanwhile."""
+        self.rounds = rounds
+        try:
+            return [(group, sum(self.seconds(node) for node in group)) for group in groups]
+        finally:
+            self.rounds = False
 
     def seconds(self, node: Node) -> float:
         """Seconds of an operator on the slowest rank."""
@@ -173,7 +178,7 @@ class Timer:
             values[parameter.name] = hardware.memory.like(self._placed[kind])
         self.number += 1
         cursor = self.job.cursor
-        return hardware.executor(graph, self.job.comm, values, cursor, number=self.number, tf32=self.tf32)
+        return hardware.executor(graph, self.job.comm, values, cursor, number=self.number, tf32=self.rounds)
 
 
 def step_of(ranks: int) -> Graph:

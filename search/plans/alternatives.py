@@ -80,7 +80,8 @@ class PlanRequest:
                 ["ask without pipeline_stages, for the ranks of one stage"],
             )  # fmt: skip
         base = own if own.mode != "stand_alone" else replace(own, dataset_strategy="full_batch")
-        terms = replace(terms_for(self.machine), mesh=self.mesh, milliseconds=math.ceil(self.seconds * 1000))
+        rates = terms_for(self.machine.under(base.header()))
+        terms = replace(rates, mesh=self.mesh, milliseconds=math.ceil(self.seconds * 1000))
         return replace(base, search_terms=terms, device=self.device or own.device)
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from mspc.analysis.cost.machine import ROUNDS
 from mspc.analysis.cost.nodes import work_of
 from mspc.analysis.cost.operations import operations_of
 from mspc.compiler.driver import Compiled
@@ -46,7 +47,8 @@ class Degrees:
     gradients of most of the parameters' bytes are sharded further than operators ask for, 3 where weights are gathered
     again for gradients besides, else 0. operations: of matrix products that the network asks for in a step, on all
     ranks, without pairs that a causal mask or a window hides from attention; dtype: of most of them. samples, unit:
-    what a step reads: "tokens" of the first input of integers, or "rows" of the first input."""
+    what a step reads: "tokens" of the first input of integers, or "rows" of the first input. rounds: GPUs may round
+    products of Float32."""
 
     data: int = 1
     tensor: int = 1
@@ -59,6 +61,7 @@ class Degrees:
     unit: str = "rows"
     ring: int = 1
     heads: int = 1
+    rounds: bool = False
 
 
 def degrees_of(compiled: Compiled) -> Degrees:
@@ -87,7 +90,7 @@ def degrees_of(compiled: Compiled) -> Degrees:
     return Degrees(
         data, most.get("tensor", 1), context * heads, most.get("expert", 1), 2 + bool(again) if sharded else 0,
         operations, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
-        most.get("ring", 1), heads,
+        most.get("ring", 1), heads, bool(graph.attrs.get(ROUNDS)),
     )  # fmt: skip
 
 

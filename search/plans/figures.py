@@ -105,7 +105,8 @@ def figures_of(
     """The same, of what is known already. graph: of the slowest rank; memory: bytes that it takes."""
     time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
     cut_further, gathered_again = count_of(compiled.strategies.parameters), count_of(compiled.strategies.gathered)
-    least = min(time.total, least_seconds(_as_often(compiled.graph), asked.ranks, asked.machine))
+    least = least_seconds(_as_often(compiled.graph), asked.ranks, asked.machine.under(attrs))
+    least = min(time.total, least)
     return PlanResult(
         name=name,
         ranks=asked.ranks,

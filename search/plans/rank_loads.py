@@ -36,7 +36,7 @@ def rank_loads(compiled: Compiled, machine: Machine) -> RankLoads:
         sent = sent_by_ranks(compiled)
         return RankLoads(sent.most, sent.rank, sent.mean, sent.rank)
     ranks = range(min(LOOKED_AT, compiled.config.all_ranks))
-    parts = _Parts(compiled.rank_graphs.places, machine)
+    parts = _Parts(compiled.rank_graphs.places, machine.under(compiled.graph.attrs))
     own = {rank: parts.on(rank) for rank in neighbours(len(ranks))}
     if len(set(own.values())) == 1:  # along no axis a neighbour differs
         own = dict.fromkeys(ranks, own[0])

@@ -11,9 +11,9 @@ import pytest
 from mspc.analysis.cost.fused_lines import LONGEST_ROW, NOTHING, WAITING, cost_of_lines, instructions
 from mspc.analysis.cost.kinds import kind_of_work, kinds_of_slices, product_of, share_of_scores
 from mspc.analysis.cost.known_machines import H100
-from mspc.analysis.cost.machine import LIKE, PRODUCTS, Rate
+from mspc.analysis.cost.machine import LIKE, PRODUCTS, UNROUNDED, Rate
 from mspc.analysis.cost.nodes import computed, kind_of_traffic, moved_bytes, seconds
-from mspc.ir.graph import Node, Parameter
+from mspc.ir.graph import Node, Parameter, operand_types
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, DType, TensorType
 from mspc.ir.varying import Looks, Slot, Varying
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
@@ -231,14 +231,14 @@ def test_tables_count_by_the_rows_that_are_named() -> None:
 
 def test_calibration_times_every_kind_as_what_it_is() -> None:
     kinds: set[str] = set()
-    for kind, _, groups in work(ON_GPU):
-        kinds.add(kind)
-        for each in groups():
-            for timed in each:
-                assert kind in ("elementwise", "draws") or kind_of_work(timed) == kind
+    for timed in work(ON_GPU):
+        kinds.add(timed.kind)
+        for node in (node for group in timed.groups() for node in group):
+            assert timed.kind in ("elementwise", "draws") or kind_of_work(node) == timed.kind
+            assert operand_types(node)[0].dtype.name == (UNROUNDED if timed.rounds else timed.rates)
     assert kinds <= {*LIKE, PRODUCTS, "elementwise", "draws"}
     for kind, groups in traffic(ON_GPU):
-        assert {kind_of_traffic(timed) for each in groups for timed in each} == {kind}
+        assert {kind_of_traffic(one) for each in groups for one in each} == {kind}
 
 
 def test_files_have_traffic_and_may_lack_it(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_what_hides_already_gains_nothing() -> None:
 
     def chosen(*results: Node) -> int:
         graph.results = list(results)
-        return best_pieces(Gains(graph, exposed_seconds(graph), ONE_HOST), gathered, (2, 4, 8), 0.0)
+        return best_pieces(Gains(graph, exposed_seconds(graph, ONE_HOST), ONE_HOST), gathered, (2, 4, 8), 0.0)
 
     assert chosen(product) == 4
     assert chosen(product, builder.emit(MatMul(), u, v)) == 0

@@ -77,7 +77,7 @@ def test_the_gpus_executor_is_measured_where_there_is_one(tmp_path: Path, monkey
         choice=DeviceChoice("gpu", 0), local_rank=0, memory=SharedMemory(), executor=executor,
         release=GpuExecutor.finish,
     )
-    timer = Timer(Job(OneRank(), OneRank(), hardware=hardware), False, SMALL)
+    timer = Timer(Job(OneRank(), OneRank(), hardware=hardware), SMALL)
     times = timer.times(products(SMALL, FLOAT32))
     assert [[node.op.name for node in group] for group, _ in times] == [["MatMul"] * 3] * 2
     assert all(0 < each < 10 for _, each in times)

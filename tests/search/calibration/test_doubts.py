@@ -44,7 +44,8 @@ def put_in(monkeypatch: pytest.MonkeyPatch, machine: Machine, factors: Callable[
         graph = step_of(timer.job.size)
         fill(graph, count)
         steps.append(count)
-        return [factor * (1e-6 + sum(seconds(node, machine) for node in graph.nodes)) for factor in factors()]
+        own = replace(machine, rounds=timer.rounds)
+        return [factor * (1e-6 + sum(seconds(node, own) for node in graph.nodes)) for factor in factors()]
 
     monkeypatch.setattr(Timer, "_step", step)
     return steps

@@ -50,7 +50,7 @@ def test_pinned_memory_is_copied_on_the_gpus_executor(tmp_path: Path, monkeypatc
         choice=DeviceChoice("gpu", 0), local_rank=0, memory=GpuMemory(device), executor=executor,
         release=GpuExecutor.finish,
     )
-    timer = Timer(Job(OneRank(), OneRank(), hardware=hardware), False, SIZES)
+    timer = Timer(Job(OneRank(), OneRank(), hardware=hardware), SIZES)
     said: list[str] = []
     rates = host_rates(timer, 1e-6, said.append)
     assert said == ["copies to the host", "copies from the host", "copies both ways"]
@@ -67,7 +67,7 @@ def test_the_machine_has_the_rate_of_both_ways_at_once(monkeypatch: pytest.Monke
         nbytes = graph.parameters[0].tensor_type.nbytes
         return 1e-6 + nbytes / {("to_host",): 50e9, ("from_host",): 55e9}.get(tuple(streams), 40e9)
 
-    timer: Any = SimpleNamespace(sizes=SIZES, trust=measured.Timer(Job(OneRank(), OneRank()), False, SIZES).trust)
+    timer: Any = SimpleNamespace(sizes=SIZES, trust=measured.Timer(Job(OneRank(), OneRank()), SIZES).trust)
     timer.longer = longer
     rates = host_copies.host_rates(timer, 1e-6, lambda _: None)
     monkeypatch.setattr(measured, "traffic", lambda _: ())

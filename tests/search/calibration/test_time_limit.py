@@ -27,8 +27,8 @@ EVERY_KIND = replace(
     ON_GPU, products=(64, 128), images=(((4, 16, 8),), ((8, 16, 8),)), sequences=(32,),
     touched=(1 << 14, 1 << 22, 1 << 24), sent=(1 << 10, 1 << 16, 1 << 20), copies=(), rotated=0, settling=0.0,
 )  # fmt: skip
-KINDS = list(dict.fromkeys(kind for kind, *_ in work(EVERY_KIND)))
-RATES = {"BFloat16": 8e11, "Float32": 5e10, "Float64": 6e10}
+KINDS = list(dict.fromkeys(timed.kind for timed in work(EVERY_KIND)))
+RATES = {"BFloat16": 8e11, "Float32": 5e10, "TF32": 4e11, "Float64": 6e10}
 KNOWN = replace(
     H200, device="CPU", work={PRODUCTS: {name: Rate.of(rate) for name, rate in RATES.items()}}, ranks_per_host=0
 )
@@ -52,12 +52,12 @@ def pretended(monkeypatch: pytest.MonkeyPatch, begun: int, comm: Any = None) -> 
 
 
 def places(sizes: Sizes) -> list[tuple[str, str]]:
-    return [(kind, dtype.name) for kind, dtype, _ in by_urgency(list(work(sizes)))]
+    return [(timed.kind, timed.rates) for timed in by_urgency(list(work(sizes)))]
 
 
 @pytest.mark.parametrize("sizes", [ON_CPU, ON_GPU])
 def test_all_kinds_are_timed_once_those_that_others_are_like_first(sizes: Sizes) -> None:
-    every = [(kind, dtype.name) for kind, dtype, _ in work(sizes)]
+    every = [(timed.kind, timed.rates) for timed in work(sizes)]
     order = places(sizes)
     assert sorted(order) == sorted(every)
     assert len(set(order)) == len(order)
@@ -72,9 +72,10 @@ def test_all_kinds_are_timed_once_those_that_others_are_like_first(sizes: Sizes)
 
 def test_the_order_of_a_gpu() -> None:
     order = places(ON_GPU)
-    assert order[:7] == [
-        (PRODUCTS, "BFloat16"), (PRODUCTS, "Float32"), (PRODUCTS, "Float64"), ("attention", "BFloat16"),
-        ("attention", "Float32"), ("attention_gradients", "BFloat16"), ("attention_gradients", "Float32"),
+    assert order[:10] == [
+        (PRODUCTS, "BFloat16"), (PRODUCTS, "Float32"), (PRODUCTS, "TF32"), (PRODUCTS, "Float64"),
+        ("attention", "BFloat16"), ("attention", "Float32"), ("attention", "TF32"),
+        ("attention_gradients", "BFloat16"), ("attention_gradients", "Float32"), ("attention_gradients", "TF32"),
     ]  # fmt: skip
     kinds = list(dict.fromkeys(kind for kind, _ in order))
     assert kinds[3:6] == ["convolutions", "convolution_inputs", "convolution_filters"]
@@ -90,16 +91,17 @@ def test_what_is_left_out(begun: int, monkeypatch: pytest.MonkeyPatch) -> None:
     machine, said = pretended(monkeypatch, begun)
     timed = said[said.index("links") + 1 :]
     names = [f"{kind.replace('_', ' ')} of {dtype}" for kind, dtype in places(EVERY_KIND)]
-    assert timed == names[: 3 + begun], "products of every element type, whatever the time"
-    left = names[3 + begun :]
+    assert timed == names[: 4 + begun], "products of every element type, whatever the time"
+    left = names[4 + begun :]
     assert machine.source.endswith(f"no time was left for {', '.join(left)}" if left else "on 1 rank")
     assert list(machine.work) == [kind for kind in KINDS if kind in machine.work], "in the order of files"
-    assert list(machine.work[PRODUCTS]) == ["BFloat16", "Float32", "Float64"]
+    assert list(machine.work[PRODUCTS]) == ["BFloat16", "Float32", "TF32", "Float64"]
     assert set(machine.traffic) == {"column_sums", "updates", "row_sums"}
     assert machine.other_products == machine.work[PRODUCTS]["Float32"], "the slowest"
     for kind in KINDS[:4]:
-        for dtype in (BFLOAT16, FLOAT32):
-            assert machine.work_rate(kind, dtype).points[-1][1] == pytest.approx(RATES[dtype.name], rel=0.25)
+        for rates, dtype in (("BFloat16", BFLOAT16), ("Float32", FLOAT32), ("TF32", FLOAT32)):
+            own = replace(machine, rounds=rates == "TF32")
+            assert own.work_rate(kind, dtype).points[-1][1] == pytest.approx(RATES[rates], rel=0.25)
 
 
 def test_ranks_leave_out_the_same_and_links_never(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,18 +110,34 @@ def test_ranks_leave_out_the_same_and_links_never(monkeypatch: pytest.MonkeyPatc
     assert all(set(machine.link.own) == {"AllGather", "ReduceScatter", "AlltoAll"} for machine in found)
 
 
-@pytest.mark.parametrize(("device", "tf32"), [("gpu", True), ("gpu", False), ("cpu", True)])
-def test_a_file_says_whether_products_were_rounded(device: str, tf32: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_in(monkeypatch, KNOWN, lambda: CALM)
+def test_gpus_time_products_as_they_are_and_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may be rounded says the executor that is asked for, and nothing else of what is timed may be."""
+    asked: dict[bool, list[str]] = {False: [], True: []}
+
+    class Executor:
+        def run(self, _: Any) -> None: ...
+
+    def executor(graph: Any, *_: Any, tf32: bool, **__: Any) -> Executor:
+        asked[tf32] += {f"{node.op.name} {node.inputs[0].type.dtype.name}" for node in graph.nodes}
+        return Executor()
 
     def done(*_: Any) -> None: ...
 
     hardware: Any = SimpleNamespace(
-        choose=done, agree=done, prepare=done, choice=DeviceChoice(device, 0), local_rank=0, memory=SharedMemory()
+        choose=done, agree=done, prepare=done, choice=DeviceChoice("gpu", 0), local_rank=0, memory=SharedMemory(),
+        executor=executor, release=done,
     )
-    machine = calibrate(Job(OneRank(), OneRank(), hardware=hardware), "here", sizes=SMALL, tf32=tf32)
-    rounded = ", products of Float32 rounded to TF32" * (tf32 and device == "gpu")
-    assert machine.source == f"measured by mspc calibrate on 1 rank{rounded}"
+    sizes = replace(SMALL, rounds=True)
+    machine = calibrate(Job(OneRank(), OneRank(), hardware=hardware), "here", sizes=sizes)
+    assert list(machine.work[PRODUCTS]) == ["Float32", "TF32"]
+    assert [set(rates) for kind, rates in machine.work.items() if kind != PRODUCTS] == [{"Float32", "TF32"}] * 6
+    assert {name.partition(" ")[2] for name in asked[True]} == {"Float32"}
+    assert set(asked[True]) < set(asked[False])
+    assert "Add Float32" not in asked[True]
+    assert machine.source == "measured by mspc calibrate on 1 rank"
+    put_in(monkeypatch, KNOWN, lambda: CALM)
+    machine = calibrate(Job(OneRank(), OneRank()), "here", sizes=SMALL)
+    assert list(machine.work[PRODUCTS]) == ["Float32"], "CPUs do not round"
 
 
 def test_cpus_compute_halves_as_float32() -> None:
@@ -137,7 +155,7 @@ def test_every_kind_is_timed_by_its_own_operators() -> None:
     """The order does not mix up what is timed of which kind."""
 
     def sizes_of(timed: Sequence[Any]) -> dict[tuple[str, str], int]:
-        return {(kind, dtype.name): sum(map(len, groups())) for kind, dtype, groups in timed}
+        return {(each.kind, each.rates): sum(map(len, each.groups())) for each in timed}
 
     every = list(work(EVERY_KIND))
     assert sizes_of(by_urgency(every)) == sizes_of(every)

@@ -99,7 +99,7 @@ def test_numbers_come_to_a_gpu_once_for_an_operator(tmp_path: Path) -> None:
         choice=DeviceChoice("gpu", 0), local_rank=0, memory=memory, executor=executor, release=GpuExecutor.finish
     )
     sizes = replace(SMALL, rotated=4 * NBYTES)
-    timer = Timer(Job(OneRank(), OneRank(), hardware=hardware), False, sizes)
+    timer = Timer(Job(OneRank(), OneRank(), hardware=hardware), sizes)
     assert timer.seconds(node_of(Add(), FLOAT32, (SIDE, SIDE), (SIDE, SIDE))) > 0
     assert sent == [NBYTES]
     assert [len(set(places)) for places in read] == [4, 4, 2]
@@ -118,7 +118,7 @@ def test_ranks_take_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
             return [count * 1e-6 * (1 + 400 * comm.rank)] * 3
 
         job = Job(comm, comm, hardware=Hardware(local_rank=comm.rank, simulated=True))
-        timer = Timer(job, False, sizes)
+        timer = Timer(job, sizes)
         timer._step = step  # type: ignore[method-assign]
         timer.longer(lambda graph, count: None)
         return taken
@@ -130,6 +130,6 @@ def test_ranks_take_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_time_limit_is_that_of_the_slowest_rank() -> None:
-    timer = Timer(Job(OneRank(), OneRank()), False, SMALL)
+    timer = Timer(Job(OneRank(), OneRank()), SMALL)
     assert not timer.is_over(0.0, 0.0)
     assert timer.is_over(0.0, 1e-9)
