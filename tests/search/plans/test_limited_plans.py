@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from mspc.analysis.cost.known_machines import H200
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.modules import load_operators
-from mspc.search.plans.alternatives import WAYS
+from mspc.search.plans.alternatives import WAYS, PlanRequest
+from mspc.search.plans.related_plans import SearchedNetwork
+from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
 from tests.memory_limits import Found, case_of, hold, known_plans
-from tests.searched_networks import Found as SearchedFound
-from tests.searched_networks import check_steps, drawn_plans
+from tests.searched_networks import launched
 from tests.shares import share_of
 
 load_operators()
@@ -38,10 +40,17 @@ def test_within_a_limit_plans_that_seem_to_cost_more_are_compiled(seed: int) -> 
     assert not found.slower, lines
 
 
-def test_without_a_limit_plans_that_seem_to_cost_more_are_compiled() -> None:
-    seed, found = 300291, SearchedFound()
-    check_steps(seed, [*drawn_plans(seed, 12)], found)
-    assert not found.slower, found.lines
+def test_without_a_limit_plans_that_seem_to_cost_more_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them is quicker than the one that seems to be the cheapest."""
+
+    def step() -> float:
+        net, captured = launched(300291)
+        plans = plans_for(captured, PlanRequest(net.ranks, H200, free=True)).plans
+        return next(plan.step for plan in plans if plan.name == SEARCH)
+
+    found = step()
+    monkeypatch.setattr(SearchedNetwork, "_others", lambda _: ())
+    assert found < 0.99 * step()
 
 
 @pytest.mark.parametrize("seed", [1, 8])
