@@ -10,6 +10,8 @@ compute in the same way.
 
 from __future__ import annotations
 
+from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.machine import ROUNDS
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
@@ -26,9 +28,10 @@ class _Flight:
 
 class Overlap:
     """The collectives of the stream "communication" that run while others compute, as a step's nodes are gone through
-    in their order."""
+    in their order. rounds: products of Float32 are rounded to TF32."""
 
-    def __init__(self) -> None:
+    def __init__(self, rounds: bool = False) -> None:
+        self._machine = H200.under({ROUNDS: rounds})
         self._clock = 0.0
         self._flights: list[_Flight] = []
 
@@ -40,7 +43,7 @@ class Overlap:
     def begins(self, place: int, node: Node, blocks: int) -> None:
         """A collective is launched as work `place` of the step, on so many multiprocessors (0: not known)."""
         start = max([self._clock, *(flight.end for flight in self._flights)])
-        self._flights.append(_Flight(place, blocks, start + seconds(node)))
+        self._flights.append(_Flight(place, blocks, start + seconds(node, self._machine)))
 
     def ends(self, place: int) -> None:
         """The compute stream has waited for the collective at `place`, and for those before it."""
@@ -50,7 +53,7 @@ class Overlap:
         """Multiprocessors that collectives hold during half of the time or more of a node that is launched now."""
         if not self._flights:  # whatever begins later begins behind this node, however long it takes
             return 0
-        begun, length = self._clock, seconds(node)
+        begun, length = self._clock, seconds(node, self._machine)
         self._clock += length
         beside = [flight.blocks for flight in self._flights if flight.end - begun >= length / 2]
         return max(beside, default=0)

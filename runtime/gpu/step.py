@@ -144,7 +144,7 @@ class GpuStep:
         # What runs graphs meets other ranks on the main stream, or leaves it to ask the host.
         one_stream = quick or any(node.regions or getattr(node.op, "runs_on_host", False) for node in nodes)
         placed: dict[Node, int] = {}
-        overlap = Overlap()
+        overlap = Overlap(device.tf32)
         checked = False
         due = {} if messages is None else messages.due(self.graph, {self.boundary: self.losses})
         for index, node in enumerate(nodes):
