@@ -26,17 +26,12 @@ from mspc.search.stages.walk import Walk, walk_of
 
 
 @dataclass(frozen=True)
-class StageRow:
-    """A row of the table. ranks: of all stages. cells: of each chunk, how many units. step: seconds until the last
-    stage has ended its updates. idle: the share of it in which stages wait, in
-    the mean. nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the
-    choice has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them.
-    note: what there is to say of it. mesh: of the ranks of one stage, that layouts were searched for; "" for any.
-    cut_further: parameters that are stored in smaller slices than operators read. recompute: cells that are computed
-    again for gradients, equal ones in a row as one. degrees: of a stage's ranks, None of what is not compiled. on_host:
-    bytes of the host's memory, of the rank that has most there; 0 of what is not compiled. offload: cells of which what
-    gradients read is there, equal ones in a row as one; offload_states: states of optimizers are. missing_rates: what
-    its times take rates of another element type for, () of what is not compiled."""
+class TimedRow:
+    """What a row of the table says of times and bytes. ranks: of all stages. cells: of each chunk, how many units.
+    step: seconds until the last stage has ended its updates. idle: the share of it in which stages wait, in the mean.
+    nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the choice has
+    reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them. note: what
+    there is to say of it."""
 
     name: str
     ranks: int
@@ -51,6 +46,17 @@ class StageRow:
     foreseen: float = 0.0
     compiled: int = 0
     note: str = ""
+
+
+@dataclass(frozen=True)
+class StageRow(TimedRow):
+    """A row of the table. mesh: of the ranks of one stage, that layouts were searched for; "" for any.
+    cut_further: parameters that are stored in smaller slices than operators read. recompute: cells that are computed
+    again for gradients, equal ones in a row as one. degrees: of a stage's ranks, None of what is not compiled. on_host:
+    bytes of the host's memory, of the rank that has most there; 0 of what is not compiled. offload: cells of which what
+    gradients read is there, equal ones in a row as one; offload_states: states of optimizers are. missing_rates: what
+    its times take rates of another element type for, () of what is not compiled."""
+
     mesh: str = ""
     cut_further: int = 0
     recompute: tuple[str, ...] = ()
