@@ -29,9 +29,9 @@ from mspc.search.stages.walk import Walk, walk_of
 class TimedRow:
     """What a row of the table says of times and bytes. ranks: of all stages. cells: of each chunk, how many units.
     step: seconds until the last stage has ended its updates. idle: the share of it in which stages wait, in the mean.
-    nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the choice has
-    reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them. note: what
-    there is to say of it."""
+    nbytes: that the busiest rank sends; memory: bytes of the fullest, at its peak. foreseen: seconds that the choice
+    has reckoned with, 0 where it has not. compiled: stages whose programs were made, others being equal to them. note:
+    what there is to say of it."""
 
     name: str
     ranks: int
