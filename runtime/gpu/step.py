@@ -170,9 +170,7 @@ class GpuStep:
                 launch = messages.launch(node) if side else _nothing
                 self.work.append(Work(index if side else -1, side or "compute", launch, waits, node in signals))
                 continue
-            stream = side_stream(node) or "compute"
-            if stream == MESSAGES or (one_stream and stream not in HOST_STREAMS):
-                stream = "compute"
+            stream = _stream_of(node, one_stream)
             waits = self._waits(node, placed)
             for other in waits:
                 if self.work[other].stream == COMMUNICATION:
@@ -191,18 +189,8 @@ class GpuStep:
             self.work.append(Work(index, stream, launch, waits, node in signals, plain))
             if behind is not None:
                 self.work.append(behind)
-        if one_stream and any(asks(work.launch) for work in self.work):
-            self._copy_in_between()
+        self.work = _copying_in_between(self.work) if one_stream else self.work
         self.current = -1
-
-    def _copy_in_between(self) -> None:
-        """Let copies to the host and back run on the compute stream: a step that asks the host is captured in parts,
-        and other streams' work is in none of them."""
-        moved = {place for place, work in enumerate(self.work) if work.stream in HOST_STREAMS}
-        for place, work in enumerate(self.work):
-            stream = "compute" if place in moved else work.stream
-            waits = tuple(other for other in work.waits if other not in moved)
-            self.work[place] = replace(work, stream=stream, waits=waits, signals=work.signals and place not in moved)
 
     def _waits(self, node: Node, placed: Mapping[Node, int]) -> tuple[int, ...]:
         """The work on side streams that a node waits for."""
@@ -380,6 +368,25 @@ class GpuStep:
         if self._end is not None:
             self._end()
         self.current = -1
+
+
+def _stream_of(node: Node, one_stream: bool) -> str:
+    """The stream of a node; one_stream: only copies to the host and back have others than the main one."""
+    stream = side_stream(node) or "compute"
+    return "compute" if stream == MESSAGES or (one_stream and stream not in HOST_STREAMS) else stream
+
+
+def _copying_in_between(works: list[Work]) -> list[Work]:
+    """The work of a step with copies to the host and back on the compute stream, if the step asks the host: it is
+    captured in parts then, and other streams' work is in none of them."""
+    if not any(asks(work.launch) for work in works):
+        return works
+    moved = {place for place, work in enumerate(works) if work.stream in HOST_STREAMS}
+    return [
+        replace(work, stream="compute" if place in moved else work.stream, signals=work.signals and place not in moved,
+                waits=tuple(other for other in work.waits if other not in moved))
+        for place, work in enumerate(works)
+    ]  # fmt: skip
 
 
 def _call(work: Work, around: Callable[[Work, Launch], None] | None) -> None:
