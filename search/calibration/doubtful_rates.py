@@ -48,8 +48,18 @@ def doubts_of_rate(rate: Rate, falls: bool = True) -> list[str]:
             found.append(f"{at:.3g} per second at {amount:.3g}, and {around:.3g} with less and with more")
     best = max(at for _, at in points)
     if not falls and points[-1][1] < FALL * best:
-        found.append(f"{points[-1][1]:.3g} per second at {points[-1][0]:.3g}, and {best:.3g} with less")
+        found.append(f"{points[-1][1]:.3g} per second at {points[-1][0]:.3g}, and {best:.3g} with less, which is taken")
     return found
+
+
+def not_falling(rate: Rate) -> Rate:
+    """The rates where what is doubtful as it falls has the rate of less work: more of it can be done in parts."""
+    found: list[tuple[float, float]] = []
+    best = 0.0
+    for amount, at in rate.points:
+        best = max(best, at)
+        found.append((amount, best if at < FALL * best else at))
+    return Rate(tuple(found))
 
 
 def doubts_of_kernel(kernel: float) -> list[str]:
@@ -85,7 +95,8 @@ class Trust:
 
     def times(self, what: str, measure: Callable[[], Times], rate_of: Callable[[Times], Rate], falls: bool) -> Rate:
         """The rates of what is timed in several sizes. falls: as `doubts_of_rate` takes it."""
-        return self._measured(what, lambda: rate_of(measure()), lambda rate: doubts_of_rate(rate, falls))
+        rate = self._measured(what, lambda: rate_of(measure()), lambda rate: doubts_of_rate(rate, falls))
+        return rate if falls else not_falling(rate)
 
     def link(self, what: str, measure: Callable[[], Link], slow: float) -> Link:
         """What joins ranks. slow: as `doubts_of_link` takes it."""

@@ -22,7 +22,7 @@ from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import Hardware
 from mspc.search.calibration import measured as calibration
-from mspc.search.calibration.doubtful_rates import doubts_of_rate
+from mspc.search.calibration.doubtful_rates import doubts_of_rate, not_falling
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.calibration.machine_text import write_machine
 from mspc.search.calibration.measured import calibrate
@@ -124,6 +124,12 @@ def test_ranks_agree_that_a_latency_is_absurd(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_rates_that_no_machine_has(rates: tuple[float, ...], falls: bool, doubted: bool) -> None:
     assert bool(doubts_of_rate(Rate(tuple((10.0**i, rate) for i, rate in enumerate(rates))), falls)) == doubted
+
+
+def test_more_work_has_at_least_about_the_rate_of_less() -> None:
+    rate = Rate(((1e3, 1e12), (1e6, 9e12), (1e9, 5e12), (1e12, 1e12)))
+    assert not_falling(rate).points == ((1e3, 1e12), (1e6, 9e12), (1e9, 5e12), (1e12, 9e12))
+
 
 
 def test_a_limit_has_no_time_for_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
