@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -232,7 +233,7 @@ class GpuStep:
             if isinstance(made, Node) and self.work[placed[made]].stream != "compute":
                 waits = (placed[made],)
                 self.work[placed[made]] = replace(self.work[placed[made]], signals=True)
-            self.work.append(Work(-1, "compute", _bound(kernel, (array, self.device.stop)), waits))
+            self.work.append(Work(-1, "compute", partial(kernel, 1, 1, (array, self.device.stop)), waits))
 
     def _shadow_weights(self) -> dict[Node, dict[int, Copy]]:
         """For every update the copies that it writes, by the operand that they are of."""
@@ -377,15 +378,13 @@ def _stream_of(node: Node, one_stream: bool) -> str:
 
 
 def _copying_in_between(works: list[Work]) -> list[Work]:
-    """The work of a step with copies to the host and back on the compute stream, if the step asks the host: it is
-    captured in parts then, and other streams' work is in none of them."""
-    if not any(asks(work.launch) for work in works):
-        return works
-    moved = {place for place, work in enumerate(works) if work.stream in HOST_STREAMS}
+    """Work with copies to the host and back on the compute stream, if it asks the host: what is captured in parts then
+    has no other streams."""
+    found = any(asks(work.launch) for work in works)
+    moved = {place for place, work in enumerate(works) if found and work.stream in HOST_STREAMS}
     return [
         replace(work, stream="compute" if place in moved else work.stream, signals=work.signals and place not in moved,
-                waits=tuple(other for other in work.waits if other not in moved))
-        for place, work in enumerate(works)
+                waits=tuple(other for other in work.waits if other not in moved)) for place, work in enumerate(works)
     ]  # fmt: skip
 
 
@@ -398,7 +397,3 @@ def _call(work: Work, around: Callable[[Work, Launch], None] | None) -> None:
 
 def _nothing() -> None:
     """The launch of what only waits for other streams."""
-
-
-def _bound(kernel: Any, arguments: tuple[Any, ...]) -> Launch:
-    return lambda: kernel(1, 1, arguments)
