@@ -8,7 +8,6 @@ planned; a rank that has a row which all others ask for sends it to each.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,10 +49,8 @@ class _ByPlaces(Collective, abstract=True):
         from mspc.ops.collective.row_exchange_launch import scratch_bytes  # late: only a GPU needs it
 
         (x, places), (out,) = operands, element_types(result)
-        table = x if isinstance(self, FetchRows) else out
-        halves = isinstance(self, SendRows) and not self.sets and table.dtype.is_float and table.dtype.itemsize == 2
-        inner = math.prod(table.shape[1:])
-        return scratch_bytes(places.size, table.shape[0], inner, table.dtype.itemsize, self.group_size, halves)
+        adds = isinstance(self, SendRows) and not self.sets
+        return scratch_bytes(places, x if isinstance(self, FetchRows) else out, self.group_size, adds)
 
 
 class FetchRows(_ByPlaces):

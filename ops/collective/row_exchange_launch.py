@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ir.types import DType, TensorType, dtype_of
 from mspc.ops.collective.gpu_launch import DeviceCommunicator, Ranks
 from mspc.ops.cuda.row_exchange import ArrivedRows, NamedPlaces, Slots, slots_each
 from mspc.ops.cuda.row_names import divided
@@ -32,20 +33,21 @@ def launch_send(
     return _Exchange(device, ranks, rows, places, out, limit).sending(sets)
 
 
-def scratch_bytes(count: int, size: int, inner: int, itemsize: int, ranks: int, wide: bool) -> int:
-    """Bytes that a launch takes beside operands and result.
-
-    Args:
-        count: places. size: rows of a slice of the table. inner, itemsize: elements of a row, bytes of one. wide: they
-        are halves that are added up.
-    """
-    slots = ranks * slots_each(count, ranks, inner * itemsize)
-    named, arrived = NamedPlaces.bytes_of(count, ranks), ArrivedRows.bytes_of(slots, size, inner, wide)
-    return sum(_of_slots(slots, inner * itemsize)) + sum(named) + sum(arrived)
+def scratch_bytes(places: TensorType, table: TensorType, ranks: int, adds: bool) -> int:
+    """Bytes that a launch takes beside operands and result. table: a rank's slice. adds: rows of a place are added up,
+    where the last one does not stand there alone."""
+    sizes = _sizes(places.size, table.shape[0], math.prod(table.shape[1:]), table.dtype, ranks, adds)
+    return sum(map(sum, sizes))
 
 
-def _of_slots(slots: int, row_bytes: int) -> tuple[int, ...]:
-    return 4 * slots, 4 * slots, row_bytes * slots, row_bytes * slots
+def _sizes(count: int, size: int, inner: int, dtype: DType, ranks: int, adds: bool) -> tuple[tuple[int, ...], ...]:
+    """Bytes of all that is held: of slots (places asked and wanted, rows of either), of `count` named places, and of
+    what arrives for a table [size, inner]."""
+    row_bytes = inner * dtype.itemsize
+    slots = ranks * slots_each(count, ranks, row_bytes)
+    of_slots = 4 * slots, 4 * slots, row_bytes * slots, row_bytes * slots
+    wide = adds and ArrivedRows.is_wide(dtype)
+    return of_slots, NamedPlaces.bytes_of(count, ranks), ArrivedRows.bytes_of(slots, size, inner, wide)
 
 
 class _Exchange:
@@ -97,23 +99,21 @@ class _Exchange:
 
         return self._device.asking([self._places], run, ahead=named.sort)
 
-    def _prepare(self, size: int, table: Array, adds: bool, sets: bool) -> ArrivedRows | None:
+    def _prepare(self, size: int, table: Array, takes: bool, sets: bool) -> ArrivedRows | None:
         """Memory and kernels for a table of which each rank has `size` rows; what takes rows that arrive, if it
-        `adds`."""
-        ranks, inner, item = len(self._owners), math.prod(table.shape[1:]), table.dtype.itemsize
-        lanes = lanes_of(item, inner, self._x, self._out)
-        self._each = slots_each(self._places.size, ranks, inner * item)
+        `takes` any."""
+        ranks, inner, dtype = len(self._owners), math.prod(table.shape[1:]), dtype_of(table.dtype)
+        lanes = lanes_of(dtype.itemsize, inner, self._x, self._out)
+        self._each = slots_each(self._places.size, ranks, inner * dtype.itemsize)
         self._slice = size
         slots = Slots(ranks, self._each, size, lanes, inner // lanes)
-        named = NamedPlaces.bytes_of(self._places.size, ranks)
-        wide = adds and not sets and ArrivedRows.is_wide(table)
-        arrived = ArrivedRows.bytes_of(slots.all, size, inner, wide) if adds else ()
-        memory = divided(self._device, 0, [*_of_slots(slots.all, inner * item), *named, *arrived])
+        of_slots, named, arrived = _sizes(self._places.size, size, inner, dtype, ranks, takes and not sets)
+        memory = divided(self._device, 0, [*of_slots, *named, *(arrived if takes else ())])
         self._asked, self._wanted = (array.view("int32") for array in memory[:2])
         self._mine, self._theirs = (array.view(table.dtype).reshape(slots.all, inner) for array in memory[2:4])
-        begin = 4 + len(named)
-        self._named = NamedPlaces(self._device, slots, self._places, table, memory[4:begin])
-        if not adds:
+        begin = len(of_slots) + len(named)
+        self._named = NamedPlaces(self._device, slots, self._places, table, memory[len(of_slots) : begin])
+        if not takes:
             return None
         return ArrivedRows(self._device, slots, self._out, self._wanted, self._theirs, sets, memory[begin:])
 

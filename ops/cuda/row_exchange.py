@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import dtype_of
+from mspc.ir.types import DType, dtype_of
 from mspc.ops.cuda.index import RowLookup
 from mspc.ops.cuda.move import MOVE
 from mspc.ops.cuda.row_names import BLOCK, NamedRows, head, sorting, table_of
@@ -236,7 +236,7 @@ class ArrivedRows:
         chunks, self._names, holders, wide = memory
         self._holders = holders.view("int32")
         dtype = dtype_of(out.dtype)
-        self._rounds = not sets and self.is_wide(out)
+        self._rounds = not sets and self.is_wide(dtype)
         self._wide = wide.view("float32") if self._rounds else out
         lookup = RowLookup(1, 1, slots.slice, slots.lanes * slots.packs, slots.all)
         named = [NamedRows(lookup, rows, places, out)]
@@ -255,9 +255,9 @@ class ArrivedRows:
         return 8 * slots, 8 * slots, 4 * size, 4 * size * inner * wide
 
     @staticmethod
-    def is_wide(table: Array) -> bool:
+    def is_wide(dtype: DType) -> bool:
         """Whether sums of such elements are made in Float32 and rounded once."""
-        return dtype_of(table.dtype).is_float and table.dtype.itemsize == 2
+        return dtype.is_float and dtype.itemsize == 2
 
     def begin(self) -> None:
         """Zeros everywhere."""
