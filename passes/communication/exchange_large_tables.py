@@ -6,12 +6,10 @@ is before and behind it becomes two CUDA graphs.
 
 from __future__ import annotations
 
-import sys
-
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import OPENED, Pass
-from mspc.passes.communication.exchange_rows import OPERATORS
+from mspc.passes.communication.exchange_rows import exchange
 from mspc.passes.needs import GLOBAL
 
 LEAST = 64 << 20
@@ -28,8 +26,4 @@ class ExchangeLargeTables(Pass):
     needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:
-        if OPERATORS not in sys.modules:
-            return False
-        from mspc.passes.communication.rows_by_places import exchange_rows  # late: few graphs have any
-
-        return exchange_rows(graph, self.least)
+        return exchange(graph, self.least)

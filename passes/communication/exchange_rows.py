@@ -32,8 +32,13 @@ class ExchangeRows(Pass):
     needs = (GLOBAL,)
 
     def run(self, graph: Graph) -> bool:
-        if OPERATORS not in sys.modules:
-            return False
-        from mspc.passes.communication.rows_by_places import exchange_rows  # late: few graphs have any
+        return exchange(graph)
 
-        return exchange_rows(graph)
+
+def exchange(graph: Graph, least: int = 1) -> bool:
+    """Exchange rows where that spares so many bytes at least; whether anything has changed."""
+    if OPERATORS not in sys.modules:
+        return False
+    from mspc.passes.communication.rows_by_places import exchange_rows  # late: few graphs have any
+
+    return exchange_rows(graph, least)

@@ -17,7 +17,7 @@ from mspc.passes.communication.redistribution_plan import cost
 Users = dict[Value, list[Node]]
 
 
-def exchange_rows(graph: Graph, least: int = 1) -> bool:
+def exchange_rows(graph: Graph, least: int) -> bool:
     """What the passes do; whether anything has changed. least: bytes that an exchange spares."""
     if not any(isinstance(node.op, (TakeRows, AddRows, SetRows)) for node in graph.nodes):
         return False
