@@ -5,23 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import MICRO_BATCH, WORK, Graph, Node, Value
+from mspc.ir.graph import WORK, Graph, Node, Value
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.tensor.host_memory import AwaitHost, HostCopy, ToHost
 from mspc.passes.pipelining.host_pace import Copied, Task, TaskCopies
-from mspc.passes.pipelining.schedules.action import KINDS
-from mspc.passes.pipelining.stage_program import CHUNK
-
-
-def work_of(node: Node) -> tuple[str, int, int]:
-    """(kind, chunk, micro-batch) of a node that works on a micro-batch. Raises MspcError where it does not say so: a
-    file that was changed by hand may hold anything."""
-    kind, chunk, number = (node.attrs.get(key) for key in (WORK, CHUNK, MICRO_BATCH))
-    if kind not in KINDS or not all(isinstance(n, int) and n >= 0 for n in (chunk, number)):
-        told = f"{WORK}: {kind}, {CHUNK}: {chunk}, {MICRO_BATCH}: {number}"
-        raise MspcError(f"{node.label}: no work on a micro-batch is {told}", frames=node.frames)
-    return str(kind), int(str(chunk)), int(str(number))
+from mspc.passes.pipelining.stage_program import work_of
 
 
 def call_of(value: Value) -> Node | None:

@@ -11,8 +11,6 @@ def is_copy(node: Node) -> bool:
     return node.attrs.get("stream") in (TO_HOST, FROM_HOST)
 
 
-
-
 class CopiesBeside:
     """The clocks of the streams of copies. now: seconds of the program up to the last work on a micro-batch."""
 

@@ -14,7 +14,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import WORK, Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.output.copied_values import CopiedValues, call_of, work_of
+from mspc.output.copied_values import CopiedValues, call_of
 from mspc.output.copies_beside import CopiesBeside, is_copy
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule
 from mspc.passes.pipelining.host_pace import Task, TaskCopies
@@ -26,6 +26,7 @@ from mspc.passes.pipelining.schedules.action import (
     WEIGHT_GRADIENT,
     Schedule,
 )  # fmt: skip
+from mspc.passes.pipelining.stage_program import work_of
 from mspc.passes.pipelining.timed_order import Work
 from mspc.passes.pipelining.timeline import Timeline
 

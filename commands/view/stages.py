@@ -81,7 +81,7 @@ def _tail(tail: Tail | None, begin: float, tables: Tables) -> list[Any] | None:
 
 def _calls(graph: Graph) -> dict[tuple[str, int, int], int]:
     """The nodes that work on micro-batches, by kind of work, chunk and micro-batch."""
-    from mspc.output.stage_times import work_of  # late, as above
+    from mspc.passes.pipelining.stage_program import work_of  # late, as above
 
     return {work_of(node): index for index, node in enumerate(graph.nodes) if WORK in node.attrs}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mspc.ir.graph import MICRO_BATCH, STAGE, WORK, Graph, Node
+from mspc.ir.graph import STAGE, WORK, Graph, Node
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule, has_weights_apart, kinds_of
 from mspc.passes.pipelining.host_pace import Task, TaskCopies, copies_of, leaving
 from mspc.passes.pipelining.schedules.action import (
@@ -15,7 +15,7 @@ from mspc.passes.pipelining.schedules.action import (
     actions_of,
     parts_of,
 )  # fmt: skip
-from mspc.passes.pipelining.stage_program import CHUNK
+from mspc.passes.pipelining.stage_program import work_of
 from mspc.passes.pipelining.timeline import Timeline, timeline
 
 Spans = Mapping[Node, tuple[float, float]]
@@ -27,7 +27,7 @@ class StageClock:
 
     def __init__(self, graph: Graph, spans: Spans) -> None:
         self._nodes, self._stage = graph.nodes, int(graph.attrs[STAGE])
-        self._calls = {_work_of(node): node for node in graph.nodes if WORK in node.attrs}
+        self._calls = {work_of(node): node for node in graph.nodes if WORK in node.attrs}
         self._ends: dict[Node, float] = {}
         """The end of the work before each."""
         end = spans[next(iter(self._calls.values()))][0]
@@ -48,7 +48,7 @@ class StageClock:
         waits: as of `copies_of`."""
         of_chunks: dict[int, float] = {}
         for call, time in seconds.items():
-            of_chunks.setdefault(_work_of(call)[1], time)
+            of_chunks.setdefault(work_of(call)[1], time)
         durations: dict[tuple[int, str], float] = {}
         copies: dict[Task, TaskCopies] = {}
         for stage in range(self._schedule.stages):
@@ -87,7 +87,3 @@ class StageClock:
                 shift = max(shift, begins[node] + first - self._ends[node])
                 found += [shift] * (place + 1 - len(found))
         return found + [shift] * (len(self._nodes) - len(found))
-
-
-def _work_of(node: Node) -> tuple[str, int, int]:
-    return str(node.attrs[WORK]), int(node.attrs[CHUNK]), int(node.attrs[MICRO_BATCH])

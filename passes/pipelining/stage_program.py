@@ -7,7 +7,8 @@ from dataclasses import field
 
 from mspc.ir.builder import Builder
 from mspc.ir.copies import copied_node, copied_parameter
-from mspc.ir.graph import WORK, Constant, Graph, Node, Parameter, Value
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Scan, body_of
@@ -200,3 +201,13 @@ def _like(b: Builder, value: Node) -> Builder:
 def _said(value: Node) -> str:
     """How a reason names a value."""
     return f"the result of {value.label}" if value.phase != "backward" else f"the gradient that {value.label} computes"
+
+
+def work_of(node: Node) -> tuple[str, int, int]:
+    """(kind, chunk, micro-batch) of a node that works on a micro-batch. Raises MspcError where it does not say so: a
+    file that was changed by hand may hold anything."""
+    kind, chunk, number = (node.attrs.get(key) for key in (WORK, CHUNK, MICRO_BATCH))
+    if kind not in KINDS or not all(isinstance(n, int) and n >= 0 for n in (chunk, number)):
+        told = f"{WORK}: {kind}, {CHUNK}: {chunk}, {MICRO_BATCH}: {number}"
+        raise MspcError(f"{node.label}: no work on a micro-batch is {told}", frames=node.frames)
+    return kind, int(str(chunk)), int(str(number))
