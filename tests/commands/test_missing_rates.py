@@ -4,18 +4,15 @@ once for each kind of work."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
 from mspc.analysis.cost.machine import Rate
 from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
-from mspc.cli import app
 from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
@@ -23,8 +20,8 @@ from mspc.ir.types import BFLOAT16, DTYPES, FLOAT32, INT32, DType, TensorType
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropInput
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.passes.base import VERIFY
 from tests.commands.test_search import SCRIPT
+from tests.commands.written_files import Run, ending, runner
 from tests.pipelining.test_other_commands import SCRIPT as STAGED
 
 HALVES = """
@@ -40,23 +37,12 @@ bandwidth = 1e9
 """
 NOTE = ("note: the file of early has no rates of products of Float32: those of products of BFloat16 stand in, so that "
         "times may be far off; `mspc calibrate` measures them")  # fmt: skip
-Run = Callable[..., Any]
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(VERIFY, raising=False)
-    Path("net.py").write_text(SCRIPT)
-    Path("staged.py").write_text(STAGED.replace(", OTHERS", ""))
-    Path("machine.toml").write_text(HALVES)
-
-    def mspc(*arguments: str) -> Any:
-        done = CliRunner().invoke(app, list(arguments))
-        assert done.exit_code in (0, 1), done.output
-        return done
-
-    return mspc
+    files = {"net.py": SCRIPT, "staged.py": STAGED.replace(", OTHERS", ""), "machine.toml": HALVES}
+    return ending(runner(tmp_path, monkeypatch, files))
 
 
 def notes(done: Any) -> list[str]:

@@ -4,31 +4,28 @@ are estimated; old files of machines have rates of one of the two."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
 from mspc.analysis.cost.machine import PRODUCTS, ROUNDS, Machine, Rate
 from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
 from mspc.analysis.cost.timeline import Timeline
-from mspc.cli import app
 from mspc.commands.facts.reading import folder_facts
 from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT32
-from mspc.passes.base import VERIFY
 from mspc.runtime.program import load_program
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.plans.machine_terms import terms_for
 from tests.commands.test_missing_rates import FAST, KINDS, SLOW
 from tests.commands.test_search import SCRIPT
+from tests.commands.written_files import Run, ending, runner
 from tests.pipelining.test_other_commands import SCRIPT as STAGED
 
 SETTING = 'ms.set_context(gpu_config={"matmul_allow_tf32": True})\n'
@@ -47,24 +44,15 @@ bandwidth = 1e15
 """Products take nearly all of a step's time."""
 OLD = FILE.replace("TF32 = 4e9\n", "").replace('name = "slow products"', 'name = "old"\nsource = "{}"')
 SOURCE = "measured by mspc calibrate on 4 ranks, products of Float32 rounded to TF32; no time was left for attention"
-Run = Callable[..., Any]
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(VERIFY, raising=False)
+    files = {"machine.toml": FILE}
     for name, script in (("net", SCRIPT), ("staged", STAGED.replace(", OTHERS", ""))):
-        Path(f"{name}.py").write_text(script)
-        Path(f"{name}_rounded.py").write_text(script.replace("\nclass ", f"\n{SETTING}class ", 1))
-    Path("machine.toml").write_text(FILE)
-
-    def mspc(*arguments: str) -> Any:
-        done = CliRunner().invoke(app, list(arguments))
-        assert done.exit_code in (0, 1), done.output
-        return done
-
-    return mspc
+        files[f"{name}.py"] = script
+        files[f"{name}_rounded.py"] = script.replace("\nclass ", f"\n{SETTING}class ", 1)
+    return ending(runner(tmp_path, monkeypatch, files))
 
 
 def first_plan(run: Run, script: str, *words: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from mspc.search.plans import table as plans
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork
 from mspc.search.plans.forked_calls import ForkedCalls
 from mspc.search.plans.row import SEARCH
+from tests.commands.written_files import Run, runner
 
 SCRIPT = """
 import numpy as np
@@ -53,20 +54,11 @@ Float32 = 1e14
 latency = 1e-9
 bandwidth = 1e9
 """
-Run = Callable[..., Any]
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(VERIFY, raising=False)
-    Path("net.py").write_text(SCRIPT)
-    Path("machine.toml").write_text(MACHINE)
-
-    def mspc(*arguments: str) -> Any:
-        return CliRunner().invoke(app, list(arguments))
-
-    return mspc
+    return runner(tmp_path, monkeypatch, {"net.py": SCRIPT, "machine.toml": MACHINE})
 
 
 @pytest.fixture(scope="module")

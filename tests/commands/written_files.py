@@ -1,0 +1,35 @@
+"""Commands in a folder of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mspc.cli import app
+from mspc.passes.base import VERIFY
+
+Run = Callable[..., Any]
+
+
+def runner(folder: Path, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, str]) -> Run:
+    """Runs commands in a folder with these files; passes are not looked after there."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv(VERIFY, raising=False)
+    for name, text in files.items():
+        Path(name).write_text(text)
+    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+
+
+def ending(run: Run) -> Run:
+    """The same for commands that find no mistake of the user's."""
+
+    def checked(*arguments: str) -> Any:
+        done = run(*arguments)
+        assert done.exit_code in (0, 1), done.output
+        return done
+
+    return checked
