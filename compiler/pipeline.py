@@ -88,7 +88,7 @@ FOR_GPU_KERNELS = (
 """Behind `fuse_elementwise` where the device is a GPU."""
 FOR_GPU_UPDATES = ("update_rows",)
 """Behind `fuse_updates` where the device is a GPU."""
-FOR_GPU_ORDER = ("stay_on_main_stream", "read_early")
+FOR_GPU_ORDER = ("stay_on_main_stream", "sum_in_readers", "read_early")
 """Behind `schedule_communication` where the device is a GPU."""
 PER_RANK = (
     "slice_to_rank",

@@ -7,7 +7,7 @@ that puts their work on the current stream. Arrays are placed once, so a launch 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
@@ -31,6 +31,31 @@ class Copy:
     array: Array
     columns: int
     pitch: int
+
+
+@dataclass(frozen=True)
+class RankSum:
+    """An operand that is the sum of what ranks that reach each other's memory hold: where their parts are.
+
+    addresses: of every rank's part, in the order of additions. own: this rank's place among them. signs: for every rank
+    the address of SIGNS words for each of them, in which it hears the others. state: STATE words of this rank's own.
+    step: number of the running step; shift: of that number in a mark. mark: says at every launch (where the GPU tells
+    how far it is, what it tells there). held: what keeps the addresses.
+    """
+
+    SIGNS: ClassVar[int] = 2
+    """Calls whose operand is ready on another rank, and calls that it has ended to read."""
+    STATE: ClassVar[int] = 2
+    """Calls that have ended, blocks that have ended the running one."""
+
+    addresses: tuple[int, ...]
+    own: int
+    signs: tuple[int, ...]
+    state: Array
+    step: Array
+    shift: int
+    mark: Callable[[], tuple[int, int]]
+    held: Any = None
 
 
 class Sliding(NamedTuple):

@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from mspc.analysis.shadow_weights import ShadowWeights
+from mspc.analysis.summed_by_reader import is_summed_by_reader
 from mspc.ir.graph import FROM_HOST, TO_HOST, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
@@ -220,8 +221,11 @@ def sources_of(node: Node, results: int) -> list[Sequence[Value]]:
 
 
 def read_elsewhere(node: Node) -> list[Value]:
-    """The operands of which other elements are read than the one in whose place a result's is stored."""
-    return [node.inputs[i] for i in moved_operands(node.op)] if isinstance(node.op, FusedElementwise) else []
+    """The operands of which other elements are read than the one in whose place a result's is stored, or which another
+    rank reads meanwhile."""
+    if not isinstance(node.op, FusedElementwise):
+        return []
+    return [node.inputs[i] for i in moved_operands(node.op)] + list(filter(is_summed_by_reader, node.inputs))
 
 
 def works_on(node: Node, size: int) -> bool:

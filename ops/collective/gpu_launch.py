@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from mspc.ops.cuda.move import Move, move, strides_of
 from mspc.ops.cuda.source import address
-from mspc.ops.device import Array, Device, Launch
+from mspc.ops.device import Array, Device, Launch, RankSum
 
 Ranks = tuple[int, ...]
 
@@ -32,6 +32,11 @@ class DeviceCommunicator(Protocol):
         """The collective `name` ("AllReduce", "AllGather" or "ReduceScatter", parts one after the other) over memory
         that the ranks reach of each other; they call this together when the launch is made. None where the work is
         small or there is no such way: then the forms below do it."""
+        ...
+
+    def partial_sums(self, array: Array, ranks: Ranks) -> RankSum | None:
+        """Where the parts of a sum lie, of which `array` is this rank's, for a kernel that adds them up as it reads;
+        the ranks call this together when it is made. None where there is no such way."""
         ...
 
     def all_reduce_into(self, arrays: Sequence[Array], outs: Sequence[Array], op: str, ranks: Ranks) -> None:

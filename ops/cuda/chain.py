@@ -12,7 +12,7 @@ from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.moved import MovedRead, Offset
 from mspc.ops.cuda.row_chain import RowChain, RowLine
 from mspc.ops.cuda.row_passes import launch_rows, takes_totals
-from mspc.ops.device import Array, Device, Launch, in_order
+from mspc.ops.device import Array, Device, Launch, RankSum, in_order
 from mspc.ops.reduced_dimensions import axes_of
 
 _HOW = {
@@ -91,16 +91,18 @@ class ChainOperands:
 
 def launch_chain(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
                  returns: Sequence[int], inputs: Sequence[Array], out: Any, moved: Sequence[ChainMoved] = (),
-                 ) -> Launch | None:  # fmt: skip
+                 summed: tuple[int, RankSum] | None = None) -> Launch | None:  # fmt: skip
     """Launch of a chain; None where a line has no `cuda` expression or the loop cannot be generated.
 
     Args:
         types: of the lines' results. returns: the lines whose results are stored, in the order of `out`. moved: what
-        lines read behind the operands.
+        lines read behind the operands. summed: the number of an operand of which every rank holds a part.
     """
     operands = ChainOperands(inputs, moved, space)
     if space.columns:
-        return _launch_rows(device, lines, types, space, returns, operands, out)
+        return _launch_rows(device, lines, types, space, returns, operands, out, summed)
+    if summed is not None:
+        return None
     given = Operands(lines, types, space, operands.types)
     results = _stored(returns, out)
     read = {index for line in lines for kind, index in line.operands if kind == "t"}
@@ -197,7 +199,8 @@ def reduction_of(op: Any, type: TensorType) -> tuple[str, int]:
 
 
 def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[TensorType], space: ChainSpace,
-                 returns: Sequence[int], operands: ChainOperands, out: Any) -> Launch | None:  # fmt: skip
+                 returns: Sequence[int], operands: ChainOperands, out: Any,
+                 summed: tuple[int, RankSum] | None) -> Launch | None:  # fmt: skip
     """The same where lines read what was reduced of a row. Reductions along other axes take a pass each, ahead, but for
     totals of columns that the kernel has room for."""
     size = math.prod(space.dims)
@@ -237,6 +240,22 @@ def _launch_rows(device: Device, lines: Sequence[ChainLine], types: Sequence[Ten
     whole = tuple(range(len(space.dims) - space.columns))
     if size and whole in aside and takes_totals(device, chain, aside[whole]):
         chain.totals = aside.pop(whole)
+    if summed is not None and (aside or not _is_loaded_once(chain, given, operands, *summed)):
+        return None
     text = [defined(each.name, each.dtype, each.text) for each in made if each.name not in behind]
     launches = [launch_loop(device, reads, text, [], totals, space.dims, axes) for axes, totals in aside.items()]
     return in_order(*launches, launch_rows(device, chain)) if size else None
+
+
+def _is_loaded_once(
+    chain: RowChain, given: Operands, operands: ChainOperands, number: int, summed: RankSum
+) -> bool:
+    """Whether the kernel of a chain reads an operand in packs under one name, and nothing of it at other places: then
+    it can be one of which every rank holds a part, and the chain is told so."""
+    names = [name for name, index, _ in given.reads if index == number]
+    elsewhere = any(each.operand == number for each in operands.moved)
+    if len(names) != 1 or elsewhere:
+        return False
+    (read,) = (read for read in chain.reads if read.name == names[0])
+    chain.summed = names[0], summed
+    return chain.is_packed(read) and read.array.size == math.prod(chain.dims)

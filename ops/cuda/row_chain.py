@@ -13,7 +13,7 @@ from mspc.ops.cuda.elementwise import Read
 from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.moved import coordinate
 from mspc.ops.cuda.source import address
-from mspc.ops.device import Array
+from mspc.ops.device import Array, RankSum
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class RowChain:
     with one element for each of the space, or for each row. totals: of columns over all rows. Arrays with an element
     for each of the space may have a gap behind every row (`row_pitch`); nothing is wrong with what a kernel leaves
     there. merged: whether a row's largest element and the sum of exponentials of what is below it come of one pass, in
-    which the sum so far is scaled whenever a larger element is met.
+    which the sum so far is scaled whenever a larger element is met. sums: operands, by their names, of which every rank
+    holds a part.
     """
 
     dims: tuple[int, ...]
@@ -48,6 +49,7 @@ class RowChain:
     row_writes: Sequence[tuple[str, Array]]
     totals: Sequence[LoopReduction] = ()
     merged: bool = False
+    summed: tuple[str, RankSum] | None = None
 
     @property
     def length(self) -> int:

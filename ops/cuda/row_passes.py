@@ -17,6 +17,7 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
+from mspc.ops.cuda import rank_sums
 from mspc.ops.cuda.column_totals import ColumnTotals
 from mspc.ops.cuda.elementwise import Read, all_of
 from mspc.ops.cuda.loop_parts import LoopReduction
@@ -35,6 +36,9 @@ _HELD_WORDS = 48
 """Registers of a thread of a small block that may hold a row's values; half of it in blocks above 256 threads."""
 _RESIDENT = 1024
 """Threads of a multiprocessor where blocks add up totals of columns, each of as many rows as the others."""
+_FETCHING = 256
+"""Threads of a multiprocessor where operands come from other ranks: as many bytes are under way as NVLink needs, and
+some rows are stored while others come."""
 _RESERVED = 2 << 10
 """Bytes of shared memory of a block that are not for rows."""
 _MEMORY = "alignas(16) extern __shared__ unsigned char memory[];\n"
@@ -60,8 +64,8 @@ class Division:
         return self.group if self.group > 32 else _BLOCK
 
 
-def launch_rows(device: Device, chain: RowChain) -> Launch:
-    """The kernel of a chain."""
+def launch_rows(device: Device, chain: RowChain) -> Launch | None:
+    """The kernel of a chain; None where it would read again what lies on other ranks."""
     plan = _PassPlan(chain)
     lanes = chain.lanes()
     division = _divided(device, chain, plan, lanes)
@@ -69,10 +73,15 @@ def launch_rows(device: Device, chain: RowChain) -> Launch:
         chain.merged = True
         plan = _PassPlan(chain)
         division = _divided(device, chain, plan, lanes)
+    name, summed = chain.summed or ("", None)
+    if summed is not None and not (division.held or name in division.places or plan.reading(name) == 1):
+        return None
     group, threads = division.group, division.threads
     rows = math.prod(chain.dims) // chain.length
     packs, blocks = -(-chain.length // (lanes * group)), -(-rows // (threads // group))
     totals = None
+    if summed is not None:
+        blocks = min(blocks, device.multiprocessors * max(1, _FETCHING // threads))
     if chain.totals:
         blocks = min(blocks, device.multiprocessors * (_RESIDENT // threads))
         totals = ColumnTotals(device, chain.totals, blocks * (threads // group), chain.length)
@@ -91,16 +100,20 @@ def launch_rows(device: Device, chain: RowChain) -> Launch:
         ROWS=rows, COLUMNS=chain.length, GROUP=group, THREADS=threads, V=lanes, PACKS=packs, BLOCKS=blocks,
         EXACT=packs * lanes * group == chain.length, RAGGED=chain.length % lanes != 0,
     )  # fmt: skip
-    parameters = ", ".join(declaration for declaration, _ in given)
     begin = ["const u64 running = (u64)*running_at;"] if draws else []
+    given += rank_sums.parameters(summed) if summed else []
+    parameters = ", ".join([*(declaration for declaration, _ in given), *([rank_sums.PLACE] if summed else [])])
+    if summed is not None:
+        begin, body = [*rank_sums.begin(summed), *begin], [*body, *rank_sums.end()]
     lines = "".join(f"    {line}\n" for line in [*begin, *body])
     text = f'extern "C" __global__ void __launch_bounds__(THREADS) row_chain({parameters}) {{\n{lines}}}\n'
-    parts = (MATH, HELPERS, COMMON, RANDOM if draws else "", head, _MEMORY if division.shared else "", text)
+    parts = (MATH, HELPERS, COMMON, RANDOM if draws else "", head, rank_sums.definitions(summed) if summed else "",
+             _MEMORY if division.shared else "", text)  # fmt: skip
     kernel = device.kernel("".join(parts), "row_chain")
     grid, arguments, shared = grid_of(blocks), [value for _, value in given], division.shared
 
     def along_rows() -> None:
-        kernel(grid, threads, arguments, shared)
+        kernel(grid, threads, arguments + (rank_sums.place(summed) if summed else []), shared)
 
     return all_of([along_rows, *totals.launches(device)]) if totals else along_rows
 
@@ -210,13 +223,15 @@ class _PassPlan:
     # C++
 
     def body(self, division: Division, unroll: int, sums: ColumnTotals | None) -> list[str]:
-        """The kernel's statements. sums: totals of columns, for which a block works at one row after the other."""
+        """The kernel's statements. sums: totals of columns. A block works at one row after the other for these, and
+        where parts of an operand are on other ranks."""
         lane = "const int lane = threadIdx.x % GROUP;"
         rows = self._rows(division, unroll, sums)
-        if sums is None:
+        if sums is None and self.chain.summed is None:
             return [lane, "const I base = (I)blockIdx.x * (THREADS / GROUP);", *rows]
         loop = "for (I base = (I)blockIdx.x * (THREADS / GROUP); base < ROWS; base += (I)BLOCKS * (THREADS / GROUP)) {"
-        return [lane, *sums.accumulators(), loop, *(f"    {line}" for line in rows), "}", *sums.stores()]
+        rows = [loop, *(f"    {line}" for line in rows), "}"]
+        return [lane, *(sums.accumulators() if sums else []), *rows, *(sums.stores() if sums else [])]
 
     def _rows(self, division: Division, unroll: int, sums: ColumnTotals | None) -> list[str]:
         """The statements for the rows of a block from `base` on."""
@@ -329,12 +344,16 @@ class _PassPlan:
         """C++ of an operand's elements for a pack, in pass `number`."""
         kind = _c(self.reads[name].array)
         ahead = f"const auto a_{name} = pack_at<{kind}, V>"
+        first = f"{ahead}(p_{name} + b_{name} + start);"
+        if self.chain.summed is not None and name == self.chain.summed[0]:
+            computing = computing_type(self.reads[name].dtype)
+            first = f"const auto a_{name} = summed_pack<{kind}, V, {computing}>(parts, b_{name} + start);"
         if name not in division.places:
-            return [f"{ahead}(p_{name} + b_{name} + start);"]
+            return [first]
         place = f"({kind}*)(memory + {division.places[name]}) + start"
         if any(name in self._needed(earlier, held=False) for earlier in range(number)):
             return [f"{ahead}({place});"]
-        return [f"{ahead}(p_{name} + b_{name} + start);", f"put_pack<{kind}, V>({place}, a_{name});"]
+        return [first, f"put_pack<{kind}, V>({place}, a_{name});"]
 
     def _moved(self, read: Read, loads: list[str]) -> str:
         """C++ of the element of a read at other places; what is loaded for a pack at once goes to `loads`."""

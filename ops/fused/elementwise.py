@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
-from mspc.ops.device import Array, Device, Launch
+from mspc.ops.device import Array, Device, Launch, RankSum
 from mspc.ops.fused.body import (
     BodyLine,
     expanded,
@@ -75,12 +75,15 @@ class FusedElementwise(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return self.kernel(be)(*inputs)
 
-    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+    def launch(
+        self, device: Device, inputs: Sequence[Array], out: Any, summed: tuple[int, RankSum] | None = None
+    ) -> Launch | None:  # fmt: skip
+        """See `Op.launch`. summed: the number of an operand of which every rank holds a part, and where these are."""
         from mspc.ops.cuda.chain import launch_chain  # late: only a GPU needs it
 
         given = tuple(TensorType(dtype_of(array.dtype), tuple(array.shape)) for array in inputs)
         steps, returns, types, space, moved = expanded_steps(self, given)
-        return launch_chain(device, steps, types, space, returns, inputs, out, moved)
+        return launch_chain(device, steps, types, space, returns, inputs, out, moved, summed)
 
 
 def steps_of(op: FusedElementwise) -> tuple[BodyLine, ...]:

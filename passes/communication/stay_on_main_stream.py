@@ -26,14 +26,14 @@ class StayOnMainStream(Pass):
     def run(self, graph: Graph) -> bool:
         changed = False
         for index, node in enumerate(graph.nodes):
-            if node.attrs.get("stream") == "communication" and is_small(node) and _is_awaited(graph.nodes, index):
+            if node.attrs.get("stream") == "communication" and is_small(node) and awaiting(graph.nodes, index):
                 del node.attrs["stream"]
                 changed = True
         return changed
 
 
-def _is_awaited(nodes: Sequence[Node], index: int) -> bool:
-    """Whether the next node that computes at every step reads the result of the one at `index`."""
+def awaiting(nodes: Sequence[Node], index: int) -> Node | None:
+    """The next node that computes at every step, where it reads the result of the one at `index`; else None."""
     shown: set[Value] = {nodes[index]}
     for node in nodes[index + 1 :]:
         reads = not shown.isdisjoint(node.inputs)
@@ -41,5 +41,5 @@ def _is_awaited(nodes: Sequence[Node], index: int) -> bool:
             if reads:
                 shown.add(node)
         elif not node.op.is_collective and SHADOW not in node.attrs:
-            return reads
-    return False
+            return node if reads else None
+    return None

@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from mspc.analysis.summed_by_reader import is_summed_by_reader
 from mspc.ir.graph import Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import TupleGetItem, TupleGetItems
 from mspc.ops.device import Array, Copy, Launch, in_order
+from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.op import Op
 from mspc.runtime.gpu.host_reads import Asking, HostRead, makers
 from mspc.runtime.gpu.on_host import OnHost, like
+from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.memory import Allocation, MemoryPlan
 
@@ -146,6 +149,8 @@ class Launches:
         self._held: dict[Value, tuple[Held, ...]] = {}
         self._makers = makers(graph, plan)
         self._reads: dict[Value, HostRead] = {}
+        self._left: dict[Value, int] = {}
+        """Reductions that are left to their readers, and their places in the graph."""
 
     def arrays(self, value: Value) -> tuple[Held, ...]:
         """What holds a value, for each tensor of it."""
@@ -218,6 +223,33 @@ class Launches:
         assert both is not None
         return like(update, both), plain
 
+    def leave(self, node: Node, index: int) -> bool:
+        """Whether a node has no launch of its own, as its reader has it; index: its place in the graph."""
+        if not is_summed_by_reader(node) or not self._device.same(*map(self._operand, (node.inputs[0], node))):
+            return False
+        readers = [each for each in self.graph.nodes if node in each.inputs]
+        if len(readers) != 1 or not isinstance(readers[0].op, FusedElementwise) or node in self.graph.results:
+            return False
+        self._left[node] = index
+        return True
+
+    def _summing(self, node: Node, inputs: Sequence[Any], out: Any) -> Launch | None:
+        """The launch of a node that reads reductions that were left to it: of one, it adds up the ranks' parts."""
+        op, comm, left = node.op, self._device.comm, [i for i, value in enumerate(node.inputs) if value in self._left]
+        assert isinstance(op, FusedElementwise)
+        made = [value for value in map(node.inputs.__getitem__, left) if isinstance(value, Node)]
+        summed = comm.partial_sums(inputs[left[0]], made[0].op.ranks) if len(left) == 1 else None
+        launch = None if summed is None else op.launch(self._device, inputs, out, (left[0], summed))
+        if launch is not None:
+            return self._marked(made[0], launch, joined=True)
+        ahead = [self._marked(each, own, isinstance(own, Between)) for each in made for own, _ in [self.of(each)]]
+        return in_order(*ahead, op.launch(self._device, inputs, out))
+
+    def _marked(self, node: Node, launch: Launch, joined: bool) -> Launch:
+        """The launch of a collective that was left, see `GpuProgress.before`."""
+        progress = self._device.progress
+        return launch if progress is None else progress.before(self._left[node], launch, joined)
+
     def _made(self, node: Node, out: Any, copies: Mapping[int, Copy] | None) -> tuple[Launch, bool]:
         op = node.op
         assert isinstance(op, Op)
@@ -233,7 +265,10 @@ class Launches:
                 inputs, out = [merged], (merged,)
             single = bucket is not None or not isinstance(node.type, TupleType)
             given = (self._device, inputs, out[0] if single else out)
-            launch = op.launch(*given, copies) if copies else op.launch(*given)
+            if not self._left.keys().isdisjoint(node.inputs):
+                launch = self._summing(node, *given[1:])
+            else:
+                launch = op.launch(*given, copies) if copies else op.launch(*given)
             if isinstance(launch, Asking):
                 launch.share(self._shared(node, inputs, launch.arrays))
             if launch is not None:

@@ -16,12 +16,11 @@ import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
-from mspc.ops.collective.base import Collective
 from mspc.ops.collective.small import WORDS, is_small
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.device import Launch
+from mspc.ops.device import Launch, RankSum
 from mspc.runtime.comm.interface import Array, Ranks
 from mspc.runtime.gpu.mailbox import Mailboxes
+from mspc.runtime.gpu.nccl_groups import GroupCommunicator, Key, groups_of
 from mspc.runtime.gpu.nccl_library import (
     BYTE,
     IN_PROGRESS,
@@ -40,19 +39,6 @@ _ON_DEVICE = 3
 """CUDA's number for a copy on the GPU."""
 _ID_BYTES = 128
 
-Key = tuple[Ranks, int]
-"""A group: its ranks in their order, and -1, or the tag of what two ranks send each other by hand."""
-
-
-class _GroupCommunicator:
-    """A group's communicator; `of` gives a rank's number in it."""
-
-    def __init__(self, ranks: Ranks, comm: Any) -> None:
-        self.ranks = ranks
-        self.comm = comm
-        self.of = {rank: number for number, rank in enumerate(ranks)}
-
-
 class NcclComm:
     """The communicator of this rank's GPU, see `runtime.comm.Communicator` and `ops.comm_launch.DeviceCommunicator`.
 
@@ -68,7 +54,7 @@ class NcclComm:
         self.host = host
         self.rank: int = host.rank
         self.size: int = host.size
-        self._groups: dict[Key, _GroupCommunicator] = {}
+        self._groups: dict[Key, GroupCommunicator] = {}
         self._boxes = Mailboxes()
         self.mark = (0, 0)
         """What a collective between peers tells the host of its place; see `Progress.before`."""
@@ -119,7 +105,7 @@ class NcclComm:
                 found.add((tuple(map(int, ranks.split(","))), int(tag)))
         return found
 
-    def _group(self, ranks: Ranks, tag: int = -1) -> _GroupCommunicator:
+    def _group(self, ranks: Ranks, tag: int = -1) -> GroupCommunicator:
         found = self._groups.get((ranks, tag))
         if found is None:
             nccl = self._library()
@@ -136,12 +122,12 @@ class NcclComm:
             # NCCL destroys a communicator only after the CUDA graphs that use it, and waits for that for ever; in what
             # order Python lets go of them at its end is not known. The end of the process frees them all.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(comm))
-            found = self._groups[ranks, tag] = _GroupCommunicator(ranks, comm)
+            found = self._groups[ranks, tag] = GroupCommunicator(ranks, comm)
             if tag >= 0:
                 self._introduce(found)
         return found
 
-    def _introduce(self, pair: _GroupCommunicator) -> None:
+    def _introduce(self, pair: GroupCommunicator) -> None:
         """One byte from the first rank to the second: at their first message both wait on the host for each other, and
         two that send before they receive would wait for ever."""
         first = self.rank == pair.ranks[0]
@@ -226,6 +212,12 @@ class NcclComm:
         if self._peers is None or not self._boxes.has(ranks) or min(array.nbytes, out.nbytes) <= 4 * WORDS:
             return None
         return self._peers.launch(name, array, out, op, ranks, ranks.index(self.rank))
+
+    def partial_sums(self, array: Array, ranks: Ranks) -> RankSum | None:
+        """See `DeviceCommunicator`."""
+        ranks = tuple(sorted(ranks))
+        reached = self._peers is not None and self._boxes.has(ranks)
+        return self._peers.partial_sums(array, ranks, ranks.index(self.rank)) if self._peers and reached else None
 
     def all_to_all_into(self, array: Array, out: Array, ranks: Ranks) -> None:
         """`array` holds a part for every member, `out` takes one from every member."""
@@ -352,11 +344,11 @@ class NcclComm:
 
     # Parts
 
-    def _calls(self, group: _GroupCommunicator, count: int) -> Calls:
+    def _calls(self, group: GroupCommunicator, count: int) -> Calls:
         """A context for so many calls."""
         return Calls(self._library() if count > 1 else None, group.ranks)
 
-    def _pair(self, source: int, target: int, tag: int) -> _GroupCommunicator:
+    def _pair(self, source: int, target: int, tag: int) -> GroupCommunicator:
         other = target if source == self.rank else source
         if not 0 <= other < self.size or source == target:
             raise ExecutionError(f"rank {self.rank} has no rank {other} to send to or receive from")
@@ -386,12 +378,3 @@ class NcclComm:
         for part in parts[1:]:
             getattr(self.xp, function)(total, part, out=total)
         return total
-
-
-def groups_of(graph: Graph, rank: int) -> list[Key]:
-    """The groups in which the graph of `rank` communicates, ascending; what stages send each other makes its own where
-    it needs them (`stage_messages`)."""
-    nodes = (node for each in graph.graphs() for node in each.nodes)
-    collectives = (node for node in nodes if isinstance(node.op, Collective))
-    found = {n.op.channel(rank) for n in collectives if not isinstance(n.op, SendToStage | ReceiveFromStage)}
-    return sorted(key for key in found if len(set(key[0])) > 1)

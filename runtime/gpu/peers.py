@@ -23,7 +23,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda.source import address
-from mspc.ops.device import Array, Launch, c_type, computing_type
+from mspc.ops.device import Array, Launch, RankSum, c_type, computing_type
 from mspc.runtime.faults.stalled import STEP_SHIFT
 from mspc.runtime.gpu.mappings import Mapping
 
@@ -187,7 +187,7 @@ class PeerCollectives:
         self._device = device
         self._memory = memory
         self._owner = owner
-        self._signs: dict[tuple[tuple[int, ...], str], tuple[Reached, Array, Array] | None] = {}
+        self._signs: dict[tuple[tuple[int, ...], str, int], tuple[Reached, Array, Array] | None] = {}
 
     def launch(self, name: str, array: Array, out: Array, op: str, ranks: tuple[int, ...], own: int) -> Between | None:
         """The collective `name` ("AllReduce", "AllGather" or "ReduceScatter") of arrays that lie one part after the
@@ -225,14 +225,28 @@ class PeerCollectives:
         ends = Ends(sources, targets, signs[0][0], (found, *signs))
         return Between(self._device, self._owner, ends, signs[1], (kind, op), own, (packs, share, tail))
 
-    def _signs_of(self, ranks: tuple[int, ...]) -> tuple[Reached, Array, Array] | None:
-        """Where the ranks leave their signs for each other in collectives of the current stream, how many there were,
-        and the memory itself."""
+    def partial_sums(self, array: Array, ranks: tuple[int, ...], own: int) -> RankSum | None:
+        """See `DeviceCommunicator`; ranks, own: as of `launch`."""
+        signs = self._signs_of(ranks, RankSum.SIGNS, RankSum.STATE)
+        found = None
+        if signs is not None:
+            found = self._memory.addresses((array,), ranks, not address(array) % _PACK)
+        if signs is None or found is None:
+            return None
+        (parts,), ((heard,), state, _) = found, signs
+        owner, step = self._owner, self._device.step
+        return RankSum(tuple(parts), own, tuple(heard), state, step, STEP_SHIFT, lambda: owner.mark, (found, *signs))
+
+    def _signs_of(
+        self, ranks: tuple[int, ...], each: int = _BLOCKS, own: int = _BLOCKS
+    ) -> tuple[Reached, Array, Array] | None:
+        """Where the ranks leave their signs for each other in what runs on the current stream, `own` words of this rank
+        alone, and the memory of the signs. each: how many words a rank hears from every other one."""
         device = self._device
-        key = (ranks, device.current_stream())
+        key = (ranks, device.current_stream(), each)
         if key not in self._signs:
-            words = device.zeros((_BLOCKS * len(ranks),), "uint32")
-            calls = device.zeros((_BLOCKS,), "uint32")
+            words = device.zeros((each * len(ranks),), "uint32")
+            calls = device.zeros((own,), "uint32")
             device.synchronize()
             found = self._memory.addresses((words,), ranks)
             self._signs[key] = None if found is None else (found, calls, words)

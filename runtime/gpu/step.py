@@ -20,7 +20,6 @@ import numpy as np
 
 from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Copy, Launch, c_type
 from mspc.runtime.gpu.bound_regions import Around
@@ -33,9 +32,10 @@ from mspc.runtime.gpu.progress import communicates
 from mspc.runtime.gpu.regions import region_launch
 from mspc.runtime.gpu.replayed import in_parts, warn_uncaptured
 from mspc.runtime.gpu.stage_messages import StageMessages, stage_messages
-from mspc.runtime.memory import COMMUNICATION, MESSAGES, MemoryPlan, side_stream
+from mspc.runtime.gpu.step_work import Work, copying_in_between, stream_of
+from mspc.runtime.memory import COMMUNICATION, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
-from mspc.runtime.profile import HOST_STREAMS, Timed
+from mspc.runtime.profile import Timed
 
 _COUNT = """
 extern "C" __global__ void count_step(long long* own, long long* step) { step[0] = ++own[0]; }
@@ -51,24 +51,6 @@ extern "C" __global__ void delay(long long cycles) { long long end = clock64() +
 """
 DELAY_CYCLES = 150_000
 """Of the GPU's clock for every launch while a step is timed, so that the host is ahead and no gap of its own shows."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """A node's place in a step. index: in the graph; -1 for the runtime's own work. waits: work on the other stream
-    that must be over. signals: whether others wait for this. plain: it runs through CuPy, not by a launch of its own.
-    awaits: it ends once this work has its multiprocessors; -1: it does not. ahead: whether nodes that run again, on all
-    ranks, need it ahead of them.
-    """
-
-    index: int
-    stream: str
-    launch: Launch
-    waits: tuple[int, ...] = ()
-    signals: bool = False
-    plain: bool = False
-    awaits: int = -1
-    ahead: bool = False
 
 
 class GpuStep:
@@ -171,7 +153,11 @@ class GpuStep:
                 launch = messages.launch(node) if side else _nothing
                 self.work.append(Work(index if side else -1, side or "compute", launch, waits, node in signals))
                 continue
-            stream = _stream_of(node, one_stream)
+            if self._launches.leave(node, index):
+                placed[node] = len(self.work)
+                self.work.append(Work(index, "compute", _nothing))
+                continue
+            stream = stream_of(node, one_stream)
             waits = self._waits(node, placed)
             for other in waits:
                 if self.work[other].stream == COMMUNICATION:
@@ -190,7 +176,7 @@ class GpuStep:
             self.work.append(Work(index, stream, launch, waits, node in signals, plain))
             if behind is not None:
                 self.work.append(behind)
-        self.work = _copying_in_between(self.work) if one_stream else self.work
+        self.work = copying_in_between(self.work) if one_stream else self.work
         self.current = -1
 
     def _waits(self, node: Node, placed: Mapping[Node, int]) -> tuple[int, ...]:
@@ -369,23 +355,6 @@ class GpuStep:
         if self._end is not None:
             self._end()
         self.current = -1
-
-
-def _stream_of(node: Node, one_stream: bool) -> str:
-    """The stream of a node; one_stream: only copies to the host and back have others than the main one."""
-    stream = side_stream(node) or "compute"
-    return "compute" if stream == MESSAGES or (one_stream and stream not in HOST_STREAMS) else stream
-
-
-def _copying_in_between(works: list[Work]) -> list[Work]:
-    """Work with copies to the host and back on the compute stream, if it asks the host: what is captured in parts then
-    has no other streams."""
-    found = any(asks(work.launch) for work in works)
-    moved = {place for place, work in enumerate(works) if found and work.stream in HOST_STREAMS}
-    return [
-        replace(work, stream="compute" if place in moved else work.stream, signals=work.signals and place not in moved,
-                waits=tuple(other for other in work.waits if other not in moved)) for place, work in enumerate(works)
-    ]  # fmt: skip
 
 
 def _call(work: Work, around: Callable[[Work, Launch], None] | None) -> None:

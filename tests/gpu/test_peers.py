@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,50 +88,60 @@ def wanted(case: int, rank: int, ranks: tuple[int, ...], round_: int) -> Any:
     return total if name == "AllReduce" else np.split(total, len(ranks))[own]
 
 
-def rank_body(rank: int, ranks: tuple[int, ...], shared: mmap.mmap, folder: Path, queue: Any) -> None:
-    try:
-        device = Region(folder, shared, rank)
-        collectives = PeerCollectives(device, Addresses(rank), SimpleNamespace(mark=(0, 0)))  # type: ignore[arg-type]
-        own = ranks.index(rank)
-        made: list[tuple[Any, Any, Any]] = []
-        for case, (name, dtype, op, count) in enumerate(CASES):
-            array = device.empty((count,), dtype)
-            sizes = {"AllReduce": count, "AllGather": count * len(ranks), "ReduceScatter": count // len(ranks)}
-            out = array if case == 1 else device.empty((sizes[name],), dtype)  # case 1 works in place
-            launch = collectives.launch(name, array, out, op, ranks, own)
-            assert isinstance(launch, Between)
-            made.append((array, out, launch if case else in_order(launch, launch.awaited())))
-        for round_ in range(3):
-            for case, (array, out, launch) in enumerate(made):
-                array[...] = drawn(case, rank, round_)
-                launch()
-                right = wanted(case, rank, ranks, round_)
-                assert out.tobytes() == right.tobytes(), (CASES[case], out, right)
-        queue.put(None)
-    except BaseException as error:  # the other process must not wait for ever
-        queue.put(f"rank {rank}: {error!r}")
+def rank_body(rank: int, ranks: tuple[int, ...], shared: mmap.mmap, folder: Path) -> None:
+    device = Region(folder, shared, rank)
+    collectives = PeerCollectives(device, Addresses(rank), SimpleNamespace(mark=(0, 0)))  # type: ignore[arg-type]
+    own = ranks.index(rank)
+    made: list[tuple[Any, Any, Any]] = []
+    for case, (name, dtype, op, count) in enumerate(CASES):
+        array = device.empty((count,), dtype)
+        sizes = {"AllReduce": count, "AllGather": count * len(ranks), "ReduceScatter": count // len(ranks)}
+        out = array if case == 1 else device.empty((sizes[name],), dtype)  # case 1 works in place
+        launch = collectives.launch(name, array, out, op, ranks, own)
+        assert isinstance(launch, Between)
+        made.append((array, out, launch if case else in_order(launch, launch.awaited())))
+    for round_ in range(3):
+        for case, (array, out, launch) in enumerate(made):
+            array[...] = drawn(case, rank, round_)
+            launch()
+            right = wanted(case, rank, ranks, round_)
+            assert out.tobytes() == right.tobytes(), (CASES[case], out, right)
+
+
+def in_processes(body: Callable[..., None], ranks: tuple[int, ...], tmp_path: Path) -> None:
+    """Run `body` of a rank, the ranks, the shared memory and a folder in a process for each rank."""
+
+    def job(rank: int, folder: Path) -> None:
+        try:
+            body(rank, ranks, shared, folder)
+            queue.put(None)
+        except BaseException as error:  # the other process must not wait for ever
+            queue.put(f"rank {rank}: {error!r}")
+
+    shared = mmap.mmap(-1, REGION * len(ranks))
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    folders = {rank: tmp_path / str(rank) for rank in sorted(ranks)}
+    for folder in folders.values():
+        folder.mkdir()
+    jobs = [context.Process(target=job, args=each, daemon=True) for each in folders.items()]
+    for each in jobs:
+        each.start()
+    found = []
+    for _ in jobs:
+        found.append(queue.get(timeout=HANG))
+        if found[-1] is not None:  # the others wait for it
+            break
+    for each in jobs:
+        each.join(10 if found[-1] is None else 0)
+        each.kill()
+    assert found == [None] * len(ranks)
 
 
 @pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
 @pytest.mark.parametrize("ranks", [(0, 1), (2, 0, 1)])
 def test_kernels_equal_numpy(ranks: tuple[int, ...], tmp_path: Path) -> None:
-    shared = mmap.mmap(-1, REGION * len(ranks))
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    folders = [tmp_path / str(rank) for rank in sorted(ranks)]
-    for folder in folders:
-        folder.mkdir()
-    jobs = [
-        context.Process(target=rank_body, args=(rank, ranks, shared, folders[rank], queue), daemon=True)
-        for rank in sorted(ranks)
-    ]
-    for job in jobs:
-        job.start()
-    found = [queue.get(timeout=HANG) for _ in jobs]
-    for job in jobs:
-        job.join(10)
-        job.kill()
-    assert found == [None] * len(ranks)
+    in_processes(rank_body, ranks, tmp_path)
 
 
 class Owner:

@@ -35,6 +35,7 @@ from mspc.runtime.gpu.mappings import Mapping
 from mspc.runtime.gpu.peers import Reached
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.region_memory import device_bytes_inside
+from tests.conftest import HANG
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED
 
@@ -103,7 +104,7 @@ class Between:
     """What two ranks share, each of which is a thread: a kernel waits for what the other one leaves."""
 
     def __init__(self) -> None:
-        self.barrier, self.given = Barrier(2, timeout=60), [None, None]
+        self.barrier, self.given = Barrier(2, timeout=HANG), [None, None]
         self.messages: dict[tuple[int, int], Queue[Any]] = defaultdict(Queue)
 
     def run(self, work: Any) -> list[Any]:
@@ -155,7 +156,7 @@ class ReachingNccl:
         self.between.messages[self.rank, tag].put(np.array(array))
 
     def receive_into(self, out: Any, rank: int, tag: int = 0) -> None:
-        out[...] = self.between.messages[rank, tag].get(timeout=60)
+        out[...] = self.between.messages[rank, tag].get(timeout=HANG)
 
 
 class WaitingGpu(EmulatedGpu):

@@ -1,0 +1,72 @@
+"""sum_in_readers: what a norm waits for over two ranks is added up by the norm's kernel, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from mspc.ir.graph import Graph
+from mspc.ir.text.parser import parse
+from mspc.ops.modules import load_operators
+from mspc.ops.op import REGISTRY
+from mspc.passes.communication.sum_in_readers import SumInReaders
+
+load_operators()
+GROUP = 'group: "2-5004544844489628105", rank_list: (0, 1)'
+ROWS = (
+    'FusedElementwise(%1, %para2_y) primitive_attrs: {body: ("Add(x0, x1)", '
+    '"ReduceMean(t0, keep_dims=true, axis=(1))", "Sub(t0, t1)"), returns: (2)}'
+)
+PROGRAM = """\
+#IR entry      : @sums
+#Total subgraph: 1
+
+#attrs         :
+mode : "auto_parallel"
+ranks : 2
+rank : 0
+#Total params  : 3
+
+%para1_x: <Tensor[Float32], (64, 128)>
+%para2_y: <Tensor[Float32], (64, 128)>
+%para3_w: <Ref[Tensor[Float32]], (128, 128), ref_key=w>  :  has_default {trainable: true}
+
+subgraph @sums() {
+  %0 = MatMul(%para1_x, %para3_w) primitive_attrs: {transpose_a: false, transpose_b: false}
+      : (<Tensor[Float32], (64, 128)>, <Tensor[Float32], (128, 128)>) -> (<Tensor[Float32], (64, 128)>)
+  %1 = AllReduce(%0) primitive_attrs: {op: "sum", GROUP} cnode_attrs: {stream: "communication"}
+      : (<Tensor[Float32], (64, 128)>) -> (<Tensor[Float32], (64, 128)>)
+  %2 = READER
+      : (<Tensor[Float32], (64, 128)>, <Tensor[Float32], (64, 128)>) -> (<Tensor[Float32], (64, 128)>)
+  Return(RESULTS)
+      : (<Tensor[Float32], (64, 128)>)
+}
+"""
+
+
+def graph_of(reader: str = ROWS, group: str = GROUP, results: str = "%2") -> Graph:
+    text = PROGRAM.replace("READER", reader).replace("GROUP", group).replace("RESULTS", results)
+    return parse(text, REGISTRY, file="sums.ir", frames=True).main
+
+
+def test_a_norm_behind_a_sum_adds_it_up() -> None:
+    graph = graph_of()
+    assert SumInReaders().run(graph)
+    (reduction,) = (node for node in graph.nodes if node.op.is_collective)
+    assert reduction.attrs == {"summed_by_reader": True}
+    assert not SumInReaders().run(graph)
+
+
+@pytest.mark.parametrize(
+    ("reader", "group", "results"),
+    [
+        ("Add(%1, %para2_y)", GROUP, "%2"),
+        (ROWS, GROUP.replace("(0, 1)", "(0, 1, 2)"), "%2"),
+        (ROWS, GROUP, "%1"),
+        (ROWS.replace("axis=(1)", "axis=(0)"), GROUP, "%2"),
+        (ROWS.replace("%1, %para2_y", "%para1_x, %para2_y"), GROUP, "%2"),
+    ],
+    ids=["no kernel along rows", "three ranks", "a result of the graph", "sums of columns", "read by nobody"],
+)
+def test_others_keep_their_stream(reader: str, group: str, results: str) -> None:
+    graph = graph_of(reader, group, results)
+    assert not SumInReaders().run(graph)
