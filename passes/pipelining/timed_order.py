@@ -10,7 +10,7 @@ them than in the known order.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations, product
 
@@ -28,7 +28,7 @@ from mspc.passes.pipelining.schedules.action import (
     actions_of,
 )  # fmt: skip
 from mspc.passes.pipelining.schedules.dependence import Made, handed_on, makes, reads
-from mspc.passes.pipelining.timeline import Durations, Messages, Timeline, timeline
+from mspc.passes.pipelining.timeline import Awaited, Durations, Messages, Timeline, timeline
 
 PATIENCE = (0.0, 0.5, 1.0)
 """For which part of the time of a gradient for weights a stage waits for something else, where there is no more."""
@@ -53,7 +53,7 @@ class Work:
     durations: Durations
     message: Messages = 0
     behind: Mapping[int, float] | None = None
-    awaited: Mapping[int, Collection[int]] | None = None
+    awaited: Awaited | None = None
     copies: Copies | None = None
 
     def line(self, schedule: Schedule) -> Timeline:
