@@ -114,7 +114,8 @@ class StageTimes:
     """What a stage's program takes. times: of every run of a chunk's graph of a kind, with what is done for it.
     messages: of all that a chunk sends for one micro-batch, by the chunk, its neighbour in the direction, and the stage
     to which it is sent. behind: of what follows the last micro-batch; awaited: what it needs from other stages then, by
-    the stage and the message's tag; results: what it sends them for that, by the same, with the action ahead. copies: to the host and back, of values that work on micro-batches makes."""
+    the stage and the message's tag; results: what it sends them for that, by the same, with the action ahead of it.
+    copies: to the host and back, of values that work on micro-batches makes."""
 
     times: dict[tuple[int, str], list[float]] = field(default_factory=dict[tuple[int, str], "list[float]"])
     messages: dict[tuple[int, int, int], float] = field(default_factory=dict[tuple[int, int, int], float])

@@ -1,8 +1,8 @@
-"""Sends what a stage tells the others behind its work as soon as it is known, and receives that ahead of the updates.
+"""Sends what a stage tells the others behind its work as soon as it is known.
 
 A result of the network, as the loss, is made by the last forward of one stage, and all ranks have it. It stands behind
-the loop over micro-batches; there the others would wait, before their updates, for gradients which that stage computes
-meanwhile. What needs results of the last work, as a norm of gradients, stays where it is.
+the loop over micro-batches: sent there, the others, which look at losses before their updates, would wait for gradients
+that the stage computes meanwhile. What needs results of the last work, as a norm of gradients, stays where it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def sent_when_known(graph: Graph) -> list[Node]:
         if behind < last:
             for each in made:  # what several messages need stands where the first of them needs it
                 moved[each] = min(behind, moved.get(each, behind))
-    return _received_late(graph, _placed(nodes, moved)) if last >= 0 else list(nodes)
+    return _placed(nodes, moved)
 
 
 def _fixed(graph: Graph) -> set[Node]:
@@ -81,13 +81,3 @@ def _placed(nodes: Sequence[Node], moved: dict[Node, int]) -> list[Node]:
             found.append(node)
         found += following.get(place, ())
     return found
-
-
-def _received_late(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
-    """What is received for the results of a step alone comes right ahead of the updates, which look at losses."""
-    read = {value for node in nodes for value in node.inputs}
-    updates = [graph.nodes[number] for number in updated_parameters(graph)]
-    late = [node for node in nodes if isinstance(node.op, ReceiveFromStage) and node not in read]
-    first = min((nodes.index(node) for node in updates), default=len(nodes))
-    ahead = [node for node in nodes[:first] if node not in late]
-    return [*ahead, *late, *(node for node in nodes[first:] if node not in late)]

@@ -2,9 +2,10 @@
 
 Named schedules have the order that is best where forwards and both gradients take one time. Here stages are walked
 along one clock: each that is free takes the first of the actions that it could begin, by a rule of preference, or waits
-for one that is about to become possible. Of many such rules the quickest order is taken, and the known one where none
-is quicker. On every stage micro-batches come in their order, as sums of gradients ask for, and no stage keeps more of
-them than in the known order.
+for one that is about to become possible. Of many such rules the quickest order is taken, the known one where none is
+quicker, and bettered move by move (`order_search.py`). What is judged is a step among many (`steps_in_row.py`). On
+every stage micro-batches come in their order, as sums of gradients ask for, and no stage keeps more of them than in the
+known order, or than it may keep beyond that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from itertools import permutations, product
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.pipelining.chosen_schedule import kinds_of
 from mspc.passes.pipelining.host_pace import Copies
+from mspc.passes.pipelining.order_search import BUDGET, OrderSearch
 from mspc.passes.pipelining.schedules.action import (
     FORWARD,
     GRADIENTS,
@@ -28,6 +30,7 @@ from mspc.passes.pipelining.schedules.action import (
     actions_of,
 )  # fmt: skip
 from mspc.passes.pipelining.schedules.dependence import Made, handed_on, makes, reads
+from mspc.passes.pipelining.steps_in_row import StepsInRow
 from mspc.passes.pipelining.timeline import Awaited, Durations, Messages, Timeline, timeline
 
 PATIENCE = (0.0, 0.5, 1.0)
@@ -61,21 +64,27 @@ class Work:
         return timeline(schedule, self.durations, self.message, None, self.behind, self.awaited, self.copies)
 
 
-def ordered_by_times(known: Schedule, work: Work) -> Schedule:
-    """The quickest order that is found of the actions of a schedule, which may be its own."""
+def ordered_by_times(known: Schedule, work: Work, more: int = 0, budget: int = BUDGET) -> Schedule:
+    """The order of the actions of a schedule, which may be its own, whose steps take least among many of those found; a
+    step that runs alone takes no longer than in the known one.
+
+    Args:
+        more: so many micro-batches of chunks a stage may keep beyond those of the known order. budget: see OrderSearch.
+    """
     known = replace(known, entries=tuple(map(_actions, known.entries)))
     line = work.line(known)
-    limits = [line.kept(stage) for stage in range(known.stages)]
-    best, least = known, line.makespan
-    for rule in _rules(known):
-        entries = _Clock(known, work, limits, rule).run()
-        if entries is None:
-            continue
-        found = replace(known, entries=entries)
-        taken = work.line(found).makespan
-        if taken < least:
-            best, least = found, taken
-    return best
+    limits = [line.kept(stage) + more for stage in range(known.stages)]
+    orders = (_Clock(known, work, limits, rule).run() for rule in _rules(known))
+    found = [replace(known, entries=entries) for entries in orders if entries is not None]
+    if work.copies:  # which pace the stages as the timeline alone has it
+        return min((known, *found), key=lambda each: work.line(each).makespan)
+    steps = StepsInRow(known, work.durations, work.message, work.behind, work.awaited)
+    longest = steps.makespan(steps.order(known))
+    among = [order for order in map(steps.order, (known, *found)) if steps.makespan(order) <= longest]
+    best = min(among, key=lambda order: steps.among_many(order)[0])
+    better = OrderSearch(steps, limits, longest).improved(best, budget)
+    entries = tuple(tuple(steps.actions[number] for number in own) for own in better)
+    return replace(known, entries=entries)
 
 
 def _actions(entries: tuple[Entry, ...]) -> tuple[Action, ...]:

@@ -155,10 +155,11 @@ def timeline(
 
 def _sent(line: Timeline, stage: int, behind: Action | None) -> float:
     """When a stage sends what others need behind their last actions."""
-    for span in line.spans[stage] if behind is not None else ():
-        if any(behind == part or set(makes(behind)) < set(makes(part)) for part in parts_of(span.entry)):
-            return span.end
-    return line.end(stage)
+    if behind is None:
+        return line.end(stage)
+    made = set(makes(behind))
+    ends = (span.end for span in line.spans[stage] if any(made <= set(makes(part)) for part in parts_of(span.entry)))
+    return next(ends, line.end(stage))
 
 
 class _Walk:

@@ -81,7 +81,9 @@ class Net(nn.Cell):
 
 
 @cache
-def compiled(schedule: str, half: bool = False, states: bool = False, apart: bool = False) -> tuple[Compiled, list[Any]]:
+def compiled(
+    schedule: str, half: bool = False, states: bool = False, apart: bool = False
+) -> tuple[Compiled, list[Any]]:
     places = PLACES.get(schedule, (0, 0, 1, 1))
     scheduler = "1f1b" if schedule == "interleaved" else schedule
     mspc.set_auto_parallel_context(
@@ -242,10 +244,14 @@ def test_a_stage_goes_on_while_another_computes_its_last_gradients(tmp_path: Pat
         (tmp_path / str(rank)).mkdir()
         graph, comm = found.rank_graph(rank), ReachingNccl(rank, between, False)
         own = {p.name: np.array(full[p.name]) for p in graph.parameters if p.kind == "parameter"}
-        constants = {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
+        constants = {
+            p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"
+        }
         executor = GpuExecutor(graph, WaitingGpu(tmp_path / str(rank), comm), own | constants, host=comm)
         works = executor._step.work
-        last = max(place for place, work in enumerate(works) if work.index >= 0 and WORK in graph.nodes[work.index].attrs)
+        last = max(
+            place for place, work in enumerate(works) if work.index >= 0 and WORK in graph.nodes[work.index].attrs
+        )
 
         def late() -> None:
             assert ended.wait(30), "stage 1 waits for the last gradients of stage 0"

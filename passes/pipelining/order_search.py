@@ -1,0 +1,134 @@
+"""Betters the order of a pipeline's work move by move, judged by the time of a step among many.
+
+A move takes one action of one stage to another place in its order: one for which others wait to an earlier place, or
+one that is there to a place where its stage waits. Where a stage does not keep more micro-batches than it may, and
+each kind of action on a chunk still comes micro-batch by micro-batch, the pipeline is judged again. Moves are drawn,
+the same each time; one that makes a step a little longer is taken at the beginning, as shorter ones may lie behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from mspc.passes.pipelining.schedules.action import FORWARD, GRADIENTS, RELEASES, WEIGHT_GRADIENT
+from mspc.passes.pipelining.steps_in_row import INFINITE, Order, StepsInRow
+
+BUDGET = 15_000_000
+"""Actions that are placed in all at most, which takes a second: of a long schedule fewer orders are judged."""
+ROUNDS = 15_000
+"""Moves at most."""
+HEAT = 0.004
+"""The part of a step by which one may take longer at the beginning of a search."""
+
+
+class OrderSearch:
+    """Moves from one order on. limits: micro-batches of chunks that stages may keep. longest: a step that runs alone
+    takes no longer."""
+
+    def __init__(self, steps: StepsInRow, limits: Sequence[int], longest: float) -> None:
+        self.steps, self.limits, self.longest = steps, limits, longest
+        self._random = Random(1)
+        actions = steps.actions
+        self._keeps = [(each.kind == FORWARD) - (each.kind in RELEASES) for each in actions]
+        self._ahead: list[frozenset[int]] = []
+        """What must stand ahead of each action in the order of its stage."""
+        for each in actions:
+            ahead = [type(each)(each.kind, each.chunk, each.micro_batch - 1)]
+            if each.kind == WEIGHT_GRADIENT:
+                ahead += [type(each)(kind, each.chunk, each.micro_batch) for kind in GRADIENTS]
+            elif each.kind in GRADIENTS:
+                ahead.append(type(each)(FORWARD, each.chunk, each.micro_batch))
+            self._ahead.append(frozenset(steps.numbers[one] for one in ahead if one in steps.numbers))
+
+    def improved(self, order: Order, budget: int = BUDGET) -> Order:
+        """The best order that is found. budget: actions that are placed."""
+        steps, random = self.steps, self._random
+        period, free = steps.among_many(order)
+        if period >= INFINITE or not period:
+            return order
+        cost, best, least, heat = period, [list(own) for own in order], period, HEAT * period
+        order = [list(own) for own in order]
+        rounds = min(ROUNDS, budget // (2 * max(1, len(steps.actions))))
+        starts, ends = self._times(order, free)
+        for turn in range(rounds):
+            move = self._drawn(order, starts, ends, free)
+            if move is None:
+                continue
+            stage, source, target = move
+            own = order[stage]
+            own.insert(target, own.pop(source))
+            allowed = cost + heat * (1 - turn / rounds) * random.random() ** 3
+            found, before = self._cost(order, free, allowed)
+            if found > allowed:
+                own.insert(source, own.pop(target))
+                continue
+            cost, free = found, before
+            starts, ends = self._times(order, free)
+            if cost < least - 1e-9 * period:
+                if steps.makespan(order) <= self.longest:
+                    best, least = [list(each) for each in order], cost
+        return best
+
+    def _cost(self, order: Order, free: list[float], allowed: float) -> tuple[float, list[float]]:
+        """The time of a step among many, at most; and where stages were free before it."""
+        best, before = INFINITE, free
+        for _ in range(2):
+            ended, _ = self.steps.step(order, free)
+            longest = max(map(float.__sub__, ended, free))
+            if longest < best:
+                best, before = longest, free
+            if longest >= INFINITE or best <= allowed:
+                break
+            earliest = min(ended)
+            free = [each - earliest for each in ended]
+        return best, before
+
+    def _times(self, order: Order, free: list[float]) -> tuple[list[float], list[float]]:
+        _, ends = self.steps.step(order, free)
+        return [end - time for end, time in zip(ends, self.steps.durations, strict=True)], ends
+
+    def _drawn(
+        self, order: Order, starts: list[float], ends: list[float], free: list[float]
+    ) -> tuple[int, int, int] | None:
+        """A stage, the place of an action in its order, and its new place."""
+        random = self._random
+        stage = random.randrange(len(order))
+        own = order[stage]
+        if random.random() < 0.5:  # a place where the stage waits, and an action behind it that could run there
+            waits = [place for place in range(1, len(own)) if starts[own[place]] - ends[own[place - 1]] > 1e-12]
+            if not waits:
+                return None
+            target = random.choice(waits)
+            if random.random() < 0.5:
+                source = target + 1 + int(random.random() ** 2 * min(24, len(own) - target - 1))
+            else:
+                source, target = target, max(0, target - 1 - int(random.random() ** 2 * 8))
+        else:
+            source = random.randrange(len(own))
+            target = source + random.choice((-1, 1)) * (1 + int(random.random() ** 2 * 8))
+        if not (0 <= source < len(own) and 0 <= target < len(own)) or source == target:
+            return None
+        return (stage, source, target) if self._is_allowed(stage, own, source, target) else None
+
+    def _is_allowed(self, stage: int, own: list[int], source: int, target: int) -> bool:
+        number = own[source]
+        if target < source:
+            passed = own[target:source]
+            if not self._ahead[number].isdisjoint(passed):
+                return False
+        else:
+            passed = own[source + 1 : target + 1]
+            if any(number in self._ahead[each] for each in passed):
+                return False
+        if not self._keeps[number] or (self._keeps[number] > 0) == (target > source):
+            return True  # what is kept later, or released earlier
+        moved = own[:]
+        moved.insert(target, moved.pop(source))
+        kept = 0
+        for each in moved:
+            kept += max(0, self._keeps[each])
+            if kept > self.limits[stage]:
+                return False
+            kept += min(0, self._keeps[each])
+        return True
