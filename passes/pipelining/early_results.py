@@ -2,7 +2,8 @@
 
 A result of the network, as the loss, is made by the last forward of one stage, and all ranks have it. It stands behind
 the loop over micro-batches: sent there, the others, which look at losses before their updates, would wait for gradients
-that the stage computes meanwhile. What needs results of the last work, as a norm of gradients, stays where it is.
+that the stage computes meanwhile. What needs results of the last work, as a norm of gradients, stays where it is, and
+what is large: its receiver comes to it behind its own work, for which a communicator may let the sender wait.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.graph import WORK, Graph, Node
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 
+SMALL = 1 << 13
+"""Bytes of a message that leaves before its receiver has come to it, by any communicator."""
+
 
 def sent_when_known(graph: Graph) -> list[Node]:
     """The nodes of a stage in another order: results and what makes them right behind the work that they come from."""
@@ -22,7 +26,7 @@ def sent_when_known(graph: Graph) -> list[Node]:
     fixed = _fixed(graph)
     moved: dict[Node, int] = {}
     for node in nodes[last + 1 :]:
-        if not isinstance(node.op, SendToStage) or node in fixed:
+        if not isinstance(node.op, SendToStage) or node.inputs[0].type.nbytes > SMALL:
             continue
         made = _made_behind(node, places, last)
         behind = max((places[v] for each in made for v in _operands(each) if places[v] <= last), default=-1)
