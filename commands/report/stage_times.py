@@ -26,7 +26,7 @@ def check_picture(path: Path, machine: str = "", keep_more: int = 0) -> None:
     if path.suffix not in (*PICTURES, TABLE):
         raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((*PICTURES, TABLE))}")
     if keep_more < 0 or (keep_more and path.suffix != TABLE):
-        raise MspcError(f"--keep-more {keep_more}: a number from 0 on is right, for an order in a file ending in {TABLE}")
+        raise MspcError(f"--keep-more {keep_more}: a number from 0 on is right, for an order (FILE{TABLE})")
 
 
 def write_picture(compiled: Compiled, path: Path, machine: str = "", keep_more: int = 0) -> list[str]:

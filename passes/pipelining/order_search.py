@@ -18,6 +18,8 @@ BUDGET = 15_000_000
 """Actions that are placed in all at most, which takes a second: of a long schedule fewer orders are judged."""
 ROUNDS = 15_000
 """Moves at most."""
+NEAR = 0.7
+"""The part of the moves that are drawn from what makes a step as long as it is."""
 HEAT = 0.004
 """The part of a step by which one may take longer at the beginning of a search."""
 
@@ -44,15 +46,15 @@ class OrderSearch:
     def improved(self, order: Order, budget: int = BUDGET) -> Order:
         """The best order that is found. budget: actions that are placed."""
         steps, random = self.steps, self._random
-        period, free = steps.among_many(order)
-        if period >= INFINITE or not period:
+        cost, free = steps.among_many(order)
+        if cost >= INFINITE or not cost:
             return order
-        cost, best, least, heat = period, [list(own) for own in order], period, HEAT * period
+        best, least, heat = [list(own) for own in order], cost, HEAT * cost
         order = [list(own) for own in order]
-        rounds = min(ROUNDS, budget // (2 * max(1, len(steps.actions))))
-        starts, ends = self._times(order, free)
+        rounds = min(ROUNDS, budget // (3 * max(1, len(steps.actions))))
+        path = self._critical(order, free)
         for turn in range(rounds):
-            move = self._drawn(order, starts, ends, free)
+            move = self._drawn(order, path)
             if move is None:
                 continue
             stage, source, target = move
@@ -64,14 +66,13 @@ class OrderSearch:
                 own.insert(source, own.pop(target))
                 continue
             cost, free = found, before
-            starts, ends = self._times(order, free)
-            if cost < least - 1e-9 * period:
-                if steps.makespan(order) <= self.longest:
-                    best, least = [list(each) for each in order], cost
+            path = self._critical(order, free)
+            if cost < least * (1 - 1e-9) and steps.makespan(order) <= self.longest:
+                best, least = [list(each) for each in order], cost
         return best
 
     def _cost(self, order: Order, free: list[float], allowed: float) -> tuple[float, list[float]]:
-        """The time of a step among many, at most; and where stages were free before it."""
+        """The time of a step among many, at most; and when stages were free before it."""
         best, before = INFINITE, free
         for _ in range(2):
             ended, _ = self.steps.step(order, free)
@@ -84,29 +85,49 @@ class OrderSearch:
             free = [each - earliest for each in ended]
         return best, before
 
-    def _times(self, order: Order, free: list[float]) -> tuple[list[float], list[float]]:
-        _, ends = self.steps.step(order, free)
-        return [end - time for end, time in zip(ends, self.steps.durations, strict=True)], ends
+    def _critical(self, order: Order, free: list[float]) -> list[tuple[int, int, int]]:
+        """What makes a step as long as it is: (stage, first place, last place) of actions that run one behind another,
+        of which the last one is waited for elsewhere."""
+        steps = self.steps
+        ended, ends = steps.step(order, free)
+        longest = [end - begin for end, begin in zip(ended, free, strict=True)]
+        stage = longest.index(max(longest))
+        for source, action in steps.awaited[stage]:
+            if action < 0 and ends[order[source][-1]] > ends[order[stage][-1]]:
+                stage = source
+        places = {number: (s, place) for s, own in enumerate(order) for place, number in enumerate(own)}
+        found: list[tuple[int, int, int]] = []
+        place = last = len(order[stage]) - 1
+        while place >= 0:
+            number = order[stage][place]
+            start = ends[number] - steps.durations[number]
+            source = steps.sources[number]
+            if place and ends[order[stage][place - 1]] >= start - 1e-12:
+                place -= 1
+                continue
+            found.append((stage, place, last))
+            if source < 0 or ends[source] + steps.ways[number] < start - 1e-12:
+                break
+            stage, place = places[source]
+            last = place
+        return found
 
-    def _drawn(
-        self, order: Order, starts: list[float], ends: list[float], free: list[float]
-    ) -> tuple[int, int, int] | None:
+    def _drawn(self, order: Order, path: list[tuple[int, int, int]]) -> tuple[int, int, int] | None:
         """A stage, the place of an action in its order, and its new place."""
         random = self._random
-        stage = random.randrange(len(order))
-        own = order[stage]
-        if random.random() < 0.5:  # a place where the stage waits, and an action behind it that could run there
-            waits = [place for place in range(1, len(own)) if starts[own[place]] - ends[own[place - 1]] > 1e-12]
-            if not waits:
-                return None
-            target = random.choice(waits)
-            if random.random() < 0.5:
-                source = target + 1 + int(random.random() ** 2 * min(24, len(own) - target - 1))
-            else:
-                source, target = target, max(0, target - 1 - int(random.random() ** 2 * 8))
+        if random.random() < NEAR:
+            stage, first, last = random.choice(path)
+            if last > first and random.random() < 0.5:  # the one that is waited for comes earlier
+                source, target = last, last - 1 - int(random.random() ** 2 * (last - first))
+            elif last > first and random.random() < 0.7:  # one ahead of it comes later
+                source, target = random.randrange(first, last), last + int(random.random() ** 3 * 12)
+            else:  # the stage waits for the first one: another one meanwhile
+                source, target = first + 1 + int(random.random() ** 2 * 24), first
         else:
-            source = random.randrange(len(own))
+            stage = random.randrange(len(order))
+            source = random.randrange(len(order[stage]))
             target = source + random.choice((-1, 1)) * (1 + int(random.random() ** 2 * 8))
+        own = order[stage]
         if not (0 <= source < len(own) and 0 <= target < len(own)) or source == target:
             return None
         return (stage, source, target) if self._is_allowed(stage, own, source, target) else None
