@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.output.copied_values import CopiedValues, call_of
 from mspc.output.copies_beside import CopiesBeside, is_copy
+from mspc.output.kept_values import kept_of_chunks
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule
 from mspc.passes.pipelining.host_pace import Task, TaskCopies
 from mspc.passes.pipelining.schedules.action import (
@@ -59,7 +60,9 @@ def stage_times(
 def predicted_work(graphs: Sequence[Graph], machine: Machine) -> tuple[Schedule, Work]:
     """The schedule of a program, and what its actions take on a machine. graphs: of one rank of every stage. Raises
     MspcError as `stage_times` does."""
-    return work_of_programs(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
+    schedule, work = work_of_programs(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
+    kept = {chunk: found for graph in graphs for chunk, found in kept_of_chunks(graph).items()}
+    return schedule, replace(work, kept=kept)
 
 
 def predicted_times(graph: Graph, machine: Machine) -> StageTimes:

@@ -14,10 +14,12 @@ from random import Random
 from mspc.passes.pipelining.schedules.action import FORWARD, GRADIENTS, RELEASES, WEIGHT_GRADIENT
 from mspc.passes.pipelining.steps_in_row import INFINITE, Order, StepsInRow
 
-BUDGET = 15_000_000
-"""Actions that are placed in all at most, which takes a second: of a long schedule fewer orders are judged."""
-ROUNDS = 15_000
+BUDGET = 30_000_000
+"""Actions that are placed in all at most, which takes a second or two: of a long schedule fewer orders are judged."""
+ROUNDS = 12_000
 """Moves at most."""
+ROUNDED = 1 + 1e-9
+"""Sums of what is kept are rounded."""
 NEAR = 0.7
 """The part of the moves that are drawn from what makes a step as long as it is."""
 HEAT = 0.004
@@ -25,14 +27,14 @@ HEAT = 0.004
 
 
 class OrderSearch:
-    """Moves from one order on. limits: micro-batches of chunks that stages may keep. longest: a step that runs alone
-    takes no longer."""
+    """Moves from one order on. kept: what each chunk keeps of a micro-batch; limits: what stages may keep. longest: a
+    step that runs alone takes no longer."""
 
-    def __init__(self, steps: StepsInRow, limits: Sequence[int], longest: float) -> None:
+    def __init__(self, steps: StepsInRow, kept: Sequence[float], limits: Sequence[float], longest: float) -> None:
         self.steps, self.limits, self.longest = steps, limits, longest
         self._random = Random(1)
         actions = steps.actions
-        self._keeps = [(each.kind == FORWARD) - (each.kind in RELEASES) for each in actions]
+        self._keeps = [kept[each.chunk] * ((each.kind == FORWARD) - (each.kind in RELEASES)) for each in actions]
         self._ahead: list[frozenset[int]] = []
         """What must stand ahead of each action in the order of its stage."""
         for each in actions:
@@ -146,10 +148,10 @@ class OrderSearch:
             return True  # what is kept later, or released earlier
         moved = own[:]
         moved.insert(target, moved.pop(source))
-        kept = 0
+        kept = 0.0
         for each in moved:
-            kept += max(0, self._keeps[each])
-            if kept > self.limits[stage]:
+            kept += max(0.0, self._keeps[each])
+            if kept > self.limits[stage] * ROUNDED:
                 return False
-            kept += min(0, self._keeps[each])
+            kept += min(0.0, self._keeps[each])
         return True

@@ -18,7 +18,7 @@ from itertools import permutations, product
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.pipelining.chosen_schedule import kinds_of
 from mspc.passes.pipelining.host_pace import Copies
-from mspc.passes.pipelining.order_search import BUDGET, OrderSearch
+from mspc.passes.pipelining.order_search import BUDGET, ROUNDED, OrderSearch
 from mspc.passes.pipelining.schedules.action import (
     FORWARD,
     GRADIENTS,
@@ -36,6 +36,9 @@ from mspc.passes.pipelining.timeline import Awaited, Durations, Messages, Timeli
 PATIENCE = (0.0, 0.5, 1.0)
 """For which part of the time of a gradient for weights a stage waits for something else, where there is no more."""
 
+STARTS = 3
+"""Orders from which a search begins."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -51,17 +54,24 @@ class Rule:
 
 @dataclass(frozen=True)
 class Work:
-    """What a schedule's actions take, as `timeline` is given it."""
+    """What a schedule's actions take, as `timeline` is given it. kept: what each chunk keeps of a micro-batch, in any
+    one unit; of those left out nothing. None where all keep as much."""
 
     durations: Durations
     message: Messages = 0
     behind: Mapping[int, float] | None = None
     awaited: Awaited | None = None
     copies: Copies | None = None
+    kept: Mapping[int, float] | None = None
 
     def line(self, schedule: Schedule) -> Timeline:
         """When its stages do what."""
         return timeline(schedule, self.durations, self.message, None, self.behind, self.awaited, self.copies)
+
+    def kept_of(self, schedule: Schedule) -> list[float]:
+        """What the chunks of a schedule keep of a micro-batch."""
+        kept = dict.fromkeys(range(schedule.chunks), 1.0) if self.kept is None else self.kept
+        return [kept.get(chunk, 0.0) for chunk in range(schedule.chunks)]
 
 
 def ordered_by_times(known: Schedule, work: Work, more: int = 0, budget: int = BUDGET) -> Schedule:
@@ -69,21 +79,27 @@ def ordered_by_times(known: Schedule, work: Work, more: int = 0, budget: int = B
     step that runs alone takes no longer than in the known one.
 
     Args:
-        more: so many micro-batches of chunks a stage may keep beyond those of the known order. budget: see OrderSearch.
+        more: so many micro-batches of a chunk of the usual size a stage may keep beyond those of the known order.
+        budget: see OrderSearch.
     """
     known = replace(known, entries=tuple(map(_actions, known.entries)))
     line = work.line(known)
-    limits = [line.kept(stage) + more for stage in range(known.stages)]
+    kept = work.kept_of(known)
+    usual = sum(kept) / max(1, sum(each > 0 for each in kept))
+    limits = [line.kept_bytes(stage, kept) + more * usual for stage in range(known.stages)]
     orders = (_Clock(known, work, limits, rule).run() for rule in _rules(known))
     found = [replace(known, entries=entries) for entries in orders if entries is not None]
-    if work.copies:  # which pace the stages as the timeline alone has it
+    copies = (work.copies or {}).values()
+    if any(each.ahead or each.left for each in copies):  # these pace stages, as the timeline alone has it
         return min((known, *found), key=lambda each: work.line(each).makespan)
     steps = StepsInRow(known, work.durations, work.message, work.behind, work.awaited)
     longest = steps.makespan(steps.order(known))
     among = [order for order in map(steps.order, (known, *found)) if steps.makespan(order) <= longest]
-    best = min(among, key=lambda order: steps.among_many(order)[0])
-    better = OrderSearch(steps, limits, longest).improved(best, budget)
-    entries = tuple(tuple(steps.actions[number] for number in own) for own in better)
+    among.sort(key=lambda order: steps.among_many(order)[0])
+    search = OrderSearch(steps, kept, limits, longest)
+    better = [search.improved(order, budget // STARTS) for order in among[:STARTS]]
+    best = min(better, key=lambda order: steps.among_many(order)[0])
+    entries = tuple(tuple(steps.actions[number] for number in own) for own in best)
     return replace(known, entries=entries)
 
 
@@ -103,15 +119,16 @@ def _rules(known: Schedule) -> list[Rule]:
 
 
 class _Clock:
-    """All stages along one clock, by a rule. limits: micro-batches of chunks that each may keep."""
+    """All stages along one clock, by a rule. limits: what each may keep, in the unit of `Work.kept`."""
 
-    def __init__(self, known: Schedule, work: Work, limits: list[int], rule: Rule) -> None:
+    def __init__(self, known: Schedule, work: Work, limits: list[float], rule: Rule) -> None:
         self.known, self.work, self.limits, self.rule = known, work, limits, rule
         self.made: dict[Made, tuple[float, int]] = {}
         """When each value is there, and on which stage; of actions that run as well."""
         self.found: list[list[Action]] = [[] for _ in known.entries]
         self.free = [0.0] * known.stages
-        self.kept = [0] * known.stages
+        self.kept = [0.0] * known.stages
+        self.of_chunks = work.kept_of(known)
         kinds = {(part.kind, part.chunk) for entries in known.entries for part in actions_of(entries)}
         self.following = [
             {each: 0 for each in sorted(kinds) if known.placement[each[1]] == stage} for stage in range(known.stages)
@@ -165,8 +182,9 @@ class _Clock:
 
     def _has_room(self, action: Action, stage: int) -> bool:
         """A place is left for each later chunk, without which no gradient would come."""
-        later = sum(chunk > action.chunk for kind, chunk in self.following[stage] if kind == FORWARD)
-        return self.kept[stage] + later < self.limits[stage]
+        own = [chunk for kind, chunk in self.following[stage] if kind == FORWARD and chunk >= action.chunk]
+        needed = sum(self.of_chunks[chunk] for chunk in own)
+        return self.kept[stage] + needed <= self.limits[stage] * ROUNDED
 
     def _begins(self, action: Action, stage: int) -> float:
         """When all that it reads is there; infinite where nobody makes it yet."""
@@ -193,7 +211,7 @@ class _Clock:
         end = self.free[stage] = now + takes
         self.found[stage].append(action)
         self.following[stage][action.kind, action.chunk] += 1
-        self.kept[stage] += (action.kind == FORWARD) - (action.kind in RELEASES)
+        self.kept[stage] += self.of_chunks[action.chunk] * ((action.kind == FORWARD) - (action.kind in RELEASES))
         for value in makes(action):
             self.made[value] = end, stage
         handed = handed_on(action, self.known.chunks)
