@@ -20,9 +20,9 @@ ROUNDS = 12_000
 """Moves at most."""
 ROUNDED = 1 + 1e-9
 """Sums of what is kept are rounded."""
-NEAR = 0.7
+NEAR = 0.8
 """The part of the moves that are drawn from what makes a step as long as it is."""
-HEAT = 0.004
+HEAT = 0.006
 """The part of a step by which one may take longer at the beginning of a search."""
 
 

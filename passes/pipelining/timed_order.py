@@ -30,14 +30,16 @@ from mspc.passes.pipelining.schedules.action import (
     actions_of,
 )  # fmt: skip
 from mspc.passes.pipelining.schedules.dependence import Made, handed_on, makes, reads
-from mspc.passes.pipelining.steps_in_row import StepsInRow
+from mspc.passes.pipelining.steps_in_row import Order, StepsInRow
 from mspc.passes.pipelining.timeline import Awaited, Durations, Messages, Timeline, timeline
 
 PATIENCE = (0.0, 0.5, 1.0)
 """For which part of the time of a gradient for weights a stage waits for something else, where there is no more."""
 
-STARTS = 3
-"""Orders from which a search begins."""
+STARTS = 2
+"""Orders of clocks from which a search begins; another begins from the known one."""
+GROWTH = 2
+"""In so many parts that one is given what may be kept beyond the known order: what fits into less is a good start."""
 
 
 @dataclass(frozen=True)
@@ -86,19 +88,28 @@ def ordered_by_times(known: Schedule, work: Work, more: int = 0, budget: int = B
     line = work.line(known)
     kept = work.kept_of(known)
     usual = sum(kept) / max(1, sum(each > 0 for each in kept))
-    limits = [line.kept_bytes(stage, kept) + more * usual for stage in range(known.stages)]
-    orders = (_Clock(known, work, limits, rule).run() for rule in _rules(known))
+    limits = [
+        [line.kept_bytes(stage, kept) + each * usual for stage in range(known.stages)]
+        for each in dict.fromkeys((0, *(more * part // GROWTH for part in range(1, GROWTH + 1))))
+    ]
+    orders = (_Clock(known, work, limits[-1], rule).run() for rule in _rules(known))
     found = [replace(known, entries=entries) for entries in orders if entries is not None]
     copies = (work.copies or {}).values()
     if any(each.ahead or each.left for each in copies):  # these pace stages, as the timeline alone has it
         return min((known, *found), key=lambda each: work.line(each).makespan)
     steps = StepsInRow(known, work.durations, work.message, work.behind, work.awaited)
     longest = steps.makespan(steps.order(known))
+
+    def period(order: Order) -> float:
+        return steps.among_many(order)[0]
+
     among = [order for order in map(steps.order, (known, *found)) if steps.makespan(order) <= longest]
-    among.sort(key=lambda order: steps.among_many(order)[0])
-    search = OrderSearch(steps, kept, limits, longest)
-    better = [search.improved(order, budget // STARTS) for order in among[:STARTS]]
-    best = min(better, key=lambda order: steps.among_many(order)[0])
+    among = sorted(among, key=period)[:STARTS]
+    better = [OrderSearch(steps, kept, limits[-1], longest).improved(order, budget // 5) for order in among]
+    grown = steps.order(known)
+    for each in limits:
+        grown = OrderSearch(steps, kept, each, longest).improved(grown, budget // 3 // len(limits))
+    best = OrderSearch(steps, kept, limits[-1], longest).improved(min((grown, *better), key=period), budget // 4)
     entries = tuple(tuple(steps.actions[number] for number in own) for own in best)
     return replace(known, entries=entries)
 
