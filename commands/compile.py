@@ -44,7 +44,8 @@ class CompileOptions:
     where there are more than `few`. few: so many at most are written where their networks are their own; 0 for all.
     inputs: types of a named network's inputs. json: where the table goes as JSON ("-": stdout), if anywhere.
     weights: write all first values, those too that a run can make by itself. strategies: a file that says how operators
-    are sharded. schedule: where the timeline of stages goes, if anywhere; machine: whose times it has, by name or file.
+    are sharded. schedule: where the timeline of stages goes, if anywhere; machine: whose times it has, by name or file;
+    keep_more: what stages may keep beyond their schedule's in an order that is written.
     loudness: what is printed beside what was requested. all_rows: of the tables, not a summary. imported: what is said
     of a network that comes from another framework. out_torch: where its plan goes as code for DTensor, if anywhere.
     """
@@ -62,6 +63,7 @@ class CompileOptions:
     strategies: Path | None = None
     schedule: Path | None = None
     machine: str = ""
+    keep_more: int = 0
     loudness: Loudness = NORMAL
     all_rows: bool = False
     imported: ImportOptions = NOTHING_SAID
@@ -140,7 +142,9 @@ def _check_files(options: CompileOptions) -> None:
     if options.schedule is not None:
         from mspc.commands.report.stage_times import check_picture  # late: few compiles have stages
 
-        check_picture(options.schedule, options.machine)
+        check_picture(options.schedule, options.machine, options.keep_more)
+    elif options.keep_more:
+        raise MspcError("--keep-more is about the order that --schedule FILE.csv writes, which is not there")
     elif options.machine:
         raise MspcError(
             f"--machine {options.machine} says whose times --schedule has, which is not there",
@@ -154,7 +158,7 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object) -
     if options.schedule is not None:
         from mspc.commands.report.stage_times import write_picture  # late, as above
 
-        notes = write_picture(compiled, options.schedule, options.machine)
+        notes = write_picture(compiled, options.schedule, options.machine, options.keep_more)
     if options.out_torch is not None:
         from mspc.ir.files.atomic_writing import write_atomically  # late, as above
         from mspc.readers.pytorch.plans.layers_back import plan_back

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.output.copied_values import CopiedValues, call_of
 from mspc.output.copies_beside import CopiesBeside, is_copy
+from mspc.output.kept_values import kept_of_chunks
 from mspc.passes.pipelining.chosen_schedule import chosen_schedule
 from mspc.passes.pipelining.host_pace import Task, TaskCopies
 from mspc.passes.pipelining.schedules.action import (
@@ -24,6 +25,7 @@ from mspc.passes.pipelining.schedules.action import (
     INPUT_GRADIENT,
     KINDS,
     WEIGHT_GRADIENT,
+    Action,
     Schedule,
 )  # fmt: skip
 from mspc.passes.pipelining.stage_program import work_of
@@ -58,7 +60,9 @@ def stage_times(
 def predicted_work(graphs: Sequence[Graph], machine: Machine) -> tuple[Schedule, Work]:
     """The schedule of a program, and what its actions take on a machine. graphs: of one rank of every stage. Raises
     MspcError as `stage_times` does."""
-    return work_of_programs(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
+    schedule, work = work_of_programs(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
+    kept = {chunk: found for graph in graphs for chunk, found in kept_of_chunks(graph).items()}
+    return schedule, replace(work, kept=kept)
 
 
 def predicted_times(graph: Graph, machine: Machine) -> StageTimes:
@@ -100,7 +104,10 @@ def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -
         if 0 <= reader < schedule.chunks and schedule.placement[reader] == stage
     }
     behind = {stage: program.behind for stage, program in enumerate(programs)}
-    awaited = {stage: program.awaited for stage, program in enumerate(programs)}
+    awaited = {
+        stage: [(source, programs[source].results.get((stage, tag))) for source, tag in sorted(program.awaited)]
+        for stage, program in enumerate(programs)
+    }
     copies = {task: own for program in programs for task, own in program.copies.items()}
     return schedule, Work(every, messages, behind, awaited, copies)
 
@@ -109,14 +116,16 @@ def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -
 class StageTimes:
     """What a stage's program takes. times: of every run of a chunk's graph of a kind, with what is done for it.
     messages: of all that a chunk sends for one micro-batch, by the chunk, its neighbour in the direction, and the stage
-    to which it is sent. behind: of what follows the last micro-batch; awaited: stages from which it needs something
-    then. copies: to the host and back, of values that work on micro-batches makes."""
+    to which it is sent. behind: of what follows the last micro-batch; awaited: what it needs from other stages then, by
+    the stage and the message's tag; results: what it sends them for that, by the same, with the action ahead of it.
+    copies: to the host and back, of values that work on micro-batches makes."""
 
     times: dict[tuple[int, str], list[float]] = field(default_factory=dict[tuple[int, str], "list[float]"])
     messages: dict[tuple[int, int, int], float] = field(default_factory=dict[tuple[int, int, int], float])
     micro_batches: set[int] = field(default_factory=set[int])
     behind: float = 0.0
-    awaited: set[int] = field(default_factory=set[int])
+    awaited: set[tuple[int, int]] = field(default_factory=set["tuple[int, int]"])
+    results: dict[tuple[int, int], Action | None] = field(default_factory=dict["tuple[int, int]", "Action | None"])
     copies: dict[Task, TaskCopies] = field(default_factory=dict[Task, TaskCopies])
 
     def mean(self, chunk: int, kind: str) -> float:
@@ -127,7 +136,7 @@ class StageTimes:
     @staticmethod
     def of(graph: Graph, own: Seconds, way: Seconds, sends: bool) -> StageTimes:
         """sends: `own` tells what sending takes a stage, and copies to the host."""
-        made, beside = StageTimes(), CopiesBeside()
+        made, beside, last = StageTimes(), CopiesBeside(), None
         values = None if sends else CopiedValues(graph)
         for node in graph.nodes:
             op = node.op
@@ -137,10 +146,12 @@ class StageTimes:
                 continue
             made.behind += beside.waited(node, made.behind)
             if isinstance(op, ReceiveFromStage):
-                made.awaited |= {op.stage} if op.micro_batch < 0 else set()
+                made.awaited |= {(op.stage, op.sr_tag)} if op.micro_batch < 0 else set()
                 continue
             if isinstance(op, SendToStage):
                 made._send(node, op, way(node))
+                if op.micro_batch < 0:
+                    made.results[op.stage, op.sr_tag] = last
                 made.behind += own(node) if sends else 0.0
             elif not op.is_view:
                 made.behind += own(node)
@@ -148,6 +159,7 @@ class StageTimes:
                 values.ahead(node)
             if WORK in node.attrs:  # what has been done since the last one is done for it
                 kind, chunk, number = work_of(node)
+                last = Action(kind, chunk, number)
                 made.times.setdefault((chunk, kind), []).append(made.behind)
                 made.micro_batches.add(number)
                 beside.worked(made.behind)
@@ -171,7 +183,11 @@ class StageTimes:
             towards = chunks[chunk] + reader - chunk
             if 0 <= towards < len(placement) and 0 <= reader < len(placement) and placement[reader] == target:
                 messages[chunks[chunk], towards, placement[towards]] = time
-        awaited = {stage if each == other else each for each in self.awaited}
+        awaited = {(stage if each == other else each, tag) for each, tag in self.awaited}
+        results = {
+            (stage if each == other else each, tag): last and Action(last.kind, chunks[last.chunk], last.micro_batch)
+            for (each, tag), last in self.results.items()
+        }
         times = {(chunks[chunk], kind): time for (chunk, kind), time in self.times.items()}
         copies = {(k, chunks[chunk], number): own.like(chunks) for (k, chunk, number), own in self.copies.items()}
-        return StageTimes(times, messages, self.micro_batches, self.behind, awaited, copies)
+        return StageTimes(times, messages, self.micro_batches, self.behind, awaited, results, copies)

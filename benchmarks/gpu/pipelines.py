@@ -2,17 +2,25 @@
 
     python benchmarks/gpu/pipelines.py [--stages 2] [--schedules 1f1b interleaved zero_bubble_v] [--precisions bf16]
                                        [--micro-batches 8] [--only mspc PyTorch] [--small] [--json FILE]
+                                       [--ordered MACHINE [--keep-more 0 2]]
 
 24 equal layers; every program starts with the same weights and data, in processes of its own, and the losses of the
 first 20 steps must agree. What one GPU takes for the same micro-batches, divided by the stages, is what a stage works
 in a step; the rest of a step it is idle, which stands beside the formula of the schedule (docs/pipelines.md).
+
+With --ordered mspc writes, ahead of the run, the order of each schedule's work that is quickest by the rates of a
+machine (its name, or a file of `mspc calibrate`), and runs with it, too: once for each number of --keep-more, the
+micro-batches that a stage may keep beyond the schedule's.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +50,29 @@ def commands(sizes: list[str], stages: int) -> dict[str, list[str]]:
     return found
 
 
+def write_order(sizes: list[str], stages: int, machine: str, more: int, path: Path) -> str:
+    """Write the order of a schedule's work; why there is none, or nothing."""
+    command = [sys.executable, "-m", "mspc", "compile", str(HERE / "transformer_mspc.py"), "--ranks", str(stages)]
+    command += ["--schedule", str(path), "--machine", machine, "--keep-more", str(more), "--quiet"]
+    command += ["--out", str(path.with_suffix("")), "--", *sizes]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stderr.strip() if done.returncode else ""
+
+
+def programs(options: argparse.Namespace, sizes: list[str], folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """The command lines of a schedule by name, those with orders of their own behind mspc's."""
+    for name, command in commands(sizes, options.stages).items():
+        if name in options.only:
+            yield name, command
+        for more in options.keep_more if options.ordered and name == "mspc" else ():
+            table = folder / f"keeps_{more}_more.csv"
+            failed = write_order(sizes, options.stages, options.ordered, more, table)
+            if failed:
+                print(f"  no order that keeps {more} more: {failed}", flush=True)
+                continue
+            yield f"mspc ordered, +{more} kept", commands([*sizes, "--order", str(table)], options.stages)["mspc"]
+
+
 def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -50,10 +81,14 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="*", default=["bf16"])
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--only", nargs="*", default=["mspc", "PyTorch"])
+    parser.add_argument("--ordered", metavar="MACHINE", default="", help="run with orders by its rates, too")
+    parser.add_argument("--keep-more", nargs="*", type=int, default=[0])
     parser.add_argument("--limit", type=float, default=240, help="seconds for a program")
     parser.add_argument("--small", action="store_true", help="narrow layers, to try this script")
     parser.add_argument("--json", type=Path, help="where all figures go")
     options = parser.parse_args()
+    if Path(options.ordered).is_file():
+        options.ordered = str(Path(options.ordered).resolve())
     figures: list[dict[str, Any]] = []
     for precision in options.precisions:
         sizes = [*(SMALL if options.small else FULL), "--precision", precision]
@@ -63,25 +98,33 @@ def main() -> None:
         show("mspc", alone, alone, 0)
         figures.append({"precision": precision, "stages": 1, "program": "mspc", **alone})
         for schedule in options.schedules:
-            formula = idle(schedule, options.stages, options.micro_batches)
-            print(f"{precision}, {options.stages} stages, {schedule}: idle by its formula {formula:.1%}", flush=True)
-            given = [*sizes, "--stages", str(options.stages), "--schedule", schedule]
-            ours: dict[str, Any] = {}
-            for name, command in commands(given, options.stages).items():
-                if name not in options.only:
-                    continue
-                found = measured(command, options.limit)
-                ours = found if name == "mspc" else ours
-                show(name, found, ours, TOLERANCE[precision])
-                if {"median"} <= alone.keys() & found.keys() and name == "mspc":
-                    apart = max(abs(a - b) / b for a, b in zip(found["losses"], alone["losses"], strict=True))
-                    waited = 1 - alone["median"] / options.stages / found["median"]
-                    print(f"    idle {waited:.1%}, losses beside one GPU's: {apart:.1e}", flush=True)
-                figures.append({
-                    "precision": precision, "stages": options.stages, "schedule": schedule, "program": name, **found
-                })  # fmt: skip
+            with tempfile.TemporaryDirectory() as folder:
+                figures += rows(options, precision, schedule, sizes, alone, Path(folder))
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+
+
+def rows(
+    options: argparse.Namespace, precision: str, schedule: str, sizes: list[str], alone: dict[str, Any], folder: Path
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Run all programs of a schedule, beside one GPU `alone`, and print their lines."""
+    formula = idle(schedule, options.stages, options.micro_batches)
+    print(f"{precision}, {options.stages} stages, {schedule}: idle by its formula {formula:.1%}", flush=True)
+    given = [*sizes, "--stages", str(options.stages), "--schedule", schedule]
+    ours: dict[str, Any] = {}
+    figures: list[dict[str, Any]] = []
+    for name, command in programs(options, given, folder):
+        found = measured(command, options.limit)
+        ours = found if name == "mspc" else ours
+        show(name, found, ours, TOLERANCE[precision])
+        if {"median"} <= alone.keys() & found.keys() and name.startswith("mspc"):
+            apart = max(abs(a - b) / b for a, b in zip(found["losses"], alone["losses"], strict=True))
+            waited = 1 - alone["median"] / options.stages / found["median"]
+            print(f"    idle {waited:.1%}, losses beside one GPU's: {apart:.1e}", flush=True)
+        figures.append({
+            "precision": precision, "stages": options.stages, "schedule": schedule, "program": name, **found
+        })  # fmt: skip
+    return figures
 
 
 if __name__ == "__main__":

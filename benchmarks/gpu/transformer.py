@@ -24,7 +24,8 @@ WARM_UP = 20
 @dataclass(frozen=True)
 class Sizes:
     """layers, width, heads, sequence and global batch of the network; data x tensor GPUs of each of the stages; "tf32"
-    or "bf16"; the schedule of the stages, and in how many micro-batches the batch comes; the rate of learning."""
+    or "bf16"; the schedule of the stages, and in how many micro-batches the batch comes; the rate of learning; a
+    table with another order of that schedule's work."""
 
     layers: int
     width: int
@@ -38,6 +39,7 @@ class Sizes:
     schedule: str = ""
     micro_batches: int = 1
     rate: float = RATE
+    order: str = ""
 
     @property
     def chunks(self) -> list[int]:
@@ -85,6 +87,7 @@ def parsed() -> tuple[Sizes, argparse.Namespace]:
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--schedule", default="")
     parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--order", default="", help="a table of the order of the stages' work, which mspc reads")
     parser.add_argument("--rate", type=float, default=RATE, help="of learning")
     parser.add_argument("--precision", choices=("tf32", "bf16"), default="bf16")
     parser.add_argument("--attention", default="fused", help="plain or fused, where a program has both")

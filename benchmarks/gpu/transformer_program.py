@@ -92,6 +92,8 @@ def built():
     if sizes.stages > 1:
         scheduler = "1f1b" if sizes.schedule == "interleaved" else sizes.schedule
         config = {"pipeline_interleave": sizes.places != sorted(sizes.places)}
+        if sizes.order:
+            scheduler, config = sizes.order, {}
         ms.set_auto_parallel_context(
             pipeline_stages=sizes.stages, pipeline_config={**config, "pipeline_scheduler": scheduler}
         )

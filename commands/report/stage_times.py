@@ -19,23 +19,27 @@ from mspc.search.calibration.machine_file import machine_of
 PICTURES, TABLE = (".svg", ".txt"), ".csv"
 
 
-def check_picture(path: Path, machine: str = "") -> None:
-    """Raises MspcError where a file is to be written in a form that there is not, or there is no such machine."""
+def check_picture(path: Path, machine: str = "", keep_more: int = 0) -> None:
+    """Raises MspcError where a file is to be written in a form that there is not, there is no such machine, or more is
+    to be kept where no order is written."""
     machine_of(machine)
     if path.suffix not in (*PICTURES, TABLE):
         raise MspcError(f"--schedule {path}: its name ends in none of {', '.join((*PICTURES, TABLE))}")
+    if keep_more < 0 or (keep_more and path.suffix != TABLE):
+        raise MspcError(f"--keep-more {keep_more}: a number from 0 on is right, for an order (FILE{TABLE})")
 
 
-def write_picture(compiled: Compiled, path: Path, machine: str = "") -> list[str]:
+def write_picture(compiled: Compiled, path: Path, machine: str = "", keep_more: int = 0) -> list[str]:
     """Write the timeline, by the times of a machine (its name or its file), in the form that the file's name asks for;
-    as a table the quickest order of the same work that is found, which keeps no more micro-batches. Notes on the times.
+    as a table the quickest order of the same work that is found, in which stages keep at most `keep_more` micro-batches
+    of chunks beyond their schedule's. Notes on the times.
     Raises MspcError as `stage_times` does, and where the file cannot be written."""
     config = compiled.config
     graphs = [compiled.rank_graph(stage * config.ranks) for stage in range(config.pipeline_stages)]
     rates = machine_of(machine)
     schedule, work = predicted_work(graphs, rates)
     if path.suffix == TABLE:
-        text = write_table(ordered_by_times(schedule, work))
+        text = write_table(ordered_by_times(schedule, work, keep_more))
     else:
         times = work.line(schedule)
         text = schedule_svg(times) if path.suffix == ".svg" else schedule_text(times)

@@ -47,6 +47,12 @@ TorchPlan = Annotated[
 ScheduleMachine = Annotated[
     str, typer.Option("--machine", metavar="NAME|FILE", help="The machine of --schedule, as of mspc search [h200].")
 ]
+MoreKept = Annotated[
+    int,
+    typer.Option(
+        "--keep-more", metavar="N", help="Micro-batches that a stage may keep beyond its schedule's, in a .csv."
+    ),
+]
 
 
 def compile_(
@@ -84,6 +90,7 @@ def compile_(
     out_torch: TorchPlan = None,
     schedule: SchedulePicture = None,
     machine: ScheduleMachine = "",
+    keep_more: MoreKept = 0,
     weights: Annotated[
         bool, typer.Option("--weights", help="Write all initial values, not only arrays that the script brought.")
     ] = False,
@@ -101,8 +108,8 @@ def compile_(
         CompileOptions(
             ranks=ranks, level=level or (2 if save_graphs else 0), out=out, only_ranks=tuple(rank or ()),
             inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()), weights=weights,
-            strategies=strategies, schedule=schedule, machine=machine, loudness=Loudness(verbose, quiet),
-            all_rows=all_rows, out_torch=out_torch,
+            strategies=strategies, schedule=schedule, machine=machine, keep_more=keep_more,
+            loudness=Loudness(verbose, quiet), all_rows=all_rows, out_torch=out_torch,
             imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan, device),
         ),
     )

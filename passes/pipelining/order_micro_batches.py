@@ -6,7 +6,8 @@ Output: `%2 = ReceiveFromStage() {micro_batch: 0}`, `%3 = Call(%2, %para1_w) {wo
         `SendToStage(%4) {micro_batch: 0}`, `%6 = ReceiveFromStage() {micro_batch: 1}`, ...
 
 All passes before this one see one micro-batch. A message is received right before it is read: a rank that receives
-waits, and would wait ahead of work that its schedule has before.
+waits, and would wait ahead of work that its schedule has before. Results go to the other stages as soon as they are
+known, among the work (`early_results.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from mspc.ir.graph import STAGE, STAGES, Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
+from mspc.passes.pipelining.early_results import sent_when_known
 from mspc.passes.pipelining.micro_batches import micro_batch_loop
 from mspc.passes.pipelining.ordered_work import OrderedWork
 
@@ -41,4 +43,5 @@ class OrderMicroBatches(Pass):
                 nodes.append(node)
         graph.nodes = nodes
         graph.replace(work.results)
+        graph.nodes = sent_when_known(graph)
         return True

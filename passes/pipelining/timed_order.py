@@ -2,21 +2,23 @@
 
 Named schedules have the order that is best where forwards and both gradients take one time. Here stages are walked
 along one clock: each that is free takes the first of the actions that it could begin, by a rule of preference, or waits
-for one that is about to become possible. Of many such rules the quickest order is taken, and the known one where none
-is quicker. On every stage micro-batches come in their order, as sums of gradients ask for, and no stage keeps more of
-them than in the known order.
+for one that is about to become possible. Of many such rules the quickest order is taken, the known one where none is
+quicker, and bettered move by move (`order_search.py`). What is judged is a step among many (`steps_in_row.py`). On
+every stage micro-batches come in their order, as sums of gradients ask for, and no stage keeps more of them than in the
+known order, or than it may keep beyond that.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations, product
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.pipelining.chosen_schedule import kinds_of
 from mspc.passes.pipelining.host_pace import Copies
+from mspc.passes.pipelining.order_search import BUDGET, ROUNDED, OrderSearch
 from mspc.passes.pipelining.schedules.action import (
     FORWARD,
     GRADIENTS,
@@ -28,10 +30,16 @@ from mspc.passes.pipelining.schedules.action import (
     actions_of,
 )  # fmt: skip
 from mspc.passes.pipelining.schedules.dependence import Made, handed_on, makes, reads
-from mspc.passes.pipelining.timeline import Durations, Messages, Timeline, timeline
+from mspc.passes.pipelining.steps_in_row import Order, StepsInRow
+from mspc.passes.pipelining.timeline import Awaited, Durations, Messages, Timeline, timeline
 
 PATIENCE = (0.0, 0.5, 1.0)
 """For which part of the time of a gradient for weights a stage waits for something else, where there is no more."""
+
+STARTS = 2
+"""Orders of clocks from which a search begins; another begins from the known one."""
+GROWTH = 2
+"""In so many parts that one is given what may be kept beyond the known order: what fits into less is a good start."""
 
 
 @dataclass(frozen=True)
@@ -48,34 +56,62 @@ class Rule:
 
 @dataclass(frozen=True)
 class Work:
-    """What a schedule's actions take, as `timeline` is given it."""
+    """What a schedule's actions take, as `timeline` is given it. kept: what each chunk keeps of a micro-batch, in any
+    one unit; of those left out nothing. None where all keep as much."""
 
     durations: Durations
     message: Messages = 0
     behind: Mapping[int, float] | None = None
-    awaited: Mapping[int, Collection[int]] | None = None
+    awaited: Awaited | None = None
     copies: Copies | None = None
+    kept: Mapping[int, float] | None = None
 
     def line(self, schedule: Schedule) -> Timeline:
         """When its stages do what."""
         return timeline(schedule, self.durations, self.message, None, self.behind, self.awaited, self.copies)
 
+    def kept_of(self, schedule: Schedule) -> list[float]:
+        """What the chunks of a schedule keep of a micro-batch."""
+        kept = dict.fromkeys(range(schedule.chunks), 1.0) if self.kept is None else self.kept
+        return [kept.get(chunk, 0.0) for chunk in range(schedule.chunks)]
 
-def ordered_by_times(known: Schedule, work: Work) -> Schedule:
-    """The quickest order that is found of the actions of a schedule, which may be its own."""
+
+def ordered_by_times(known: Schedule, work: Work, more: int = 0, budget: int = BUDGET) -> Schedule:
+    """The order of the actions of a schedule, which may be its own, whose steps take least among many of those found; a
+    step that runs alone takes no longer than in the known one.
+
+    Args:
+        more: so many micro-batches of a chunk of the usual size a stage may keep beyond those of the known order.
+        budget: see OrderSearch.
+    """
     known = replace(known, entries=tuple(map(_actions, known.entries)))
     line = work.line(known)
-    limits = [line.kept(stage) for stage in range(known.stages)]
-    best, least = known, line.makespan
-    for rule in _rules(known):
-        entries = _Clock(known, work, limits, rule).run()
-        if entries is None:
-            continue
-        found = replace(known, entries=entries)
-        taken = work.line(found).makespan
-        if taken < least:
-            best, least = found, taken
-    return best
+    kept = work.kept_of(known)
+    usual = sum(kept) / max(1, sum(each > 0 for each in kept))
+    limits = [
+        [line.kept_bytes(stage, kept) + each * usual for stage in range(known.stages)]
+        for each in dict.fromkeys((0, *(more * part // GROWTH for part in range(1, GROWTH + 1))))
+    ]
+    orders = (_Clock(known, work, limits[-1], rule).run() for rule in _rules(known))
+    found = [replace(known, entries=entries) for entries in orders if entries is not None]
+    copies = (work.copies or {}).values()
+    if any(each.ahead or each.left for each in copies):  # these pace stages, as the timeline alone has it
+        return min((known, *found), key=lambda each: work.line(each).makespan)
+    steps = StepsInRow(known, work.durations, work.message, work.behind, work.awaited)
+    longest = steps.makespan(steps.order(known))
+
+    def period(order: Order) -> float:
+        return steps.among_many(order)[0]
+
+    among = [order for order in map(steps.order, (known, *found)) if steps.makespan(order) <= longest]
+    among = sorted(among, key=period)[:STARTS]
+    better = [OrderSearch(steps, kept, limits[-1], longest).improved(order, budget // 5) for order in among]
+    grown = steps.order(known)
+    for each in limits:
+        grown = OrderSearch(steps, kept, each, longest).improved(grown, budget // 3 // len(limits))
+    best = OrderSearch(steps, kept, limits[-1], longest).improved(min((grown, *better), key=period), budget // 4)
+    entries = tuple(tuple(steps.actions[number] for number in own) for own in best)
+    return replace(known, entries=entries)
 
 
 def _actions(entries: tuple[Entry, ...]) -> tuple[Action, ...]:
@@ -94,15 +130,16 @@ def _rules(known: Schedule) -> list[Rule]:
 
 
 class _Clock:
-    """All stages along one clock, by a rule. limits: micro-batches of chunks that each may keep."""
+    """All stages along one clock, by a rule. limits: what each may keep, in the unit of `Work.kept`."""
 
-    def __init__(self, known: Schedule, work: Work, limits: list[int], rule: Rule) -> None:
+    def __init__(self, known: Schedule, work: Work, limits: list[float], rule: Rule) -> None:
         self.known, self.work, self.limits, self.rule = known, work, limits, rule
         self.made: dict[Made, tuple[float, int]] = {}
         """When each value is there, and on which stage; of actions that run as well."""
         self.found: list[list[Action]] = [[] for _ in known.entries]
         self.free = [0.0] * known.stages
-        self.kept = [0] * known.stages
+        self.kept = [0.0] * known.stages
+        self.of_chunks = work.kept_of(known)
         kinds = {(part.kind, part.chunk) for entries in known.entries for part in actions_of(entries)}
         self.following = [
             {each: 0 for each in sorted(kinds) if known.placement[each[1]] == stage} for stage in range(known.stages)
@@ -156,8 +193,9 @@ class _Clock:
 
     def _has_room(self, action: Action, stage: int) -> bool:
         """A place is left for each later chunk, without which no gradient would come."""
-        later = sum(chunk > action.chunk for kind, chunk in self.following[stage] if kind == FORWARD)
-        return self.kept[stage] + later < self.limits[stage]
+        own = [chunk for kind, chunk in self.following[stage] if kind == FORWARD and chunk >= action.chunk]
+        needed = sum(self.of_chunks[chunk] for chunk in own)
+        return self.kept[stage] + needed <= self.limits[stage] * ROUNDED
 
     def _begins(self, action: Action, stage: int) -> float:
         """When all that it reads is there; infinite where nobody makes it yet."""
@@ -184,7 +222,7 @@ class _Clock:
         end = self.free[stage] = now + takes
         self.found[stage].append(action)
         self.following[stage][action.kind, action.chunk] += 1
-        self.kept[stage] += (action.kind == FORWARD) - (action.kind in RELEASES)
+        self.kept[stage] += self.of_chunks[action.chunk] * ((action.kind == FORWARD) - (action.kind in RELEASES))
         for value in makes(action):
             self.made[value] = end, stage
         handed = handed_on(action, self.known.chunks)

@@ -32,6 +32,9 @@ Durations = Mapping[tuple[int, str], float]
 """The time of each kind of action on each chunk; of a backward by default the sum of both gradients."""
 Messages = float | Mapping[tuple[int, int], float]
 """The time of a message between two stages: of any, or by the chunks that send and read it; 0 of those left out."""
+Awaited = Mapping[int, Collection[tuple[int, Action | None]]]
+"""For stages the others that send them what they need behind their own last actions, each with the action behind which
+it does; None for its last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ def equal_durations(
 
 def timeline(
     schedule: Schedule, durations: Durations, message: Messages = 0, overlap: float | None = 0,
-    behind: Mapping[int, float] | None = None, awaited: Mapping[int, Collection[int]] | None = None,
+    behind: Mapping[int, float] | None = None, awaited: Awaited | None = None,
     copies: Copies | None = None,
 ) -> Timeline:  # fmt: skip
     """The times of a schedule.
@@ -132,7 +135,7 @@ def timeline(
     Args:
         overlap: the part of the shorter one's time that is saved where a forward and a backward run at once, 0 to 1;
         None where they run one behind the other, as in a stage's program: each has a span then.
-        behind: what stages do behind their last actions. awaited: the stages whose last actions are ended before that.
+        behind: what stages do behind their last actions. awaited: what there must be before that.
         copies: of what forwards keep, to the host and back; None for none.
 
     Raises:
@@ -145,9 +148,18 @@ def timeline(
     made = Timeline(schedule, tuple(map(tuple, walk.spans)))
     tails: dict[int, Tail] = {}
     for stage, time in (behind or {}).items():
-        start = max(made.end(each) for each in (stage, *(awaited or {}).get(stage, ())))
+        start = max([made.end(stage), *(_sent(made, *each) for each in (awaited or {}).get(stage, ()))])
         tails[stage] = Tail(start, start + time)
     return Timeline(schedule, made.spans, tails)
+
+
+def _sent(line: Timeline, stage: int, behind: Action | None) -> float:
+    """When a stage sends what others need behind their last actions."""
+    if behind is None:
+        return line.end(stage)
+    made = set(makes(behind))
+    ends = (span.end for span in line.spans[stage] if any(made <= set(makes(part)) for part in parts_of(span.entry)))
+    return next(ends, line.end(stage))
 
 
 class _Walk:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from queue import Queue
-from threading import Barrier
+from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from mspc.api import context
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Graph
+from mspc.ir.graph import WORK, Graph
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
@@ -63,13 +63,16 @@ class Layer(nn.Cell):
 
 
 class Net(nn.Cell):
-    """Four layers and a loss."""
+    """Four layers and a loss. apart: no parameter is read by several stages."""
 
-    def __init__(self, places: Sequence[int], half: bool) -> None:
+    def __init__(self, places: Sequence[int], half: bool, apart: bool) -> None:
         super().__init__()
         rng = np.random.default_rng(5)
-        self.shared = Parameter(Tensor(rng.standard_normal((WIDTH, WIDTH), np.float32) / 3), name="shared")
-        self.layers = nn.CellList([Layer(rng, self.shared, stage, half) for stage in places])
+        value = Tensor(rng.standard_normal((WIDTH, WIDTH), np.float32) / 3)
+        several = [Parameter(value, name="shared") for _ in range(len(places) if apart else 1)]
+        self.layers = nn.CellList(
+            [Layer(rng, several[k % len(several)], stage, half) for k, stage in enumerate(places)]
+        )
 
     def construct(self, x: Any, y: Any) -> Any:
         beside = x[:, :2]
@@ -79,7 +82,9 @@ class Net(nn.Cell):
 
 
 @cache
-def compiled(schedule: str, half: bool = False, states: bool = False) -> tuple[Compiled, list[Any]]:
+def compiled(
+    schedule: str, half: bool = False, states: bool = False, apart: bool = False
+) -> tuple[Compiled, list[Any]]:
     places = PLACES.get(schedule, (0, 0, 1, 1))
     scheduler = "1f1b" if schedule == "interleaved" else schedule
     mspc.set_auto_parallel_context(
@@ -87,7 +92,7 @@ def compiled(schedule: str, half: bool = False, states: bool = False) -> tuple[C
         pipeline_config={"pipeline_interleave": places != (0, 0, 1, 1), "pipeline_scheduler": scheduler},
     )  # fmt: skip
     try:
-        cell = nn.PipelineCell(Net(places, half), MICRO_BATCHES)
+        cell = nn.PipelineCell(Net(places, half, apart), MICRO_BATCHES)
         optimizer = nn.Momentum(cell.trainable_params(), 0.005, 0.9)
         if states:
             optimizer.offload()
@@ -228,6 +233,41 @@ def compare(schedule: str, tmp_path: Path, refused: bool, states: bool = False) 
         np.testing.assert_allclose(also, losses, rtol=1e-5)
         for name, value in parameters.items():
             np.testing.assert_allclose(others[name], value, rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+def test_a_stage_goes_on_while_another_computes_its_last_gradients(tmp_path: Path) -> None:
+    """Stage 1 ends a step, its updates too, and begins the next one: the loss has been sent when it was known."""
+    found, feeds = compiled("zero_bubble_v", apart=True)
+    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+    between, ended = Between(), Event()
+
+    def on_gpu(rank: int) -> list[float]:
+        (tmp_path / str(rank)).mkdir()
+        graph, comm = found.rank_graph(rank), ReachingNccl(rank, between, False)
+        own = {p.name: np.array(full[p.name]) for p in graph.parameters if p.kind == "parameter"}
+        constants = {
+            p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"
+        }
+        executor = GpuExecutor(graph, WaitingGpu(tmp_path / str(rank), comm), own | constants, host=comm)
+        works = executor._step.work
+        last = max(
+            place for place, work in enumerate(works) if work.index >= 0 and WORK in graph.nodes[work.index].attrs
+        )
+
+        def late() -> None:
+            assert ended.wait(30), "stage 1 waits for the last gradients of stage 0"
+            launch()
+
+        launch = works[last].launch
+        works[last] = replace(works[last], launch=late) if rank == 0 else works[last]
+        losses = [float(np.asarray(executor.run(feeds)[0]))]
+        if rank == 1:
+            assert not ended.is_set()
+            ended.set()
+        return [*losses, float(np.asarray(executor.run(feeds)[0]))]
+
+    first, second = between.run(on_gpu)
+    assert first == second
 
 
 def test_messages_are_sent_again_where_a_loss_is_not_finite(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_svg_has_every_action(name: str) -> None:
 
 def test_updates_are_shown_and_what_they_wait_for() -> None:
     schedule = named_schedule("1f1b", 2, 3)
-    shown = timeline(schedule, equal_durations(schedule), behind={0: 1, 1: 2}, awaited={1: {0}})
+    shown = timeline(schedule, equal_durations(schedule), behind={0: 1, 1: 2}, awaited={1: {(0, None)}})
     assert schedule_text(shown).splitlines() == [
         "1f1b: 2 stages, 3 micro-batches, a step takes 14 s, idle 25.0%; where stages begin the next one by themselves "
         "13 s, idle 19.2%",

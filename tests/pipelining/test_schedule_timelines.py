@@ -152,7 +152,7 @@ def test_updates_follow_the_last_action() -> None:
     made = timeline(schedule, equal_durations(schedule), behind={0: 3, 1: 4})
     assert [(tail.start, tail.end) for tail in made.tails.values()] == [(6, 9), (4, 8)]
     assert (made.makespan, made.period, made.busy(0), made.idle(1)) == (9, 9, 6, 9 - 3 - 4)
-    made = timeline(schedule, equal_durations(schedule), behind={0: 3, 1: 4}, awaited={1: {0}})
+    made = timeline(schedule, equal_durations(schedule), behind={0: 3, 1: 4}, awaited={1: {(0, None)}})
     assert [(tail.start, tail.end) for tail in made.tails.values()] == [(6, 9), (6, 10)]
     assert (made.makespan, made.end(0), made.end(1)) == (10, 9, 10)
 

@@ -8,10 +8,19 @@ from random import Random
 import pytest
 
 from mspc.passes.pipelining.schedule_check import check_schedule
-from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, actions_of
+from mspc.passes.pipelining.schedules.action import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Action,
+    Schedule,
+    actions_of,
+)  # fmt: skip
 from mspc.passes.pipelining.schedules.named import SCHEDULES, named_schedule
+from mspc.passes.pipelining.steps_in_row import StepsInRow
 from mspc.passes.pipelining.timed_order import Work, ordered_by_times
-from mspc.passes.pipelining.timeline import Timeline, equal_durations
+from mspc.passes.pipelining.timeline import equal_durations
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -25,7 +34,7 @@ def test_orders_are_right_and_take_no_more_time_and_memory(name: str, seed: int)
         for chunk in range(known.chunks)
     }  # fmt: skip
     work = Work(durations, r.choice((0, 0.1, 0.5)), {0: 1.0, known.stages - 1: 2.0})
-    found = ordered_by_times(known, work)
+    found = ordered_by_times(known, work, budget=200_000)
     assert check_schedule(found) == []
     assert found.placement == known.placement
     before, behind = work.line(known), work.line(found)
@@ -42,13 +51,58 @@ def test_parts_that_take_other_times_have_another_order() -> None:
     """Gradients for weights that take longer than the others fill more than one gap."""
     known = named_schedule("zero_bubble_v", 4, 8)
     work = Work(equal_durations(known, 1, 0.9, 1.4), 0.05)
-    before, behind = work.line(known), work.line(ordered_by_times(known, work))
+    busy = max(work.line(known).busy(stage) for stage in range(4))
+    assert 1 - busy / among_many(known, work) > 0.025
+    assert 1 - busy / among_many(ordered_by_times(known, work), work) < 0.02
 
-    def idle(line: Timeline) -> float:
-        return sum(line.idle_share(stage) for stage in range(4)) / 4
 
-    assert idle(before) > 0.08
-    assert idle(behind) < 0.06
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_step_among_many_is_near_its_bound(more: int) -> None:
+    """Ahead of its first gradient the last stage can do as many forwards as it may keep, behind its last one as many
+    gradients for weights: what else it does stands between a way through all stages and the way back."""
+    known = named_schedule("zero_bubble_v", 4, 8)
+    work = Work(equal_durations(known, 1, 1.5, 0.75))
+    kept = 8 + more
+    bound = max(52, (8 + 4.5) + (52 - kept - 0.75 * kept) + 4.5 + 0.75)
+    found = ordered_by_times(known, work, more)
+    assert check_schedule(found) == []
+    assert found == ordered_by_times(known, work, more)
+    line = work.line(found)
+    assert max(line.kept(stage) for stage in range(4)) <= kept
+    assert line.makespan <= work.line(known).makespan
+    assert bound <= among_many(found, work) <= bound + (0, 1)[more > 0]
+    assert among_many(known, work) == 56.5
+
+
+def test_what_chunks_keep_counts() -> None:
+    """A chunk that keeps twice as much than others has half the room, one that keeps nothing any."""
+    known = named_schedule("zero_bubble_v", 3, 8)
+    work = Work(equal_durations(known, 1, 1.4, 0.8), kept={0: 1, 1: 1, 2: 2, 4: 1, 5: 1})
+    kept = work.kept_of(known)
+    limits = [work.line(known).kept_bytes(stage, kept) for stage in range(3)]
+    line = work.line(ordered_by_times(known, work, budget=3_000_000))
+    assert all(line.kept_bytes(stage, kept) <= limits[stage] for stage in range(3))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_among_many_is_one_of_many(seed: int) -> None:
+    """The times of stages that each begin the next step by themselves, twenty steps in a row."""
+    r = Random(seed)
+    known = named_schedule(r.choice(("zero_bubble_v", "zero_bubble_h1")), 3, 6)
+    durations = {key: r.uniform(0.2, 2) for key in equal_durations(known)}
+    work = Work(durations, 0.2, {0: 1.0, 2: 0.5}, {1: [(0, None)], 2: [(0, Action(FORWARD, known.chunks - 1, 5))]})
+    steps = StepsInRow(known, work.durations, work.message, work.behind, work.awaited)
+    order, free, ends = steps.order(known), [0.0] * 3, [0.0]
+    assert steps.makespan(order) == pytest.approx(work.line(known).makespan)
+    for _ in range(20):
+        free = steps.step(order, free)[0]
+        ends.append(max(free))
+    assert steps.among_many(order)[0] == pytest.approx((ends[-1] - ends[-7]) / 6, rel=0.002)
+
+
+def among_many(schedule: Schedule, work: Work) -> float:
+    steps = StepsInRow(schedule, work.durations, work.message, work.behind, work.awaited)
+    return steps.among_many(steps.order(schedule))[0]
 
 
 def test_gradients_are_apart_on_all_micro_batches_where_they_are_on_some() -> None:

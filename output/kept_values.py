@@ -1,0 +1,35 @@
+"""What a stage's forward work on a micro-batch keeps for gradients."""
+
+from __future__ import annotations
+
+from mspc.ir.graph import WORK, Graph, Node
+from mspc.ops.collective.stage_messages import ReceiveFromStage
+from mspc.ops.control.structural import taken_elements
+from mspc.passes.pipelining.schedules.action import FORWARD
+from mspc.passes.pipelining.stage_program import work_of
+
+
+def kept_of_chunks(graph: Graph) -> dict[int, float]:
+    """For each chunk of a stage the bytes that gradients read of its forward work on the first micro-batch, and of what
+    came from another stage for that."""
+    calls = {(kind, chunk): node for node in graph.nodes if WORK in node.attrs
+             for kind, chunk, number in (work_of(node),) if number == 0}  # fmt: skip
+    kept: dict[int, dict[Node, int]] = {}
+    for (kind, chunk), node in calls.items():
+        if kind == FORWARD:
+            kept.setdefault(chunk, {})
+            continue
+        forward = calls.get((FORWARD, chunk))
+        for value in node.inputs if forward is not None else ():
+            if isinstance(value, Node) and (_is_of(value, forward) or value in _received(forward)):
+                kept.setdefault(chunk, {})[value] = value.type.nbytes
+    return {chunk: float(sum(values.values())) for chunk, values in kept.items()}
+
+
+def _is_of(value: Node, call: Node | None) -> bool:
+    return taken_elements(value.op) is not None and value.inputs[0] is call
+
+
+def _received(call: Node | None) -> set[Node]:
+    values = () if call is None else call.inputs
+    return {value for value in values if isinstance(value, Node) and isinstance(value.op, ReceiveFromStage)}
