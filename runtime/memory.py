@@ -7,10 +7,10 @@ from dataclasses import field
 from typing import Any
 
 from mspc.analysis.shadow_weights import ShadowWeights
-from mspc.analysis.summed_by_reader import is_summed_by_reader
 from mspc.ir.graph import FROM_HOST, TO_HOST, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
+from mspc.ops.collective.base import is_summed_by_reader
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.structural import TupleGetItem

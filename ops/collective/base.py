@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
 from mspc.ir.layout import group_of
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import TensorType, Type
@@ -15,6 +16,9 @@ from mspc.sharding.groups import group_name
 
 Ranks = tuple[int, ...]
 _REDUCE_OPS = ("sum", "max", "min", "prod")
+SUMMED = "summed_by_reader"
+"""The attribute of a reduction that a GPU leaves to the kernel that reads it (`sum_in_readers`): its one reader may add
+the ranks' parts up. What a graph computes does not depend on it."""
 
 
 class Meeting(NamedTuple):
@@ -245,6 +249,11 @@ def _listed(ranks: Ranks) -> str:
 def same(x: Any) -> Any:
     """The kernel of the form over mesh axes: the global tensor is the same before and after."""
     return x
+
+
+def is_summed_by_reader(value: Value) -> bool:
+    """Whether a value is the result of a reduction that is left to its reader."""
+    return SUMMED in getattr(value, "attrs", {})
 
 
 def one_tensor(op: Op, types: Sequence[Type]) -> TensorType:

@@ -134,4 +134,4 @@ def begin(summed: RankSum) -> list[str]:
 
 def end() -> list[str]:
     """The kernel's last statements."""
-    return _END.split("\n")[1:-1]
+    return list[str](_END.split("\n")[1:-1])

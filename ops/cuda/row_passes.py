@@ -36,7 +36,7 @@ _HELD_WORDS = 48
 """Registers of a thread of a small block that may hold a row's values; half of it in blocks above 256 threads."""
 _RESIDENT = 1024
 """Threads of a multiprocessor where blocks add up totals of columns, each of as many rows as the others."""
-_FETCHING = 256
+_FETCHING = 512
 """Threads of a multiprocessor where operands come from other ranks: as many bytes are under way as NVLink needs, and
 some rows are stored while others come."""
 _RESERVED = 2 << 10

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mspc.analysis.summed_by_reader import is_summed_by_reader
 from mspc.ir.graph import Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType
+from mspc.ops.collective.base import is_summed_by_reader
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import TupleGetItem, TupleGetItems
 from mspc.ops.device import Array, Copy, Launch, in_order
@@ -149,8 +149,10 @@ class Launches:
         self._held: dict[Value, tuple[Held, ...]] = {}
         self._makers = makers(graph, plan)
         self._reads: dict[Value, HostRead] = {}
+        self.leaves = False
+        """Whether reductions are left to their readers where these can have them."""
         self._left: dict[Value, int] = {}
-        """Reductions that are left to their readers, and their places in the graph."""
+        """Those that are, and their places in the graph."""
 
     def arrays(self, value: Value) -> tuple[Held, ...]:
         """What holds a value, for each tensor of it."""
@@ -211,6 +213,8 @@ class Launches:
         """
         copied = self._plan.copied.get(node)
         if copied is None:
+            if self.leaves and self._leave(node):
+                return _nothing, False
             launch, plain = self._made(node, self.arrays(node), copies)
             return self._read_behind(node, launch), plain
         types = element_types(node.type)
@@ -223,14 +227,18 @@ class Launches:
         assert both is not None
         return like(update, both), plain
 
-    def leave(self, node: Node, index: int) -> bool:
-        """Whether a node has no launch of its own, as its reader has it; index: its place in the graph."""
+    def has_left(self, node: Node) -> bool:
+        """Whether a node has no launch of its own, as its reader has it."""
+        return node in self._left
+
+    def _leave(self, node: Node) -> bool:
+        """Leave a reduction to its reader, where that can have it."""
         if not is_summed_by_reader(node) or not self._device.same(*map(self._operand, (node.inputs[0], node))):
             return False
-        readers = [each for each in self.graph.nodes if node in each.inputs]
-        if len(readers) != 1 or not isinstance(readers[0].op, FusedElementwise) or node in self.graph.results:
+        readers = [(i, each) for i, each in enumerate(self.graph.nodes) if node in (each, *each.inputs)]
+        if len(readers) != 2 or not isinstance(readers[1][1].op, FusedElementwise) or node in self.graph.results:
             return False
-        self._left[node] = index
+        self._left[node] = readers[0][0]
         return True
 
     def _summing(self, node: Node, inputs: Sequence[Any], out: Any) -> Launch | None:
@@ -242,7 +250,8 @@ class Launches:
         launch = None if summed is None else op.launch(self._device, inputs, out, (left[0], summed))
         if launch is not None:
             return self._marked(made[0], launch, joined=True)
-        ahead = [self._marked(each, own, isinstance(own, Between)) for each in made for own, _ in [self.of(each)]]
+        launches = [(each, self._made(each, self.arrays(each), None)[0]) for each in made]
+        ahead = [self._marked(each, own, isinstance(own, Between)) for each, own in launches]
         return in_order(*ahead, op.launch(self._device, inputs, out))
 
     def _marked(self, node: Node, launch: Launch, joined: bool) -> Launch:
@@ -339,3 +348,7 @@ def _copies(device: Any, sources: tuple[Array, ...], targets: tuple[Array, ...])
             device.copy(source, target)
 
     return launch
+
+
+def _nothing() -> None:
+    """The launch of what another launch does."""

@@ -76,6 +76,7 @@ class GpuStep:
         self._around = Around(device, self.backend, constants, region_launch, host, ended, loop_limit, device.step)
         self._arena = device.empty((max(1, plan.arena),), "uint8")
         self._launches = Launches(graph, device, self.backend, plan, self._arena, stored, self._of_regions)
+        self._launches.leaves = True
         messages = stage_messages(graph, device, self._arena, lambda node: self.arrays(node)[0])
         self.own_count = device.zeros((1,), "int64")
         updates = updated_parameters(graph)
@@ -153,10 +154,6 @@ class GpuStep:
                 launch = messages.launch(node) if side else _nothing
                 self.work.append(Work(index if side else -1, side or "compute", launch, waits, node in signals))
                 continue
-            if self._launches.leave(node, index):
-                placed[node] = len(self.work)
-                self.work.append(Work(index, "compute", _nothing))
-                continue
             stream = stream_of(node, one_stream)
             waits = self._waits(node, placed)
             for other in waits:
@@ -170,7 +167,7 @@ class GpuStep:
                     if direct and overlap.idle:  # behind others it would get its multiprocessors late
                         behind = Work(-1, "compute", launch.awaited(), awaits=placed[node])
                     overlap.begins(placed[node], node, launch.blocks if direct else 0)
-                if device.progress is not None and communicates(node):
+                if device.progress is not None and communicates(node) and not self._launches.has_left(node):
                     tells = isinstance(launch, Between) or self._quick([node])
                     launch = device.progress.before(index, launch, tells)
             self.work.append(Work(index, stream, launch, waits, node in signals, plain))
