@@ -39,6 +39,10 @@ class DeviceCommunicator(Protocol):
         the ranks call this together when it is made. None where there is no such way."""
         ...
 
+    def all_can(self, able: bool, ranks: Ranks) -> bool:
+        """Whether every member says so; their hosts meet."""
+        ...
+
     def all_reduce_into(self, arrays: Sequence[Array], outs: Sequence[Array], op: str, ranks: Ranks) -> None:
         """Every array combined into the one at its place in `outs`, which may be the array itself."""
         ...

@@ -14,7 +14,7 @@ from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.graph import WORK, Graph, Node
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 
-SMALL = 1 << 13
+SMALL = 1 << 11
 """Bytes of a message that leaves before its receiver has come to it, by any communicator."""
 
 

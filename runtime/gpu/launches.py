@@ -246,10 +246,12 @@ class Launches:
         op, comm, left = node.op, self._device.comm, [i for i, value in enumerate(node.inputs) if value in self._left]
         assert isinstance(op, FusedElementwise)
         made = [value for value in map(node.inputs.__getitem__, left) if isinstance(value, Node)]
-        summed = comm.partial_sums(inputs[left[0]], made[0].op.ranks) if len(left) == 1 else None
-        launch = None if summed is None else op.launch(self._device, inputs, out, (left[0], summed))
-        if launch is not None:
-            return self._marked(made[0], launch, joined=True)
+        ranks = made[0].op.ranks
+        summed = comm.partial_sums(inputs[left[0]], ranks) if len(left) == 1 else None
+        if summed is not None:
+            launch = op.launch(self._device, inputs, out, (left[0], summed))
+            if comm.all_can(launch is not None, ranks) and launch is not None:
+                return self._marked(made[0], launch, joined=True)
         launches = [(each, self._made(each, self.arrays(each), None)[0]) for each in made]
         ahead = [self._marked(each, own, isinstance(own, Between)) for each, own in launches]
         return in_order(*ahead, op.launch(self._device, inputs, out))

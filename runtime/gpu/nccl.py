@@ -219,6 +219,10 @@ class NcclComm:
         reached = self._peers is not None and self._boxes.has(ranks)
         return self._peers.partial_sums(array, ranks, ranks.index(self.rank)) if self._peers and reached else None
 
+    def all_can(self, able: bool, ranks: Ranks) -> bool:
+        """See `DeviceCommunicator`."""
+        return bool(self.host.all_reduce(np.array([able], np.int64), "min", tuple(sorted(ranks)))[0])
+
     def all_to_all_into(self, array: Array, out: Array, ranks: Ranks) -> None:
         """`array` holds a part for every member, `out` takes one from every member."""
         if len(ranks) == 1:

@@ -14,6 +14,7 @@ import pytest
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.faults.stalled import packed
 from mspc.runtime.gpu.peers import PeerCollectives
 from tests.gpu.test_peers import BF16, Addresses, Region, in_processes
 from tests.ops.cuda.cuda_emulator import NEEDED
@@ -37,7 +38,10 @@ def drawn(case: int, rank: int, turn: int) -> tuple[Any, Any]:
 
 def rank_body(rank: int, ranks: tuple[int, ...], shared: mmap.mmap, folder: Path) -> None:
     device: Any = Region(folder, shared, rank)
-    collectives = PeerCollectives(device, Addresses(rank), SimpleNamespace(mark=(0, 0)))  # type: ignore[arg-type]
+    device.step[0] = 7
+    mark, place = packed(2, 0, 5), np.zeros((1,), np.int64)
+    owner = SimpleNamespace(mark=(place.ctypes.data, mark))
+    collectives = PeerCollectives(device, Addresses(rank), owner)  # type: ignore[arg-type]
     op = FusedElementwise(NORM, (0, 4))
     made: list[Any] = []
     for dtype, shape in CASES:
@@ -52,7 +56,9 @@ def rank_body(rank: int, ranks: tuple[int, ...], shared: mmap.mmap, folder: Path
     for turn in range(3):
         for case, (part, beside, out, launch) in enumerate(made):
             part[...], beside[...] = drawn(case, rank, turn)
+            place[0] = 0
             launch()
+            assert place[0] == packed(2, 7, 5), "how far this rank is, for the others' watches"
             part[...] = 0  # whoever reads it behind the kernel's end would find this
             parts = [drawn(case, each, turn)[0].astype(np.float32) for each in ranks]
             total = sum(parts[1:], parts[0]).astype(CASES[case][0])

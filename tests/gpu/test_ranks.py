@@ -61,6 +61,9 @@ class EmulatedNccl:
         addresses = (tuple(int(each.ctypes.data) for each in rows) for rows in (parts, signs))
         return RankSum(next(addresses), own, next(addresses), state, np.zeros((1,), np.int64), 0, meet, (parts, signs))
 
+    def all_can(self, able: bool, ranks: Any) -> bool:
+        return bool(self.comm.all_reduce(np.array([able], np.int64), "min", ranks)[0])
+
     def all_reduce_into(self, arrays: Sequence[Any], outs: Sequence[Any], op: str, ranks: Any) -> None:
         for array, out in zip(arrays, outs, strict=True):
             out[...] = self.comm.all_reduce(array, op, ranks)
