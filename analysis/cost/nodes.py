@@ -16,7 +16,7 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import COLUMN_SUMS, DRAWS, ELEMENTWISE, UPDATES, Machine
 from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import FLOAT32, DType
-from mspc.ops.collective.base import Collective
+from mspc.ops.collective.base import Collective, is_summed_by_reader
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import Reduce
 
@@ -49,7 +49,10 @@ def seconds(
         return machine.collective_seconds(name, sent_bytes(node), ranks)
     more = len(cost_of_lines(node).asides) + _pieces(node) - 1
     begins = machine.kernel * (1 + more * (machine.device == "GPU"))
-    return begins + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
+    alone = begins + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
+    # A kernel that adds up what ranks hold works while their parts come.
+    sums = (value for value in node.inputs if is_summed_by_reader(value) and isinstance(value, Node))
+    return max(0.0, alone - sum(seconds(each, machine) for each in sums))
 
 
 def seconds_inside(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mspc.analysis.cost.known_machines import H200
+from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Graph
 from mspc.ir.text.parser import parse
 from mspc.ops.modules import load_operators
@@ -69,3 +71,12 @@ def test_a_norm_behind_a_sum_adds_it_up() -> None:
 def test_others_keep_their_stream(reader: str, group: str, results: str) -> None:
     graph = graph_of(reader, group, results)
     assert not SumInReaders().run(graph)
+
+
+def test_a_norm_works_while_the_parts_come() -> None:
+    graph = graph_of()
+    before = [seconds(node, H200) for node in graph.nodes]
+    SumInReaders().run(graph)
+    product, reduction, norm = (seconds(node, H200) for node in graph.nodes)
+    assert [product, reduction] == before[:2]
+    assert reduction + norm == pytest.approx(max(before[1:]))
