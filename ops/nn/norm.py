@@ -259,9 +259,10 @@ class LayerNormGammaGrad(Norm):
         from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
 
         dout, x, mean, variance = inputs
-        _, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
+        rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
         parameters = axis_in(self.name, self.begin_params_axis, x.ndim)
-        by_row = math.prod(x.shape[parameters:]) == columns
+        # Where nothing is added up every element is a row of its own.
+        by_row = rows > 1 and math.prod(x.shape[parameters:]) == columns
         place = "row" if by_row else f"at / {columns}"
         statistics = (
             f"const A mean = (A)wide(p_mean[{place}]), "

@@ -173,6 +173,7 @@ def odd_cases() -> Iterator[Case]:
     for dtype in (f32, b16):
         gamma = {"epsilon": 1e-5}
         yield _case("LayerNormGammaGrad", dtype, (900, 136), (900, 136), (900, 1), (900, 1), low=0.1, **gamma)
+        yield _case("LayerNormGammaGrad", dtype, (1, 136), (1, 136), (1, 1), (1, 1), low=0.1, **gamma)
         yield _case("LayerNormGammaGrad", dtype, (30, 40, 24), (30, 40, 24), (30, 1, 1), (30, 1, 1), low=0.1,
                     begin_params_axis=2, **gamma)  # fmt: skip
     for dtype in (f32, f16, f64, "Int8"):
