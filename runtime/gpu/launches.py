@@ -254,7 +254,8 @@ class Launches:
                 return self._marked(made[0], launch, joined=True)
         launches = [(each, self._made(each, self.arrays(each), None)[0]) for each in made]
         ahead = [self._marked(each, own, isinstance(own, Between)) for each, own in launches]
-        return in_order(*ahead, op.launch(self._device, inputs, out))
+        plain = self._plain(op, inputs, out if isinstance(out, tuple) else (out,))
+        return in_order(*ahead, op.launch(self._device, inputs, out) or plain)
 
     def _marked(self, node: Node, launch: Launch, joined: bool) -> Launch:
         """The launch of a collective that was left, see `GpuProgress.before`."""
