@@ -67,6 +67,10 @@ class Sliding(NamedTuple):
     dilation: int
 
 
+def nothing() -> None:
+    """The launch of what needs none of its own."""
+
+
 def in_order(*launches: Launch | None) -> Launch | None:
     """Launches one after the other; None where one of them is None."""
     found = [launch for launch in launches if launch is not None]

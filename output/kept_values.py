@@ -20,16 +20,14 @@ def kept_of_chunks(graph: Graph) -> dict[int, float]:
             kept.setdefault(chunk, {})
             continue
         forward = calls.get((FORWARD, chunk))
-        for value in node.inputs if forward is not None else ():
-            if isinstance(value, Node) and (_is_of(value, forward) or value in _received(forward)):
+        if forward is None:
+            continue
+        received = {each for each in forward.inputs if isinstance(each, Node) and isinstance(each.op, ReceiveFromStage)}
+        for value in node.inputs:
+            if isinstance(value, Node) and (_is_of(value, forward) or value in received):
                 kept.setdefault(chunk, {})[value] = value.type.nbytes
     return {chunk: float(sum(values.values())) for chunk, values in kept.items()}
 
 
-def _is_of(value: Node, call: Node | None) -> bool:
+def _is_of(value: Node, call: Node) -> bool:
     return taken_elements(value.op) is not None and value.inputs[0] is call
-
-
-def _received(call: Node | None) -> set[Node]:
-    values = () if call is None else call.inputs
-    return {value for value in values if isinstance(value, Node) and isinstance(value.op, ReceiveFromStage)}

@@ -51,8 +51,7 @@ def seconds(
     begins = machine.kernel * (1 + more * (machine.device == "GPU"))
     alone = begins + math.hypot(moving_seconds(node, machine), computing_seconds(node, machine))
     # A kernel that adds up what ranks hold works while their parts come.
-    sums = (value for value in node.inputs if is_summed_by_reader(value) and isinstance(value, Node))
-    return max(0.0, alone - sum(seconds(each, machine) for each in sums))
+    return max(0.0, alone - sum(seconds(value, machine) for value in node.inputs if is_summed_by_reader(value)))
 
 
 def seconds_inside(

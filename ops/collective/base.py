@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, TypeGuard, cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Node, Value
 from mspc.ir.layout import group_of
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import TensorType, Type
@@ -251,9 +251,9 @@ def same(x: Any) -> Any:
     return x
 
 
-def is_summed_by_reader(value: Value) -> bool:
+def is_summed_by_reader(value: Value) -> TypeGuard[Node]:
     """Whether a value is the result of a reduction that is left to its reader."""
-    return SUMMED in getattr(value, "attrs", {})
+    return isinstance(value, Node) and SUMMED in value.attrs
 
 
 def one_tensor(op: Op, types: Sequence[Type]) -> TensorType:

@@ -16,7 +16,7 @@ import numpy as np
 from mspc.ops.cuda.source import constants
 from mspc.ops.device import RankSum
 
-RANK_SUMS = r"""
+FROM_PEER = r"""
 template <class P> __device__ __forceinline__ P from_peer(const P* from) {
 #ifdef __CUDA_ARCH__
     // The memory of another GPU must not come from a cache of this one.
@@ -36,6 +36,9 @@ template <class P> __device__ __forceinline__ P from_peer(const P* from) {
     return *from;
 #endif
 }
+"""
+"""A load from the memory of another GPU, of 16, 8, 4 or 2 bytes."""
+RANK_SUMS = r"""
 // A pack of the sum: the parts of all ranks, in their order, from element `at` of each on.
 template <class T, int V, class C> __device__ __forceinline__ Pack<T, V> summed_pack(const u64* parts, long long at) {
     Pack<T, V> found[RANKS];
@@ -109,7 +112,7 @@ PLACE = "volatile long long* sum_place, const long long sum_mark"
 def definitions(summed: RankSum) -> str:
     """C++ ahead of the kernel."""
     sizes = constants(RANKS=len(summed.addresses), OWN=summed.own, STEP_SHIFT=summed.shift)
-    return sizes + RANK_SUMS
+    return sizes + FROM_PEER + RANK_SUMS
 
 
 def parameters(summed: RankSum) -> list[tuple[str, Any]]:

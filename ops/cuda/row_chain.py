@@ -37,8 +37,8 @@ class RowChain:
     with one element for each of the space, or for each row. totals: of columns over all rows. Arrays with an element
     for each of the space may have a gap behind every row (`row_pitch`); nothing is wrong with what a kernel leaves
     there. merged: whether a row's largest element and the sum of exponentials of what is below it come of one pass, in
-    which the sum so far is scaled whenever a larger element is met. sums: operands, by their names, of which every rank
-    holds a part.
+    which the sum so far is scaled whenever a larger element is met. summed: the name of an operand of which every rank
+    holds a part, and where these are.
     """
 
     dims: tuple[int, ...]

@@ -63,7 +63,7 @@ class OrderSearch:
             own = order[stage]
             own.insert(target, own.pop(source))
             allowed = cost + heat * (1 - turn / rounds) * random.random() ** 3
-            found, before = self._cost(order, free, allowed)
+            found, before = steps.among_many(order, free, turns=2, enough=allowed)
             if found > allowed:
                 own.insert(source, own.pop(target))
                 continue
@@ -72,20 +72,6 @@ class OrderSearch:
             if cost < least * (1 - 1e-9) and steps.makespan(order) <= self.longest:
                 best, least = [list(each) for each in order], cost
         return best
-
-    def _cost(self, order: Order, free: list[float], allowed: float) -> tuple[float, list[float]]:
-        """The time of a step among many, at most; and when stages were free before it."""
-        best, before = INFINITE, free
-        for _ in range(2):
-            ended, _ = self.steps.step(order, free)
-            longest = max(map(float.__sub__, ended, free))
-            if longest < best:
-                best, before = longest, free
-            if longest >= INFINITE or best <= allowed:
-                break
-            earliest = min(ended)
-            free = [each - earliest for each in ended]
-        return best, before
 
     def _critical(self, order: Order, free: list[float]) -> list[tuple[int, int, int]]:
         """What makes a step as long as it is: (stage, first place, last place) of actions that run one behind another,

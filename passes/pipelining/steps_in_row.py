@@ -104,17 +104,22 @@ class StepsInRow:
         """Of a step that runs alone."""
         return max(self.step(order, [0.0] * self.stages)[0], default=0.0)
 
-    def among_many(self, order: Order, free: Sequence[float] | None = None) -> tuple[float, list[float]]:
-        """(the time of a step among many, when stages are free before one). free: where to begin."""
+    def among_many(
+        self, order: Order, free: Sequence[float] | None = None, turns: int = STEPS, enough: float = 0.0
+    ) -> tuple[float, list[float]]:
+        """(the time of a step among many, when stages are free before one). free: where to begin. turns: steps that are
+        looked at, until one takes no longer than is `enough`: the time is that at most."""
         free = [0.0] * self.stages if free is None else free
         best, least = list(free), INFINITE
-        for _ in range(STEPS):
+        for _ in range(turns):
             ended, _ = self.step(order, free)
             longest = max(map(float.__sub__, ended, map(float, free)), default=0.0)
             if longest >= INFINITE:
                 return INFINITE, best
             if longest < least:
                 best, least = list(free), longest
+            if least <= enough:
+                break
             earliest = min(ended)
             free = [each - earliest for each in ended]
         return least, best

@@ -12,9 +12,10 @@ from mspc.ir.graph import Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType
 from mspc.ops.collective.base import is_summed_by_reader
+from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import TupleGetItem, TupleGetItems
-from mspc.ops.device import Array, Copy, Launch, in_order
+from mspc.ops.device import Array, Copy, Launch, in_order, nothing
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.op import Op
 from mspc.runtime.gpu.host_reads import Asking, HostRead, makers
@@ -151,7 +152,7 @@ class Launches:
         self._reads: dict[Value, HostRead] = {}
         self.leaves = False
         """Whether reductions are left to their readers where these can have them."""
-        self._left: dict[Value, int] = {}
+        self._left: dict[Node, int] = {}
         """Those that are, and their places in the graph."""
 
     def arrays(self, value: Value) -> tuple[Held, ...]:
@@ -214,7 +215,7 @@ class Launches:
         copied = self._plan.copied.get(node)
         if copied is None:
             if self.leaves and self._leave(node):
-                return _nothing, False
+                return nothing, False
             launch, plain = self._made(node, self.arrays(node), copies)
             return self._read_behind(node, launch), plain
         types = element_types(node.type)
@@ -233,7 +234,9 @@ class Launches:
 
     def _leave(self, node: Node) -> bool:
         """Leave a reduction to its reader, where that can have it."""
-        if not is_summed_by_reader(node) or not self._device.same(*map(self._operand, (node.inputs[0], node))):
+        if not is_summed_by_reader(node) or not isinstance(node.op, AllReduce) or node.op.op != "sum":
+            return False
+        if not self._device.same(*map(self._operand, (node.inputs[0], node))):
             return False
         readers = [(i, each) for i, each in enumerate(self.graph.nodes) if node in (each, *each.inputs)]
         if len(readers) != 2 or not isinstance(readers[1][1].op, FusedElementwise) or node in self.graph.results:
@@ -245,7 +248,7 @@ class Launches:
         """The launch of a node that reads reductions that were left to it: of one, it adds up the ranks' parts."""
         op, comm, left = node.op, self._device.comm, [i for i, value in enumerate(node.inputs) if value in self._left]
         assert isinstance(op, FusedElementwise)
-        made = [value for value in map(node.inputs.__getitem__, left) if isinstance(value, Node)]
+        made = list(dict.fromkeys(node.inputs[i] for i in left))
         ranks = made[0].op.ranks
         summed = comm.partial_sums(inputs[left[0]], ranks) if len(left) == 1 else None
         if summed is not None:
@@ -254,8 +257,8 @@ class Launches:
                 return self._marked(made[0], launch, joined=True)
         launches = [(each, self._made(each, self.arrays(each), None)[0]) for each in made]
         ahead = [self._marked(each, own, isinstance(own, Between)) for each, own in launches]
-        plain = self._plain(op, inputs, out if isinstance(out, tuple) else (out,))
-        return in_order(*ahead, op.launch(self._device, inputs, out) or plain)
+        own = op.launch(self._device, inputs, out)
+        return in_order(*ahead, own or self._plain(op, inputs, out if isinstance(out, tuple) else (out,)))
 
     def _marked(self, node: Node, launch: Launch, joined: bool) -> Launch:
         """The launch of a collective that was left, see `GpuProgress.before`."""
@@ -351,7 +354,3 @@ def _copies(device: Any, sources: tuple[Array, ...], targets: tuple[Array, ...])
             device.copy(source, target)
 
     return launch
-
-
-def _nothing() -> None:
-    """The launch of what another launch does."""

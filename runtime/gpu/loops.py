@@ -20,7 +20,7 @@ from mspc.ir.types import StackType
 from mspc.ops.control.loops import Loop, While
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import WORDS, address
-from mspc.ops.device import Array, Launch
+from mspc.ops.device import Array, Launch, nothing
 from mspc.runtime.comm.control_flow import same_way
 from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, own_copy, taken
 from mspc.runtime.gpu.decided import Turns, decided, loop_by_gpu
@@ -188,7 +188,7 @@ class _LoopOnGpu:
         """Copies the turn's entry of `source` where it is read there, else to the turn's entry of `target`."""
         entry = target if read else source
         if not entry.nbytes:
-            return _nothing
+            return nothing
         size = next(s for s in (16, 8, 4, 2, 1) if not (entry.nbytes | address(source) | address(target)) % s)
         text = _ENTRY.format(word=WORDS[size], read=int(read), written=int(not read))
         kernel = self._device.kernel(text, "copy_entry")
@@ -252,6 +252,3 @@ class _LoopOnGpu:
         finally:
             self._backend.turns = around
         return done
-
-
-def _nothing() -> None: ...

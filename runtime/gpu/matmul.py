@@ -16,7 +16,7 @@ from nvmath.bindings import cublasLt as lt
 from nvmath.bindings.cublas import ComputeType
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.device import Array, Launch
+from mspc.ops.device import Array, Launch, nothing
 from mspc.runtime.gpu.choices import Choices
 from mspc.runtime.gpu.kept_choices import Key
 from mspc.runtime.workspaces import PRODUCTS
@@ -82,7 +82,7 @@ class Products:
         if out.dtype.name not in _TYPES or x.dtype != y.dtype:
             raise Unsupported(f"{x.dtype} @ {y.dtype}")
         if not out.size:
-            return _nothing
+            return nothing
         x, y, out, addend, before = _folded(x, y, out, transpose_a, addend, before)
         if not _uneven(x, out) and not _uneven(y, out):
             return BoundProduct(self, x, y, out, transpose_a, transpose_b, addend, bias, activation, before)
@@ -374,6 +374,3 @@ def _alignment(array: Array) -> int:
     """The largest power of two up to 16 bytes at which the array begins; algorithms depend on it."""
     address = array.data.ptr
     return min(16, address & -address) if address else 16
-
-
-def _nothing() -> None: ...

@@ -216,8 +216,9 @@ class NcclComm:
     def partial_sums(self, array: Array, ranks: Ranks) -> RankSum | None:
         """See `DeviceCommunicator`."""
         ranks = tuple(sorted(ranks))
-        reached = self._peers is not None and self._boxes.has(ranks)
-        return self._peers.partial_sums(array, ranks, ranks.index(self.rank)) if self._peers and reached else None
+        if self._peers is None or not self._boxes.has(ranks):
+            return None
+        return self._peers.partial_sums(array, ranks, ranks.index(self.rank))
 
     def all_can(self, able: bool, ranks: Ranks) -> bool:
         """See `DeviceCommunicator`."""

@@ -22,6 +22,7 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
+from mspc.ops.cuda.rank_sums import FROM_PEER
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Launch, RankSum, c_type, computing_type
 from mspc.runtime.faults.stalled import STEP_SHIFT
@@ -41,16 +42,6 @@ _HOW = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest"}
 _SOURCE = r"""
 typedef Pack<T, 16 / sizeof(T)> P;
 constexpr int LANES = 16 / sizeof(T);
-__device__ __forceinline__ P fetched(const P* from) {
-#ifdef __CUDA_ARCH__
-    union { unsigned int words[4]; P pack; } v;  // the memory of another GPU must not come from a cache of this one
-    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3]) : "l"(from) : "memory");
-    return v.pack;
-#else
-    return *from;
-#endif
-}
 // Wait until this block of every rank has come here.
 __device__ __forceinline__ void all_here(const u64* signs, unsigned int call) {
     __syncthreads();
@@ -83,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) between_peers(
         for (int s = 0; s < SOURCES; ++s)
             #pragma unroll
             for (int u = 0; u < FLIGHT; ++u)
-                if (begin + u * THREADS < count) found[s][u] = fetched((const P*)sources[s] + begin + u * THREADS);
+                if (begin + u * THREADS < count) found[s][u] = from_peer((const P*)sources[s] + begin + u * THREADS);
         #pragma unroll
         for (int u = 0; u < FLIGHT; ++u) {
             if (begin + u * THREADS >= count) continue;
@@ -315,5 +306,5 @@ def source_of(sources: int, targets: int, ranks: int, own: int, dtype: str, op: 
         f"typedef {c_type(kind) if kind else 'int'} T;\ntypedef {computing_type(kind) if kind else 'int'} C;\n"
         f"typedef {_HOW.get(op, 'Sum')} HOW;\n"
         f"constexpr int SOURCES = {sources}, TARGETS = {targets}, RANKS = {ranks}, OWN = {own}, THREADS = {_THREADS};\n"
-        f"constexpr int FLIGHT = {flight}, STEP_SHIFT = {STEP_SHIFT};\n{text}"
+        f"constexpr int FLIGHT = {flight}, STEP_SHIFT = {STEP_SHIFT};\n{FROM_PEER}{text}"
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.collective.base import Collective
-from mspc.ops.device import Launch
+from mspc.ops.device import Launch, nothing
 from mspc.runtime.available_memory import REMEDY, shown_bytes
 from mspc.runtime.faults.stalled import END, STEP_SHIFT, packed
 from mspc.runtime.gpu.on_host import like
@@ -50,7 +50,7 @@ class GpuProgress:
     def mark(self, index: int = END) -> Launch:
         """A launch that says: this GPU has come to the collective of node `index`; by default, to the step's end."""
         if self._place is None:
-            return _nothing
+            return nothing
         kernel = self._device.kernel(_MARK, "put_mark")
         # The host's pages have one address on both sides.
         arguments = (np.uint64(self._place.ctypes.data), self._device.step, np.int64(packed(self.graph, 0, index)))
@@ -110,7 +110,7 @@ def wait_for(device: Any, event: Any, interruptible: bool = False) -> None:
     if device.progress is not None:
         device.progress.wait(event)
     elif interruptible:
-        _poll(event, _nothing)
+        _poll(event, nothing)
     else:
         event.synchronize()
 
@@ -137,6 +137,3 @@ def out_of_memory(
     notes = [f"{name}: {shown_bytes(size)}" for name, size in held.items()]
     notes.append(REMEDY)
     return message, notes
-
-
-def _nothing() -> None: ...

@@ -21,7 +21,7 @@ import numpy as np
 from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.cuda.source import address
-from mspc.ops.device import Array, Copy, Launch, c_type
+from mspc.ops.device import Array, Copy, Launch, c_type, nothing
 from mspc.runtime.gpu.bound_regions import Around
 from mspc.runtime.gpu.ended_loops import EndedLoops
 from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, asks
@@ -151,7 +151,7 @@ class GpuStep:
                 if side and device.progress is not None:
                     self.work.append(Work(-1, "compute", device.progress.mark(index)))
                 placed[node] = len(self.work)
-                launch = messages.launch(node) if side else _nothing
+                launch = messages.launch(node) if side else nothing
                 self.work.append(Work(index if side else -1, side or "compute", launch, waits, node in signals))
                 continue
             stream = stream_of(node, one_stream)
@@ -359,7 +359,3 @@ def _call(work: Work, around: Callable[[Work, Launch], None] | None) -> None:
         work.launch()
     else:
         around(work, work.launch)
-
-
-def _nothing() -> None:
-    """The launch of what only waits for other streams."""
