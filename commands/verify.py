@@ -22,7 +22,7 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, compile_traced, trace_call
 from mspc.compiler.pipeline import before_grad
-from mspc.compiler.stage_graphs import CUT, of_all_micro_batches
+from mspc.compiler.stage_graphs import before_joining
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -200,6 +200,5 @@ def _plain(compiled: Compiled, rank: int) -> Graph:
     """A rank's graph as it is sliced and cut into stages, which work in the order of their schedule, before operators
     are fused."""
     found: list[Graph] = []
-    staged = compiled.config.pipeline_stages > 1
-    compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (CUT if staged else SLICED,))
-    return of_all_micro_batches(found[0]) if staged else found[0]
+    compiled.rank_graph(rank, lambda stage: found.append(stage.graph), (SLICED,))
+    return before_joining(found[0], rank)

@@ -13,7 +13,7 @@ from mspc.api.nn.declared_inputs import is_open
 from mspc.compiler.config import Config
 from mspc.compiler.declared_sizes import compiled_for_declared
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
-from mspc.compiler.stage_graphs import CUT, of_all_micro_batches
+from mspc.compiler.stage_graphs import before_joining
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, group_of, on_mesh
@@ -79,10 +79,9 @@ def _compiled(
             facts.strategies = _strategies(stage.graph)
         elif stage.name == LAID_OUT:
             read.update(_first_reads(stage.graph))
-        elif stage.name == last:
-            facts.operators = _operators(of_all_micro_batches(stage.graph) if last == CUT else stage.graph)
+        elif stage.name == SLICED:
+            facts.operators = _operators(before_joining(stage.graph, session.rank))
 
-    last = CUT if config.pipeline_stages > 1 else SLICED
     compiled = compile_call(target, args, config, look)
     facts.compile_id = compiled.compile_id
     facts.parameter_layouts = _parameter_layouts(
@@ -92,7 +91,7 @@ def _compiled(
         own = compiled.traced.parameters.get(parameter.name)
         if own is not None and isinstance(parameter.layout, Layout):
             own.laid_out = parameter.layout
-    compiled.rank_graph(session.rank, look, wanted=(last,))
+    compiled.rank_graph(session.rank, look, wanted=(SLICED,))
     on_compiled(compiled)
     return facts
 

@@ -147,8 +147,12 @@ def rank_passes_of(device: str = "CPU", stages: int = 1, offloads: bool = False)
         *others, last = rank_passes_of(device, stages)
         return (*others, "offload", last)
     if stages > 1:
-        first, *rest, last = rank_passes_of(device)
-        return (first, "cut_stages", *rest, "order_micro_batches", last)
+        *passes, last = rank_passes_of(device)
+        first, rest = passes[:1], passes[1:]
+        if device == "GPU":  # forward and backward are joined at once, as long as they are one graph
+            at = passes.index("pack_attention") + 1
+            first, rest = [*passes[:at], "hoist_joined"], passes[at:]
+        return (*first, "cut_stages", *rest, "order_micro_batches", last)
     at = PER_RANK.index("fuse_elementwise")
     if device != "GPU":
         return PER_RANK[:at] + FOR_CPU_ROWS + PER_RANK[at:]

@@ -14,6 +14,8 @@ from mspc.passes.per_rank.slice_to_rank import check_rank
 
 CUT, ORDERED = "cut_stages", "order_micro_batches"
 """The passes that make a stage's program of one micro-batch, and of all."""
+KNOW_STAGE = (CUT, "join_products", "pack_attention")
+"""Passes that are told the stage; those ahead of the cut leave alone what others compute."""
 
 
 @dataclass
@@ -27,7 +29,7 @@ class StageGraphs(RankGraphs):
         check_rank(self.graph, rank)
         stage = rank // int(self.graph.attrs["ranks"])
         if stage not in self._of_stage:
-            options: dict[str, dict[str, Any]] = {CUT: {STAGE: stage}}
+            options: dict[str, dict[str, Any]] = {name: {STAGE: stage} for name in KNOW_STAGE}
             self._of_stage[stage] = self.with_options(options)
         return self._of_stage[stage]
 
@@ -56,9 +58,13 @@ class StageGraphs(RankGraphs):
         return found
 
 
-def of_all_micro_batches(cut: Graph) -> Graph:
-    """A rank's graph as `CUT` leaves it, a copy that nobody else reads, with its stage's work on all micro-batches."""
-    return run_passes(cut, [find_pass(ORDERED)])
+def before_joining(sliced: Graph, rank: int) -> Graph:
+    """A rank's graph before operators are joined: as it is sliced, or, of several stages, the program of its own, with
+    its work on all micro-batches."""
+    if STAGES not in sliced.attrs:
+        return sliced
+    stage = rank // int(sliced.attrs["ranks"])
+    return run_passes(sliced, [find_pass(CUT, {STAGE: stage}), find_pass(ORDERED)])
 
 
 def rank_graphs(graph: Graph, passes: Sequence[str], on_pass: OnPass | None = None) -> RankGraphs:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.copies import copied_node
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types, operand_types
+from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.custom import OwnGradient
@@ -81,6 +81,7 @@ def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
     inside: dict[Value, Value] = {}
     for node in moved:
         outside[node] = copy = copied_node(node, [outside.get(value, value) for value in node.inputs])
+        copy.attrs.pop(STAGE, None)  # of the loop over micro-batches: who reads it computes it
         graph.nodes.insert(at, copy)
         at += 1
         if node in chosen and node in read and isinstance(node.type, TensorType):

@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import cached_property
 
 from mspc.analysis.aliasing import first_changes
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGE, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ir.varying import OpKey
@@ -140,7 +140,8 @@ class ProductGraph:
         for node in self.graph.nodes:
             if node in self.live and isinstance(node.op, MatMul) and not node.op.transpose_a:
                 types = node.tensor_type.dtype, node.inputs[1].tensor_type.dtype
-                alike.setdefault((node.op, content(node.inputs[0]), types), []).append(node)
+                stage = node.attrs.get(STAGE)  # what several stages compute cannot be one
+                alike.setdefault((node.op, content(node.inputs[0]), types, stage), []).append(node)
         found = {product: key for key, products in alike.items() for product in products}
         for products in self._of_attentions():
             if all(product in found for product in products) and len({found[p] for p in products}) == 1:

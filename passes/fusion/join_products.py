@@ -33,15 +33,21 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.alike_products import AlikeGradients, AlikeProducts, ProductGraph
 from mspc.passes.fusion.joined_bytes import Joins, best, free_parts
 from mspc.passes.fusion.rewriter import Emitter
+from mspc.passes.pipelining.placement import computed_by
 
 
 @dataclass(frozen=True)
 class JoinProducts(Pass):
-    """Replace products of one operand by one."""
+    """Replace products of one operand by one. stage: that of a pipeline whose products they are; -1: of all."""
+
+    stage: int = -1
 
     def run(self, graph: Graph) -> bool:
+        mine = computed_by(graph.attrs, self.stage)
+        if not any(isinstance(node.op, MatMul) and mine(node) for node in graph.nodes):
+            return False
         facts = ProductGraph(graph)
-        groups = list(facts.groups())
+        groups = [group for group in facts.groups() if mine(group.products[0])]
         if not groups:
             return False
         # Products that are computed again for the gradients are those whose gradients they are.

@@ -33,16 +33,21 @@ from mspc.passes.fusion.attention_parts import (
     parts_matched,
 )
 from mspc.passes.fusion.rewriter import Emitter
+from mspc.passes.pipelining.placement import computed_by
 
 
 @dataclass(frozen=True)
 class PackAttention(Pass):
-    """Replace the three operands of attentions by one."""
+    """Replace the three operands of attentions by one. stage: that of a pipeline whose attentions they are; -1: of
+    all."""
+
+    stage: int = -1
 
     def run(self, graph: Graph) -> bool:
+        mine = computed_by(graph.attrs, self.stage)
         attentions: dict[tuple[Value, ...], list[Node]] = {}
         for node in graph.nodes:
-            if isinstance(node.op, Attention) and not node.op.packed:
+            if isinstance(node.op, Attention) and not node.op.packed and mine(node):
                 attentions.setdefault(tuple(node.inputs[:3]), []).append(node)
         if not attentions:
             return False

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import STAGE, Graph, Node, Value
 from mspc.ir.text.facts import SWITCHES
 from mspc.ir.types import DType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
@@ -131,6 +131,8 @@ class Emitter(Rewriter):
         facts of `like`."""
         type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # structural operators take tuples
         made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=like.phase)
+        if STAGE in like.attrs:
+            made.attrs[STAGE] = like.attrs[STAGE]
         if takes:
             made.name, made.instance, made.attrs = like.name, like.instance, dict(like.attrs)
         if parts:

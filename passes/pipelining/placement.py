@@ -7,11 +7,11 @@ V have it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGES
+from mspc.ir.graph import STAGE, STAGES, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.pipelining.schedules.named import THERE_AND_BACK
 from mspc.passes.pipelining.schedules.table import Table, read_table
@@ -72,6 +72,16 @@ def placement_of(attrs: Mapping[str, Any]) -> Placement:
     if attrs.get(SCHEDULER) in THERE_AND_BACK:
         return Placement(stages, V_SHAPED, numbered)
     return Placement(stages, ROUNDS if is_interleaved(attrs) else ONCE, numbered)
+
+
+def computed_by(attrs: Mapping[str, Any], stage: int) -> Callable[[Node], bool]:
+    """Whether a stage computes a node of the loop over micro-batches, for the header of its graph; any stage for -1."""
+    placement = placement_of(attrs) if stage >= 0 else None
+
+    def mine(node: Node) -> bool:
+        return placement is None or STAGE not in node.attrs or placement.stage(int(node.attrs[STAGE])) == stage
+
+    return mine
 
 
 def table_of(attrs: Mapping[str, Any], micro_batches: int | None = None) -> Table | None:

@@ -17,6 +17,7 @@ import numpy as np
 from mspc.ir.graph import FROM_HOST, TO_HOST
 from mspc.ops.device import Array, Kernel, Launch, Sliding
 from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.gpu.captured import FILL, Captured, Fills
 from mspc.runtime.gpu.choices import Choices
 from mspc.runtime.gpu.conditional import conditional_nodes
 from mspc.runtime.gpu.host_reads import Asking
@@ -227,11 +228,18 @@ class GpuDevice:
         """Between two timed events that have come."""
         return float(cupy.cuda.get_elapsed_time(first, second))
 
+    @functools.cached_property
+    def _fills(self) -> Fills | None:
+        with contextlib.suppress(OSError, AttributeError):
+            return Fills(self.kernel(FILL, "fill"))
+        return None
+
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """What `work` puts on the current stream, and on streams that it makes wait for it, as one CUDA graph.
 
         Memory that CuPy takes meanwhile is reserved for the replays.
         """
+        fills = self._fills
         self.load_kernels()
         stream = cupy.cuda.get_current_stream()
         pool = cupy.cuda.MemoryPool()
@@ -248,9 +256,10 @@ class GpuDevice:
                 raise
             finally:
                 self.capturing = False
-            graph = stream.end_capture()
-        graph.upload(stream)
-        return functools.partial(graph.launch, stream)
+            graph = cupy.cuda.runtime.streamEndCapture(stream.ptr)
+        if fills is not None:
+            fills.replace(graph)
+        return Captured(cupy.cuda, graph, stream)
 
     # Work
 
