@@ -5,8 +5,9 @@
                                        [--ordered MACHINE [--keep-more 0 2]]
 
 24 equal layers; every program starts with the same weights and data, in processes of its own, and the losses of the
-first 20 steps must agree. What one GPU takes for the same micro-batches, divided by the stages, is what a stage works
-in a step; the rest of a step it is idle, which stands beside the formula of the schedule (docs/pipelines.md).
+first 20 steps must agree. What one GPU takes for the same micro-batches, divided by the stages, is what a stage would
+work in a step; by how much of itself a step is longer stands beside the formula of the schedule (docs/pipelines.md). So
+does how much of a step a stage is idle: how long its GPU waits for what others send, with nothing else to do.
 
 With --ordered mspc writes, ahead of the run, the order of each schedule's work that is quickest by the rates of a
 machine (its name, or a file of `mspc calibrate`), and runs with it, too: once for each number of --keep-more, the
@@ -31,11 +32,11 @@ from compare import TOLERANCE, measured, show  # noqa: E402  # beside this file
 
 from mspc.engine.ranks.mpirun import find_mpirun  # noqa: E402  # behind the change of the path
 
-FULL = "--layers 24 --width 1024 --heads 16 --sequence 1024 --batch 64 --steps 10 --repeats 3 --rate 1e-4".split()
+FULL = "--layers 24 --width 1024 --heads 16 --sequence 1024 --batch 64 --steps 20 --repeats 2 --rate 1e-4".split()
 SMALL = "--layers 8 --width 64 --heads 4 --sequence 16 --batch 8 --steps 2 --repeats 1".split()
 
 
-def idle(schedule: str, stages: int, micro_batches: int) -> float:
+def formula_of(schedule: str, stages: int, micro_batches: int) -> float:
     """The part of a step in which a stage is idle, by the formulas of the schedules, for equal stages."""
     waits = {"interleaved": (stages - 1) / 2, "zero_bubble_v": 0}.get(schedule, stages - 1)
     return waits / (waits + micro_batches)
@@ -108,7 +109,7 @@ def rows(
     options: argparse.Namespace, precision: str, schedule: str, sizes: list[str], alone: dict[str, Any], folder: Path
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Run all programs of a schedule, beside one GPU `alone`, and print their lines."""
-    formula = idle(schedule, options.stages, options.micro_batches)
+    formula = formula_of(schedule, options.stages, options.micro_batches)
     print(f"{precision}, {options.stages} stages, {schedule}: idle by its formula {formula:.1%}", flush=True)
     given = [*sizes, "--stages", str(options.stages), "--schedule", schedule]
     ours: dict[str, Any] = {}
@@ -119,8 +120,12 @@ def rows(
         show(name, found, ours, TOLERANCE[precision])
         if {"median"} <= alone.keys() & found.keys() and name.startswith("mspc"):
             apart = max(abs(a - b) / b for a, b in zip(found["losses"], alone["losses"], strict=True))
-            waited = 1 - alone["median"] / options.stages / found["median"]
-            print(f"    idle {waited:.1%}, losses beside one GPU's: {apart:.1e}", flush=True)
+            longer = 1 - alone["median"] / options.stages / found["median"]
+            idle = [waited / found["median"] for waited in found["waited"]]
+            print(
+                f"    idle {sum(idle) / len(idle):.1%} ({', '.join(f'{stage:.1%}' for stage in idle)}), "
+                f"longer {longer:.1%}, losses beside one GPU's: {apart:.1e}", flush=True,
+            )  # fmt: skip
         figures.append({
             "precision": precision, "stages": options.stages, "schedule": schedule, "program": name, **found
         })  # fmt: skip

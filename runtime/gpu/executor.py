@@ -129,6 +129,12 @@ class GpuExecutor:
         return self._step.captured
 
     @property
+    def waited(self) -> float:
+        """Seconds in which the GPU waited for what other stages of a pipeline sent, in all steps so far."""
+        messages = self._step.messages
+        return 0.0 if messages is None else messages.waited
+
+    @property
     def boundary(self) -> int:
         """Index of the first node that updates a parameter."""
         return self._step.boundary

@@ -34,8 +34,19 @@ extern "C" __global__ void begin_messages(unsigned int* steps, const u64* signs,
 }
 """
 _SIGNS = """
-extern "C" __global__ void await_sign(volatile unsigned int* sign, const unsigned int* steps) {
-    while ((int)(*sign - steps[0]) < 0) {}
+__device__ __forceinline__ u64 nanoseconds() {
+    u64 now = 0;
+#ifdef __CUDA_ARCH__
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+#endif
+    return now;
+}
+extern "C" __global__ void await_sign(volatile unsigned int* sign, const unsigned int* steps, u64* waited) {
+    if ((int)(*sign - steps[0]) < 0) {
+        const u64 begun = nanoseconds();
+        while ((int)(*sign - steps[0]) < 0) {}
+        *waited += nanoseconds() - begun;
+    }
     __threadfence_system();
 }
 extern "C" __global__ void leave_sign(const u64 sign, const unsigned int* steps) {
@@ -64,6 +75,8 @@ class StageMessages:
     ) -> None:
         self._device, self._signs, self._steps, self._reached = device, signs, steps, reached
         self._launches: dict[Node, Launch] = {}
+        self._waited = device.zeros((2,), "uint64")
+        """Nanoseconds that receivers and senders have waited."""
         with device.stream("compute"):
             places = device.empty((max(1, len(free)),), "uint64")
             device.send(np.array(free, np.uint64), places[: len(free)])
@@ -74,6 +87,16 @@ class StageMessages:
     def begin(self) -> None:
         """To be launched at the begin of a step, before anything that runs in it."""
         self._begin()
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which this rank had to wait for what others sent, with nothing else to do, in all steps so far.
+        It waits for the steps under way."""
+        found = np.zeros(2, np.uint64)
+        with self._device.stream("compute"):
+            self._device.receive(self._waited, found)
+        self._device.synchronize()
+        return float(found[0]) / 1e9
 
     def __contains__(self, node: Node) -> bool:
         return node in self._launches
@@ -102,13 +125,13 @@ class StageMessages:
 
     def add_received(self, node: Node, sign: int) -> None:
         """A message whose arrival is told in sign number `sign`."""
-        self._launches[node] = self._awaited(sign)
+        self._launches[node] = self._awaited(sign, 0)
 
     def add_sent(self, message: _Message, free: int, place: int, sign: int) -> None:
         """A message that may be sent when sign number `free` is there, to the address `place`; what tells that it has
         arrived is at the address `sign`."""
         device, steps = self._device, self._steps
-        ready, left = self._awaited(free), device.kernel(_SIGNS, "leave_sign")
+        ready, left = self._awaited(free, 1), device.kernel(_SIGNS, "leave_sign")
 
         def send() -> None:
             ready()
@@ -117,10 +140,10 @@ class StageMessages:
 
         self._launches[message.node] = send
 
-    def _awaited(self, sign: int) -> Launch:
+    def _awaited(self, sign: int, who: int) -> Launch:
         kernel = self._device.kernel(_SIGNS, "await_sign")
-        one, steps = self._signs[sign : sign + 1], self._steps
-        return lambda: kernel(1, 1, (one, steps))
+        arguments = self._signs[sign : sign + 1], self._steps, self._waited[who : who + 1]
+        return lambda: kernel(1, 1, arguments)
 
 
 def stage_messages(graph: Graph, device: Any, arena: Array, array_of: Callable[[Node], Array]) -> StageMessages | None:

@@ -74,10 +74,10 @@ class GpuStep:
         self.backend = Backend(device.comm, device.xp)
         ended = EndedLoops(device, loop_limit)
         self._around = Around(device, self.backend, constants, region_launch, host, ended, loop_limit, device.step)
-        self._arena = device.empty((max(1, plan.arena),), "uint8")
-        self._launches = Launches(graph, device, self.backend, plan, self._arena, stored, self._of_regions)
+        arena = device.empty((max(1, plan.arena),), "uint8")
+        self._launches = Launches(graph, device, self.backend, plan, arena, stored, self._of_regions)
         self._launches.leaves = True
-        messages = stage_messages(graph, device, self._arena, lambda node: self.arrays(node)[0])
+        messages = self.messages = stage_messages(graph, device, arena, lambda node: self.arrays(node)[0])
         self.own_count = device.zeros((1,), "int64")
         updates = updated_parameters(graph)
         self.boundary = min(updates, default=len(graph.nodes))
@@ -225,8 +225,8 @@ class GpuStep:
             (place,), dtype = self.plan.places[node], node.tensor_type.dtype.numpy
             for piece in pieces:
                 extent = piece.parameter.tensor_type.size // piece.columns * piece.pitch - piece.pitch + piece.columns
-                begin = place.offset + piece.begin * dtype.itemsize
-                array = self.device.view(self._arena, begin, (extent,), dtype)
+                begin = piece.begin * dtype.itemsize
+                array = self.device.view(self._launches.memory(place), begin, (extent,), dtype)
                 found.setdefault(piece.update, {})[piece.operand] = Copy(array, piece.columns, piece.pitch)
         return found
 

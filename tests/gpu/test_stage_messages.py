@@ -172,11 +172,12 @@ class WaitingGpu(EmulatedGpu):
             return super().kernel(source, name)
 
         def wait(grid: int, block: int, arguments: Any) -> None:
-            sign, steps = arguments
-            until = time.monotonic() + 60
+            sign, steps, waited = arguments
+            begun = time.monotonic_ns()
             while sign[0] < steps[0]:
-                assert time.monotonic() < until, "no sign comes"
+                assert time.monotonic_ns() < begun + 60e9, "no sign comes"
                 time.sleep(0.0002)
+            waited[0] += time.monotonic_ns() - begun
 
         return wait
 
@@ -224,7 +225,9 @@ def compare(schedule: str, tmp_path: Path, refused: bool, states: bool = False) 
         assert all(mapping() is not None for mapping in comm.mapped), "what steps write to stays mapped"
         streams = {work.stream for work in executor._step.work}
         assert streams.issuperset({"to_host", "from_host"}) == states
-        return *trained(executor, own), comm.sent
+        results = trained(executor, own)
+        assert (executor.waited > 0) == (not refused)
+        return *results, comm.sent
 
     wanted, got = World(2).run(on_cpu), between.run(on_gpu)
     for rank, ((losses, parameters), (also, others, sent)) in enumerate(zip(wanted, got, strict=True)):
