@@ -58,6 +58,7 @@ FOR_GPU = ("fuse_attention",)
 FOR_CPU = ("fuse_large_attention",)
 """Ahead of the others where the device is a CPU."""
 FOR_GPU_RANKS = (
+    "products_of_rows",
     "split_addends",
     "sum_in_kernels",
     "join_products",

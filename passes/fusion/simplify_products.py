@@ -175,21 +175,13 @@ class _ProductWalk:
 
     def _sum(self, node: Node) -> Value | None:
         """A product for the sum over the last dimensions of a batch, if the rows of each operand lie in one order."""
-        op, product = node.op, node.inputs[0]
-        assert isinstance(op, ReduceSum)
-        if not isinstance(product, Node) or not self._is_read_once(product) or not isinstance(product.op, BatchMatMul):
-            return None
-        x, y = product.inputs
-        batch, axes = product.shape[:-2], sorted(op.axes(len(product.shape)))
-        remaining = len(batch) - len(axes)
-        flags = (product.op.transpose_a, product.op.transpose_b)
-        if not axes or axes != list(range(remaining, len(batch))) or flags != (True, False):
-            return None
-        if x.shape[:-2] != batch or y.shape[:-2] != batch or product.tensor_type.dtype != node.tensor_type.dtype:
+        remaining, product = left_of_batch(node), node.inputs[0]
+        if remaining is None or not isinstance(product, Node) or not self._is_read_once(product):
             return None
         if self.updates.between(product.inputs, -1, self.index):
             return None
-        parts = [self._shaped(v, (*batch[:remaining], -1, v.shape[-1]), product) for v in (x, y)]
+        batch = product.shape[:-2]
+        parts = [self._shaped(v, (*batch[:remaining], -1, v.shape[-1]), product) for v in product.inputs]
         one = BatchMatMul(transpose_a=True) if remaining else MatMul(transpose_a=True)
         made = self._like(product, one, parts, (*batch[:remaining], *product.shape[-2:]))
         return self._shaped(made, node.shape, node)
@@ -270,6 +262,23 @@ class _ProductWalk:
                     phase=like.phase)  # fmt: skip
         self.nodes.append(made)
         return made
+
+
+def left_of_batch(node: Node) -> int | None:
+    """Of a sum of products of the rows of a batch, which one product of all these rows would be, how many dimensions of
+    the batch are left; None where it is no such sum."""
+    op, product = node.op, node.inputs[0] if node.inputs else None
+    if not isinstance(op, ReduceSum) or not isinstance(product, Node) or not isinstance(product.op, BatchMatMul):
+        return None
+    x, y = product.inputs
+    batch, axes = product.shape[:-2], sorted(op.axes(len(product.shape)))
+    left = len(batch) - len(axes)
+    flags = (product.op.transpose_a, product.op.transpose_b)
+    if not axes or axes != list(range(left, len(batch))) or flags != (True, False):
+        return None
+    if x.shape[:-2] != batch or y.shape[:-2] != batch or product.tensor_type.dtype != node.tensor_type.dtype:
+        return None
+    return left
 
 
 def _swapped(shape: Shape) -> Shape:

@@ -73,6 +73,22 @@ class Written(nn.Cell):
         return (a + b[:, :16] * b[:, 16:] + c[:, 32:] - c[:, 16:32] * c[:, :16]).reshape(x.shape)
 
 
+class Batched(nn.Cell):
+    """A gate as `Gated`, by products of a batch with one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = np.random.default_rng(7).standard_normal
+        self.gate, self.value, self.out = (
+            Parameter(Tensor((0.3 * draw(shape)).astype(np.float32)), name=name)
+            for name, shape in (("gate", (WIDTH, 24)), ("value", (WIDTH, 24)), ("out", (24, WIDTH)))
+        )
+
+    def construct(self, x: Any) -> Any:
+        gate, value, out = (weight.astype(x.dtype) for weight in (self.gate, self.value, self.out))
+        return ops.matmul(ops.silu(x @ gate) * ops.matmul(x, value), out)
+
+
 class Crossed(nn.Cell):
     """Key and value from one sequence, the query from another."""
 
@@ -111,6 +127,7 @@ NETWORKS: dict[str, tuple[Callable[[], list[nn.Cell]], int]] = {
     "one key head": (lambda: [Turned(1, False)], 6),
     "gated": (lambda: [Gated(False)], 3),
     "gated with a bias": (lambda: [Gated(True)], 3),
+    "batched": (lambda: [Batched()], 3),
     "written": (lambda: [Written()], 6),
     "crossed": (lambda: [Crossed()], 3),
     "all": (lambda: [Turned(2, True), Gated(False), Written(), Crossed()], 18),
