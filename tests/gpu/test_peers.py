@@ -53,6 +53,10 @@ class Region(EmulatedGpu):
         assert self._free <= self._end
         return self._bytes[begin : begin + size].view(dtype).reshape(shape)
 
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Shared memory is zero at first, and another rank may have written to it already."""
+        return self.empty(shape, dtype)
+
 
 class Addresses:
     """What PeerMemory tells, where every rank takes its memory in the same order."""
