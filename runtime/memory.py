@@ -229,7 +229,10 @@ def read_elsewhere(node: Node) -> list[Value]:
 
 
 def works_on(node: Node, size: int) -> bool:
-    """Whether so many are the elements of the largest tensor that the operator goes through."""
+    """Whether so many are the elements of the largest tensor that the operator goes through, or it says itself in
+    whose place its result may lie."""
+    if getattr(node.op, "in_place_of", ()):
+        return True
     types = [t for value in (node, *node.inputs) for t in element_types(value.type)]
     if isinstance(node.op, FusedElementwise):
         types += step_types(node.op, [value.tensor_type for value in node.inputs])

@@ -50,10 +50,12 @@ def product(x: Any, y: Any, out: Any) -> Any:
 
 def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
     """The kernel `function(x, y, out, addend=None, bias=None)` of x @ y + addend + bias, both transposed first where
-    said; addend is of the result's shape, bias of its last dimension."""
+    said; addend is of the result's shape, and may be `out`, bias of its last dimension."""
     made, loaded = Product(transpose_a, transpose_b).made, is_loaded()
 
     def kernel(x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> Any:
+        if addend is not None and np.may_share_memory(addend, out):
+            addend = addend.copy()
         multiplications = out.size * x.shape[-2 if transpose_a else -1]
         if _for_parts(multiplications, y, loaded) and made(x, y, out, addend, bias):
             return out

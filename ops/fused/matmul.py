@@ -43,6 +43,14 @@ class FusedMatMul(Op):
                dtypes=("BFloat16", "BFloat16", "Float32", "Float32")),
     )  # fmt: skip
 
+    @property
+    def in_place(self) -> bool:  # type: ignore[override]  # depends on the fields
+        return self.addend and not self.activation
+
+    @property
+    def in_place_of(self) -> tuple[int, ...]:  # type: ignore[override]  # depends on the fields
+        return (2,) if self.in_place else ()
+
     def rule(self, *types: TensorType) -> str | Rule:
         plain = BatchMatMul(self.transpose_a, self.transpose_b).rule(*types[:2])
         ins, _, out = plain.partition(" -> ")

@@ -6,8 +6,9 @@ Output: %1 = FusedMatMul(%x, %w) {activation: "gelu", keeps_before: true}, whose
 Joined are a bias and another tensor that are added, GeLU, and the product with GeLU's derivative of a product that
 nobody else reads. A sum of several products becomes a chain in which each adds to the one before. Element types and
 shapes must agree: what is broadcast stays where it is, except a bias. Where a product of halves is widened for a sum,
-the product may be Float32 at once: if the sum is moved, multiplied or sent as it is, so that it would be written in
-Float32 in any case. Else the sum is better part of the kernel that works on it, which reads halves.
+the product may be Float32 at once: if the sum is moved, multiplied, sent or handed on as it is, so that it would be
+written in Float32 in any case, as the total of a weight's gradients over micro-batches. Else the sum is better part of
+the kernel that works on it, which reads halves.
 
 A reader that nobody needs would keep its product apart, so the graph is cleaned first: once for all passes that follow.
 """
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mspc.analysis.aliasing import first_changes
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, HALVES, TensorType, Type
 from mspc.ops.fused.matmul import FusedMatMul
@@ -62,7 +63,8 @@ class _Products(Rewriter):
             elif isinstance(op, Add) and len(node.inputs) == 2:
                 self._add(node, index, (0, 1))
             elif isinstance(op, AddN):
-                self._sum(node, index)
+                if not self._sum(node, index) and len(node.inputs) == 2:
+                    self._add(node, index, (0, 1))
             elif isinstance(op, GeLU):
                 self._activate(node)
             elif isinstance(op, GeLUGrad):
@@ -90,10 +92,12 @@ class _Products(Rewriter):
                 op = replace(op, bias=True)
             else:
                 continue
-            self._take(product, node, op, [*product.inputs, other], cast)
+            early = cast is not None and self._is_there(other, index)
+            self._take(product, node, op, [*product.inputs, other], cast, early)
             return
 
-    def _sum(self, node: Node, index: int) -> None:
+    def _sum(self, node: Node, index: int) -> bool:
+        """Join a sum of products, but for one term at most; False where it is none."""
         joined: dict[Value, Node] = {}
         for value in node.inputs:
             product = self._movable(value, index)
@@ -101,7 +105,7 @@ class _Products(Rewriter):
                 joined[value] = product
         others = [v for v in node.inputs if v not in joined]
         if not joined or len(others) > 1 or (not others and len(joined) < 2):
-            return
+            return False
         products = list(joined.values())
         total: Value = others[0] if others else products.pop(0)
         for product in products[:-1]:
@@ -114,6 +118,7 @@ class _Products(Rewriter):
         last = products[-1]
         op = replace(_as_fused(last), addend=True)
         self._take(last, node, op, [*last.inputs[:2], total, *last.inputs[2:]])
+        return True
 
     def _activate(self, node: Node) -> None:
         product = self._product(node.inputs[0])
@@ -191,14 +196,27 @@ class _Products(Rewriter):
         self.products.add(made)
         return made
 
-    def _take(self, product: Node, node: Node, op: FusedMatMul, inputs: list[Value], cast: Node | None = None) -> None:
-        """The product, with more joined to it, takes the place of its reader, and of a cast between them."""
+    def _is_there(self, value: Value, index: int) -> bool:
+        """Whether a value may be read anywhere ahead of `index`: a parameter that does not change there."""
+        return isinstance(value, Parameter) and self.changed_after.get(value, index) >= index
+
+    def _take(
+        self, product: Node, node: Node, op: FusedMatMul, inputs: list[Value], cast: Node | None = None,
+        early: bool = False,
+    ) -> None:  # fmt: skip
+        """The product, with more joined to it, takes the place of its reader, and of a cast between them. early: it
+        stays where it is, so that what it reads need not wait."""
         between = () if cast is None else (cast,)
         made = self._new(op, _ordered(op, inputs, product), node.type, product, node, between)
         for gone in between:
             self.drop(gone)
-        self._drop(product)
-        self.put(node, [made])
+        if early:
+            self.put_for(product, [made])
+            self.products.discard(product)
+            self.drop(node)
+        else:
+            self._drop(product)
+            self.put(node, [made])
         self.replace(node, made)
 
     def _drop(self, product: Node) -> None:

@@ -94,6 +94,11 @@ def test_a_product_of_halves_is_written_in_float32(device: Any, dtype: str) -> N
             assert launch is not None
             launch()
             close(fetched(device, out), product + added, "float32")
+        total = put(device, addend)
+        launch = device.matmul(left, right, total, False, False, addend=total)
+        assert launch is not None
+        launch()
+        close(fetched(device, total), product + addend, "float32")
 
 
 @pytest.mark.parametrize("place", [0, -1])

@@ -15,6 +15,7 @@ from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.modules import load_operators
 from mspc.ops.nn.activation import Sigmoid
+from mspc.ops.optim.optimizer import Assign
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
 from mspc.passes.fusion.fuse_matmul import FuseMatmul
@@ -72,6 +73,33 @@ def test_a_product_of_halves_is_float32_at_once_where_its_sum_is_written_so(half
     exact = feeds["x"].astype(np.float32) @ feeds["w"].astype(np.float32) + feeds["bias"] + feeds["before"]
     got = np.concatenate(run_global(graph, feeds), -1)
     assert np.abs(got - exact).max() < 1e-5 < np.abs(before - exact).max()
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_total_of_gradients_is_added_to_where_a_product_makes_one(changes: bool) -> None:
+    """Before what follows, so that nothing that a product reads is held for longer; the total is not copied. One that
+    changes in between is read where it was."""
+    graph = Graph("total")
+    graph.attrs = {"mode": "stand_alone", "ranks": 1}
+    types = {"x": (64, 8), "dy": (64, 6), "total": (8, 6)}
+    kinds = {"total": FLOAT32}
+    graph.parameters = [Parameter(n, TensorType(kinds.get(n, BFLOAT16), t), "parameter") for n, t in types.items()]
+    x, dy, total = graph.parameters
+    b = Builder(graph)
+    gradient = b.emit(Cast(FLOAT32), b.emit(MatMul(transpose_a=True), x, dy))
+    late = b.emit(Sigmoid(), dy)
+    if changes:
+        b.emit(Assign(), total, b.emit(Sigmoid(), total))
+    graph.results, graph.returns_tuple = [b.emit(AddN(), total, gradient), late], True
+    feeds = random_feeds(graph)
+    before = run_global(graph, feeds)
+    FuseMatmul().run(graph)
+    graph.verify()
+    place = next(i for i, node in enumerate(graph.nodes) if isinstance(node.op, FusedMatMul))
+    assert graph.nodes[place].op == FusedMatMul(transpose_a=True, addend=True, wide=True)
+    assert (place > graph.nodes.index(graph.results[1])) == changes
+    for found, wanted in zip(run_global(graph, feeds), before, strict=True):
+        np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(wanted, np.float64), rtol=0, atol=0.2)
 
 
 def test_a_product_of_halves_stays_narrow_where_a_kernel_widens_it_as_it_reads_it() -> None:
