@@ -13,6 +13,7 @@ from tests.control.program import ControlProgram
 from tests.control.smaller import smaller
 from tests.control.watched import Outcome, watched
 from tests.control_programs import EQUAL, FAILS, HANGS, Different, check, compare, judged, seeds_of
+from tests.shares import share_of
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install -e '.[oracle]'")
 
@@ -30,7 +31,7 @@ def test_values_are_those_of_plain_python() -> None:
 @needs_torch
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 def test_gradients_are_those_of_pytorch(ranks: int) -> None:
-    assert outcomes(4, ranks=ranks, gradients=True) == []
+    assert outcomes(share_of(4, 2), ranks=ranks, gradients=True) == []
 
 
 @needs_torch

@@ -9,7 +9,7 @@ import pytest
 
 from mspc.commands.run import run_script
 
-SIZE = 768
+SIZE = 1024
 GLOBAL_BYTES = SIZE * SIZE * 4
 BESIDES = GLOBAL_BYTES // 2
 """Bytes of what else ranks hold: their graphs and scripts, half as much as this. No second copy goes into them."""

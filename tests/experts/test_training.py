@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from mspc.commands.run import run_script
+from tests.shares import is_taken
 
 STEPS = 20
 
@@ -24,8 +26,11 @@ def losses(root: Path, ranks: int, *arguments: str) -> list[float]:
     return found[::ranks]
 
 
-@pytest.mark.parametrize("form", ["sorted", "tables"])
-@pytest.mark.parametrize("network", ["small-mixtral", "small-deepseek"])
+@pytest.mark.parametrize(
+    ("network", "form"),
+    [each for place, each in enumerate(product(["small-mixtral", "small-deepseek"], ["sorted", "tables"]))
+     if is_taken(place, 3)],
+)  # fmt: skip
 def test_losses_are_those_of_one_device(network: str, form: str, root: Path) -> None:
     alone = losses(root, 1, network, form, "1")
     assert len(alone) == STEPS

@@ -15,8 +15,12 @@ from tests.ops.cuda.flash_cases import gradient_of, relative_error
 from tests.ops.cuda.flash_term_cases import EXACT, OF_FLOAT32, TERM_CASES, TOLERANCES, results_of, term_expected
 from tests.shares import is_taken
 
-GROUPED = {f"{name}, four warps together": case for name, case in TERM_CASES.items() if case.case.depth in (64, 128)}
-OTHERS = {name: case for place, (name, case) in enumerate(OF_FLOAT32.items()) if is_taken(place, 2)}
+GROUPED = {
+    f"{name}, four warps together": case
+    for place, (name, case) in enumerate(TERM_CASES.items())
+    if case.case.depth in (64, 128) and is_taken(place, 2)
+}
+OTHERS = {name: case for place, (name, case) in enumerate(OF_FLOAT32.items()) if is_taken(place, 3)}
 CASES = TERM_CASES | GROUPED | OTHERS
 Prepared = tuple[list[Any], list[np.ndarray], list[np.ndarray]]
 

@@ -27,6 +27,7 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from tests.interpret import Arrays, by_name, random_feeds, run_on_ranks, same
 from tests.random_regions import COUNT, RandomRegions
+from tests.shares import share_of
 
 SHARED = (
     "decompose", "grad", "simplify", "recompute", "check_strategies", "search_sharding", "propagate_sharding",
@@ -111,7 +112,7 @@ def test_what_is_opened_and_closed_is_as_before(seed: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
-@pytest.mark.parametrize("seed", range(400, 412))
+@pytest.mark.parametrize("seed", range(400, 400 + share_of(12, 2)))
 def test_ranks_compute_what_one_device_does(seed: int, mode: str) -> None:
     graph = RandomRegions(seed, mode).graph
     feeds: list[Arrays] = []
@@ -127,7 +128,7 @@ def test_ranks_compute_what_one_device_does(seed: int, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
-@pytest.mark.parametrize("seed", range(500, 506))
+@pytest.mark.parametrize("seed", range(500, 500 + share_of(6, 2)))
 def test_ranks_compute_the_gradients_of_one_device(seed: int, mode: str) -> None:
     graph = RandomRegions(seed, mode, differentiated=True).graph
     feed = random_feeds(graph, seed) | {"n": np.int64(2), "k": np.int64(1)}

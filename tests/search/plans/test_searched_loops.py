@@ -21,6 +21,7 @@ from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
 from mspc.search.plans.row import SEARCH, Plans, file_name
 from mspc.search.plans.table import plan_of_file, plans_for, shard_by_file
+from tests.shares import crossed
 
 SCRIPT = """
 import numpy as np
@@ -95,11 +96,13 @@ def alike(plans: Plans) -> int:
     return found
 
 
-@pytest.mark.parametrize("step", [TRAINED, CALLED], ids=["trained", "called"])
-@pytest.mark.parametrize(("body", "count"), [(LAYERS, 3), (NUMBERS, 3), (TWO, 6)], ids=["cells", "numbers", "two"])
-@pytest.mark.parametrize("free", [True, False], ids=["free", "kept"])
-def test_rows_are_what_their_files_compile_to(tmp_path: Path, body: str, count: int, step: str, free: bool) -> None:
-    call, asked = captured(script(tmp_path, body, step)), replace(ASKED, free=free)
+@pytest.mark.parametrize(
+    ("free", "body", "step"), crossed(["free", "kept"], ["cells", "numbers", "two"], ["trained", "called"])
+)
+def test_rows_are_what_their_files_compile_to(tmp_path: Path, free: str, body: str, step: str) -> None:
+    text, count = {"cells": (LAYERS, 3), "numbers": (NUMBERS, 3), "two": (TWO, 6)}[body]
+    call = captured(script(tmp_path, text, {"trained": TRAINED, "called": CALLED}[step]))
+    asked = replace(ASKED, free=free == "free")
     found = plans_for(call, asked)
     assert alike(found) == count
     assert len(found.plans) >= 4
