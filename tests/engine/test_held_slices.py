@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from pathlib import Path
 
@@ -89,6 +90,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
 def held(script: Path, capsys: pytest.CaptureFixture[str], before: str, after: str = "", mode: str = "") -> list[int]:
     """Bytes that all ranks together hold when each of them has run."""
     script.write_text(text_of(before, after, mode))
+    gc.freeze()  # every rank looks for garbage, among what is made from now on
     tracemalloc.start()
     start, _ = tracemalloc.get_traced_memory()
     run_script(script, RANKS, simulate=True)

@@ -9,7 +9,7 @@ from mspc.analysis.cost.machine import Rate
 from tests.searched_networks import Found, check
 from tests.shares import share_of
 
-NETWORKS, DRAWN, PARTS = share_of(300), 1, 3
+NETWORKS, DRAWN, PARTS = share_of(288), 1, 3
 FIRST, SEARCHED, MANY = 300, share_of(8), 12
 """From a seed on, of so many networks times are searched for, too, and so many plans are sampled of each."""
 
