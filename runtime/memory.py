@@ -222,7 +222,10 @@ def sources_of(node: Node, results: int) -> list[Sequence[Value]]:
 
 def read_elsewhere(node: Node) -> list[Value]:
     """The operands of which other elements are read than the one in whose place a result's is stored, or which another
-    rank reads meanwhile."""
+    rank reads meanwhile. An operator that works in place of some operands reads the others as it likes: x of
+    x @ y + x is not to be overwritten, though it is what is added."""
+    if allowed := getattr(node.op, "in_place_of", ()):
+        return [value for i, value in enumerate(node.inputs) if i not in allowed]
     if not isinstance(node.op, FusedElementwise):
         return []
     return [node.inputs[i] for i in moved_operands(node.op)] + list(filter(is_summed_by_reader, node.inputs))

@@ -28,6 +28,7 @@ from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMean
@@ -44,6 +45,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
+from mspc.verify.scale.memory_use import memory_misuses
 from tests.conftest import LOADED
 from tests.copied_parameters import random_copies
 from tests.interpret import slice_for
@@ -130,6 +132,21 @@ def test_a_dead_value_makes_room_and_elementwise_operators_work_in_place() -> No
     assert a == b == d != c
     assert plan.lower_bound == 2 * SIZE
     assert plan.arena == 2 * SIZE
+
+
+@pytest.mark.parametrize("reads", ["neither", "x", "y", "view"])
+def test_a_product_lies_over_what_it_adds_to_unless_it_multiplies_that(reads: str) -> None:
+    make = Maker()
+    addend, other = make.add(Tanh(), make.x), make.add(Tanh(), make.w)
+    shown = make.add(Reshape(SHAPE), make.add(Reshape((SHAPE[0] * SHAPE[1],)), addend))
+    x = {"x": addend, "view": shown}.get(reads, other)
+    product = make.add(FusedMatMul(addend=True), x, addend if reads == "y" else other, addend)
+    plan = make.done(make.add(ReduceSum(), product))
+    before, made = offsets(plan, addend, product)
+    assert (before == made) == (reads == "neither")
+    plan.places[product] = plan.places[addend]
+    found = [str(misuse) for misuse in memory_misuses(make.graph, plan, early=False)]
+    assert bool(found) == (reads != "neither"), found
 
 
 def test_what_only_shows_has_the_place_of_its_operand_and_keeps_it() -> None:
