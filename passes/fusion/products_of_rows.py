@@ -35,8 +35,9 @@ class ProductsOfRows(Pass):
             elif left_of_batch(node) == 0 and emitter.only_reader(node.inputs[0]) is node:
                 product = node.inputs[0]
                 assert isinstance(product, Node)
-                operands = [_rows(emitter, node, value) for value in product.inputs]
-                made = emitter.emit(node, MatMul(transpose_a=True), operands, product, takes=True)
+                # Where it was: a parameter that it reads may change ahead of the sum.
+                operands = [_rows(emitter, product, value) for value in product.inputs]
+                made = emitter.emit(product, MatMul(transpose_a=True), operands, product, takes=True)
                 emitter.drop(product)
                 emitter.replace(node, emitter.shaped(node, made, node.shape, node))
         return emitter.apply()
