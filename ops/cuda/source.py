@@ -19,6 +19,15 @@ from mspc.ops.device import Array, c_type
 PACK_BYTES = 16
 """Bytes that one instruction of a thread loads or stores at most."""
 
+NANOSECONDS = r"""
+__device__ __forceinline__ long long nanoseconds() {
+    long long at;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(at));
+    return at;
+}
+"""
+"""The GPU's clock, for kernels that take time."""
+
 WORDS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "u64", 16: "Sixteen"}
 """The C++ type for so many bytes whose value does not matter; `move.MOVE` has the last."""
 

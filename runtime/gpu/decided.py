@@ -13,19 +13,15 @@ import numpy as np
 
 from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.cuda.source import NANOSECONDS
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import collectives_of
 from mspc.runtime.gpu.bound_regions import Around
 from mspc.runtime.gpu.launches import Several, asks, run_each
 from mspc.runtime.gpu.on_host import OnHost
 
-_DECIDE = r"""
+_DECIDE = NANOSECONDS + r"""
 extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
-__device__ __forceinline__ long long nanoseconds() {
-    long long at;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(at));
-    return at;
-}
 __device__ __forceinline__ void go_on(u64 handle, bool goes, long long done, const long long* begun, long long limit,
                                       long long number, volatile long long* ended, int* stop) {
     if (goes && !ended[0] && limit && nanoseconds() - begun[0] > limit) { ended[0] = number; ended[1] = done; }

@@ -19,7 +19,7 @@ import numpy as np
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.cuda.source import address
+from mspc.ops.cuda.source import NANOSECONDS, address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.peers import PeerMemory, Reached
 
@@ -33,17 +33,10 @@ extern "C" __global__ void begin_messages(unsigned int* steps, const u64* signs,
     if (threadIdx.x == 0) steps[0] = step;
 }
 """
-_SIGNS = """
-__device__ __forceinline__ u64 nanoseconds() {
-    u64 now = 0;
-#ifdef __CUDA_ARCH__
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-#endif
-    return now;
-}
+_SIGNS = NANOSECONDS + """
 extern "C" __global__ void await_sign(volatile unsigned int* sign, const unsigned int* steps, u64* waited) {
     if ((int)(*sign - steps[0]) < 0) {
-        const u64 begun = nanoseconds();
+        const long long begun = nanoseconds();
         while ((int)(*sign - steps[0]) < 0) {}
         *waited += nanoseconds() - begun;
     }
