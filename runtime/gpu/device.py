@@ -34,7 +34,7 @@ _ANY_DIRECTION = 4
 """CUDA's number for a copy of which the addresses say between what it is."""
 _LAZY_PEER_ACCESS = 1
 """CUDA's flag: a GPU whose memory is opened becomes reachable."""
-_WAYS = "2"
+_WAYS = "3"
 """Changes when mspc asks for other ways to compute the same, or in another order."""
 _SMALLEST_SCRATCH, _MOST_AHEAD = 1 << 20, 64 << 20
 

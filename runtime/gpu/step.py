@@ -93,7 +93,7 @@ class GpuStep:
         self._replay: Callable[[], None] | None = None
         self._eager = False
         self._end: Launch | None = None
-        with device.stream("compute"):
+        with device.stream("compute"), device.choices.within(arena):
             self._build(messages)
             if device.progress is not None:
                 self._end = device.progress.mark()
