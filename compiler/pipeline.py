@@ -85,6 +85,7 @@ FOR_GPU_KERNELS = (
     "row_pitch",
     "unstack_slices",
     "group_lookups",
+    "sum_joined",
 )
 """Behind `fuse_elementwise` where the device is a GPU."""
 FOR_GPU_UPDATES = ("update_rows",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mspc.analysis.shadow_weights import ShadowWeights
 from mspc.ir.graph import FROM_HOST, TO_HOST, Graph, Node, Value, element_types
@@ -43,6 +43,30 @@ class Allocation:
     pitch: int = 0
 
 
+class ColumnSlice(NamedTuple):
+    """The columns from `begin` to `end` of the matrix that a node makes."""
+
+    source: Node
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class GradientSlices:
+    """columns: by the values that stand for them, where they are. splits: the operators of several results that are all
+    among these."""
+
+    columns: Mapping[Value, ColumnSlice] = field(default_factory=dict[Value, ColumnSlice])
+    splits: frozenset[Node] = frozenset()
+
+    def source(self, node: Node) -> Node | None:
+        """The matrix of which a node would make columns, or several; None where it has to run."""
+        if node in self.splits:
+            return node.inputs[0] if isinstance(node.inputs[0], Node) else None
+        found = self.columns.get(node)
+        return None if found is None or isinstance(node.op, TupleGetItem) else found.source
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """The plan of a step's memory, and what a launch may assume of it.
@@ -71,6 +95,7 @@ class MemoryPlan:
         has places for its results, what stands for these, see `OutsideResults`.
     shadow_weights: copies of parameters, whose places are the same from step to step, and what only they
         read: these nodes need not run while updates alone change the parameters.
+    slices: gradients that lie in larger matrices, where a GPU's updates read them; what would make them does not run.
     weights, states, inputs: bytes of parameters: those of the network, statistics among them, those that only updates
         change (moments, counters), and what is fed. constants: bytes of the constants in the text.
     gradients, activations, temporary: most bytes of the arena alive at once of either class, each at its own time.
@@ -95,8 +120,13 @@ class MemoryPlan:
     temporary: int = 0
     classes: Mapping[Node, tuple[str, ...]] = field(default_factory=dict[Node, "tuple[str, ...]"])
     shadow_weights: ShadowWeights = field(default_factory=ShadowWeights)
+    slices: GradientSlices = field(default_factory=GradientSlices)
     host_arena: int = 0
     kept_on_host: int = 0
+
+    def shows(self, node: Node) -> bool:
+        """Whether a node is not launched, as its result is there already."""
+        return node not in self.copied and (node.op.is_view or self.slices.source(node) is not None)
 
     @property
     def on_host(self) -> int:

@@ -39,6 +39,7 @@ from mspc.runtime.arena import MemoryBlock, ResultMemory, assign_together, most_
 from mspc.runtime.memory import (
     COMMUNICATION,
     Allocation,
+    GradientSlices,
     MemoryPlan,
     equal_results,
     is_awaited,
@@ -69,6 +70,7 @@ BytesInside = Callable[[Node, Mapping[Graph, int]], int]
 def plan_memory(
     graph: Graph, alignment: int = 256, inside: BytesInside | None = None,
     carried: Mapping[Parameter, Value] | None = None, early: bool = False, outside: bool = False,
+    slices: GradientSlices | None = None,
 ) -> MemoryPlan:  # fmt: skip
     """The places of all values of a rank's execute graph (its types are the rank's own).
 
@@ -77,8 +79,9 @@ def plan_memory(
         carried: of a loop's body the parameters in whose memory these results are wanted: they lie there where an
         operator can put them in the place of what it reads. early: what other stages send may come at any time of a
         step before it is read, as between GPUs, and has its place from the begin. outside: results have places outside.
+        slices: gradients that are read in larger matrices.
     """
-    planner = _Planner(graph, inside=inside)
+    planner = _Planner(graph, inside=inside, slices=slices)
     planner.early = early
     if carried:
         from mspc.runtime.carried_results import CarriedResults  # late: GPUs alone place what loops carry
@@ -100,8 +103,8 @@ class _Planner:
     """Finds aliases, lifetimes and waits, then shares blocks between cells and places the blocks."""
 
     def __init__(self, graph: Graph, arenas: dict[Graph, int] | None = None,
-                 inside: BytesInside | None = None) -> None:  # fmt: skip
-        self.graph = graph
+                 inside: BytesInside | None = None, slices: GradientSlices | None = None) -> None:  # fmt: skip
+        self.graph, self.slices = graph, slices or GradientSlices()
         self.bytes_inside = inside
         self.carried: CarriedResults | OutsideResults | None = None
         self.early = False
@@ -169,13 +172,17 @@ class _Planner:
             places={value: tuple([every[part] for part in parts]) for value, parts in self.parts.items()},
             arena=arena,
             lower_bound=most_alive([block for block in self.blocks if not block.on_host]),
-            buckets={node: _bucket_place(members) for node, members in self.buckets.items()},
+            buckets={
+                node: Allocation("arena", None, m[0].offset, m[-1].offset + m[-1].nbytes - m[0].offset)
+                for node, m in self.buckets.items()
+            },
             waits=self.waits,
             copied={node: tuple(self._place(part) for part in self.shown[node]) for node in self.copied},
             constants=constant_bytes(self.graph),
             outside=getattr(self.carried, "places", ()),
             inside={node: Allocation("arena", None, b.offset, b.nbytes) for node, b in self.inside.items()},
             shadow_weights=self.shadow_weights,
+            slices=self.slices,
             host_arena=max((b.offset + b.nbytes for b in self.blocks if b.on_host), default=0),
             kept_on_host=sum(p.type.nbytes for p in on_host),
             classes={
@@ -188,7 +195,7 @@ class _Planner:
     # Aliases
 
     def _runs(self, node: Node) -> bool:
-        return node in self.copied or not node.op.is_view
+        return node in self.copied or not (node.op.is_view or self.slices.source(node))
 
     def _find_parts(self, copied: Mapping[Node, None]) -> dict[Value, tuple[Part, ...]]:
         """The memory of every value; that of the nodes in `copied` is their own."""
@@ -225,6 +232,8 @@ class _Planner:
             return tuple(part for value in node.inputs for part in parts[value])
         if node.op.is_view or is_sent(node) or is_awaited(node):
             return parts[node.inputs[0]]
+        if (source := self.slices.source(node)) is not None:
+            return parts[source] * len(element_types(node.type))
         operands = updated_operands(node)
         return tuple(parts[node.inputs[i]][0] for i in operands) if operands else None
 
@@ -389,8 +398,3 @@ class _Planner:
             return Allocation("kept", cell.parameter, 0, cell.nbytes)
         assert cell.block is not None
         return Allocation("host" if cell.on_host else "arena", None, cell.block.offset, cell.nbytes, cell.pitch)
-
-
-def _bucket_place(members: Sequence[MemoryBlock]) -> Allocation:
-    begin = members[0].offset
-    return Allocation("arena", None, begin, members[-1].offset + members[-1].nbytes - begin)

@@ -1,13 +1,14 @@
 """One CUDA kernel runs an optimizer's update of many parameters.
 
 A table on the GPU holds where every member's operands lie and how many elements it has; a block updates one chunk of
-one member. Members of different sizes share a launch, and scalars are read from the GPU by every thread.
+one member. Members of different sizes share a launch, and scalars are read from the GPU by every thread. An operand
+that is only read may be columns of a larger matrix.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Copy, Device, Launch, c_type, computing_type
 
 _BLOCK = 256
-_LONGEST = 16
+_LONGEST = 4
 """Packs that a thread updates at most, one after the other."""
 _WAVES = 8
 """Blocks per multiprocessor that a launch is to have, where there is enough work."""
@@ -70,6 +71,9 @@ def _launch(
         pack //= 2
     while not all(_takes_packs(operands, copy, pack) for operands, copy in members):
         pack //= 2
+    apart = next((i for i in tensors if not all(operands[i].flags.c_contiguous for operands, _ in members)), -1)
+    while apart >= 0 and not all(_rows(operands[apart], pack)[2] for operands, _ in members):
+        pack //= 2
     flight = 2 if len(tensors) <= 4 else 1
     total = sum(operands[0].size for operands, _ in members)
     repeats = total // (pack * flight * _BLOCK * _WAVES * device.multiprocessors)
@@ -81,9 +85,11 @@ def _launch(
         row = [*(address(array) for array in operands), operands[0].size]
         if copy_type is not None:
             row += [0, 1, 1] if copy is None else [address(copy.array), copy.columns, copy.pitch]
+        if apart >= 0:
+            row += _rows(operands[apart], pack)[:2]
         table.append(row)
         blocks += [(number, chunk) for chunk in range(-(-operands[0].size // span))]
-    kernel = device.kernel(MATH + update_source(op, dtypes, pack, flight, copy_type, rows), "update")
+    kernel = device.kernel(MATH + update_source(op, dtypes, pack, flight, copy_type, rows, apart), "update")
     arguments = (
         device.xp.asarray(np.array(table, np.uint64)),
         device.xp.asarray(np.array(blocks, np.uint32)),
@@ -97,6 +103,14 @@ def _launch(
     return launch
 
 
+def _rows(array: Array, pack: int) -> tuple[int, int, bool]:
+    """Elements of a row of an operand and from row to row, and whether every row is some packs."""
+    if array.flags.c_contiguous:
+        return array.size, array.size, True
+    columns, pitch = array.shape[-1], array.strides[-2] // array.itemsize
+    return columns, pitch, not (columns % pack or pitch % pack)
+
+
 def _takes_packs(operands: Sequence[Array], copy: Copy | None, pack: int) -> bool:
     """Whether packs of an updated tensor are packs of its copy."""
     if copy is None:
@@ -108,11 +122,13 @@ def _takes_packs(operands: Sequence[Array], copy: Copy | None, pack: int) -> boo
 
 
 def update_source(
-    op: Any, dtypes: Sequence[DType], pack: int, flight: int, copy_type: DType | None = None, rows: bool = False
-) -> str:
+    op: Any, dtypes: Sequence[DType], pack: int, flight: int, copy_type: DType | None = None, rows: bool = False,
+    apart: int = -1,
+) -> str:  # fmt: skip
     """The kernel `update`: `pack` elements at once, `flight` packs loaded before the first is used.
 
     copy_type: the element type of copies of operand 0, None where there are none. rows: rows of some lie apart.
+    apart: the operand of which some have rows that do; -1: none.
     """
     names: Sequence[str] = op.operands
     tensors = [i for i in range(len(names)) if i not in op.scalars]
@@ -124,8 +140,8 @@ def update_source(
     if rows:
         copy_place = "copy + (u64)((unsigned int){0} / columns) * pitch + (unsigned int){0} % columns"
     lines = [
-        *_operands_of_block(op, dtypes, tensors, copy_type, rows),
-        *_loop(op, dtypes, tensors, pack, flight, copy_type, copy_place),
+        *_operands_of_block(op, dtypes, tensors, copy_type, rows, apart),
+        *_loop(op, dtypes, tensors, pack, flight, copy_type, copy_place, apart),
     ]
     return "\n".join(
         [
@@ -153,13 +169,14 @@ def element_function(op: Any, type: str, statements: str) -> list[str]:
 
 
 def _operands_of_block(
-    op: Any, dtypes: Sequence[DType], tensors: Sequence[int], copy_type: DType | None, rows: bool
+    op: Any, dtypes: Sequence[DType], tensors: Sequence[int], copy_type: DType | None, rows: bool, apart: int
 ) -> list[str]:
     """Which tensors a block works on, from its row of the table."""
     type, count = one_word(computing_type(dtypes[0])), len(op.operands)
+    known = count + (1 if copy_type is None else 4)
     lines = [
         "if (stop[0]) return;",
-        f"const u64* const row = table + (u64)blocks[2 * blockIdx.x] * {count + (1 if copy_type is None else 4)};",
+        f"const u64* const row = table + (u64)blocks[2 * blockIdx.x] * {known + (0 if apart < 0 else 2)};",
         f"const u64 size = row[{count}], begin = blocks[2 * blockIdx.x + 1] * span;",
         "const u64 end = begin + span < size ? begin + span : size;",
     ]
@@ -174,14 +191,22 @@ def _operands_of_block(
     if rows:
         lines.append(f"const unsigned int columns = row[{count + 2}];")
         lines.append(f"const u64 pitch = row[{count + 3}];")
+    if apart >= 0:
+        lines.append(f"const unsigned int own_columns = row[{known}];")
+        lines.append(f"const u64 own_pitch = row[{known + 1}];")
     return lines
 
 
 def _loop(
     op: Any, dtypes: Sequence[DType], tensors: Sequence[int], pack: int, flight: int, copy_type: DType | None,
-    copied: str,
+    copied: str, apart: int,
 ) -> list[str]:  # fmt: skip
-    """Packs of a block's span, and the elements behind the last full one. copied: where element {0} of a copy is."""
+    """Packs of a block's span, and the elements behind the last full one. copied: where element {0} of a copy is.
+    apart: the operand whose rows lie apart."""
+    places = {i: f"p{i} + {{0}}" for i in tensors}
+    if apart >= 0:
+        row, column = ("((unsigned int){0} / own_columns)", "(unsigned int){0} % own_columns")
+        places[apart] = f"p{apart} + (u64){row} * own_pitch + {column}"
     mutates: Sequence[int] = op.mutates
     step = _BLOCK * pack
     place = f"const u64 i = at + u * {step};"
@@ -189,12 +214,13 @@ def _loop(
     lines += [f"    Pack<{c_type(dtypes[i])}, {pack}> a{i}[{flight}];" for i in tensors]
     lines += ["    #pragma unroll", f"    for (int u = 0; u < {flight}; ++u) {{", f"        {place}"]
     lines += [f"        if (i + {pack} <= size) {{"]
-    lines += [f"            a{i}[u] = *(const Pack<{c_type(dtypes[i])}, {pack}>*)(p{i} + i);" for i in tensors]
+    packs = {i: f"(const Pack<{c_type(dtypes[i])}, {pack}>*)({place.format('i')})" for i, place in places.items()}
+    lines += [f"            a{i}[u] = *{place};" for i, place in packs.items()]
     lines += ["        }", "    }", "    #pragma unroll", f"    for (int u = 0; u < {flight}; ++u) {{"]
     lines += [f"        {place}"]
     lines += [f"        if (i + {pack} <= size) {{", "            #pragma unroll"]
     lines += [f"            for (int j = 0; j < {pack}; ++j) {{"]
-    lines += _updated(op, dtypes, tensors, "a{}[u].at[j]", 16)
+    lines += _updated(op, dtypes, {i: f"a{i}[u].at[j]" for i in tensors}, 16)
     lines += ["            }"]
     lines += [f"            *(Pack<{c_type(dtypes[i])}, {pack}>*)(p{i} + i) = a{i}[u];" for i in mutates]
     if copy_type is not None:
@@ -203,20 +229,20 @@ def _loop(
         lines += [f"                    c.at[j] = narrow<{c_type(copy_type)}>(wide(a0[u].at[j]));"]
         lines += [f"                *(Pack<{c_type(copy_type)}, {pack}>*)({copied.format('i')}) = c;", "            }"]
     lines += ["        } else {", "            #pragma unroll 1", "            for (u64 k = i; k < size; ++k) {"]
-    lines += _updated(op, dtypes, tensors, "p{}[k]", 16)
+    lines += _updated(op, dtypes, {i: f"*({place.format('k')})" for i, place in places.items()}, 16)
     if copy_type is not None:
         lines += [f"                if (copy) *({copied.format('k')}) = narrow<{c_type(copy_type)}>(wide(p0[k]));"]
     return [*lines, "            }", "        }", "    }", "}"]
 
 
-def _updated(op: Any, dtypes: Sequence[DType], tensors: Sequence[int], place: str, indent: int) -> list[str]:
-    """The update of one element; `place` is where operand {} has it."""
+def _updated(op: Any, dtypes: Sequence[DType], places: Mapping[int, str], indent: int) -> list[str]:
+    """The update of one element. places: where the tensors have it, by their numbers."""
     type = computing_type(dtypes[0])
     mutates: Sequence[int] = op.mutates
-    lines = [f"{type} v{i} = ({type})wide({place.format(i)});" for i in tensors]
-    given = [f"v{i}" if i in tensors else name for i, name in enumerate(op.operands)]
+    lines = [f"{type} v{i} = ({type})wide({place});" for i, place in places.items()]
+    given = [f"v{i}" if i in places else name for i, name in enumerate(op.operands)]
     lines.append(f"update_element({', '.join(given)});")
-    lines += [f"{place.format(i)} = narrow<{c_type(dtypes[i])}>(v{i});" for i in mutates]
+    lines += [f"{places[i]} = narrow<{c_type(dtypes[i])}>(v{i});" for i in mutates]
     return [f"{' ' * indent}{line}" for line in lines]
 
 

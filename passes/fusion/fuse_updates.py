@@ -23,6 +23,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.moving import Split
 from mspc.passes.base import Pass
 from mspc.passes.fusion.counted_in_place import count_in_place
 from mspc.passes.fusion.rewriter import Rewriter, element, gathered, merged_attributes
@@ -159,7 +160,7 @@ def _bucket(node: Node) -> Node | None:
     one need not wait for the next. What ranks add up on the way, as a norm's sums, is small and comes early."""
     index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
     value = node.inputs[index] if index is not None else None
-    while isinstance(value, Node) and isinstance(value.op, (TupleGetItem, Cast)):
+    while isinstance(value, Node) and isinstance(value.op, (TupleGetItem, Cast, Split)):
         value = value.inputs[0]
     if not isinstance(value, Node) or not isinstance(value.op, AllReduce) or "mirror_user_id" not in value.attrs:
         return None

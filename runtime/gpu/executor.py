@@ -26,6 +26,7 @@ from mspc.runtime.gpu.launches import Constants, copied
 from mspc.runtime.gpu.non_finite import search
 from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.gpu.step import GpuStep
+from mspc.runtime.gradient_slices import gradient_slices
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
 from mspc.runtime.profile import Timed
@@ -95,7 +96,7 @@ class GpuExecutor:
         self.inputs = [p for p in graph.parameters if p.kind == "input"]
         self.mutated = updated_parameters(graph)
         _refuse_complex(graph)
-        self.plan = plan_memory(graph, inside=device_bytes_inside, early=True)
+        self.plan = plan_memory(graph, inside=device_bytes_inside, early=True, slices=gradient_slices(graph))
         constants = Constants(device)
         try:
             stored: dict[Value, Array] = {parameter: self._place(parameter, values) for parameter in graph.parameters}

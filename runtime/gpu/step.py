@@ -138,7 +138,7 @@ class GpuStep:
                 checked = True
                 self._check_losses(nodes[:index], placed)
             self.current = index
-            if node.op.is_view and node not in self.plan.copied:
+            if self.plan.shows(node):
                 continue
             if node in self.plan.shadow_weights.copies or node in self.plan.shadow_weights.inner:
                 launch, plain = self._launches.of(node)
@@ -191,7 +191,7 @@ class GpuStep:
     def _needed_next(self, index: int) -> bool:
         """Whether the next work of the compute stream waits for the collective at `index`."""
         for node in self.graph.nodes[index + 1 :]:
-            if side_stream(node) or (node.op.is_view and node not in self.plan.copied):
+            if side_stream(node) or self.plan.shows(node):
                 continue
             return self.graph.nodes[index] in self.plan.waits.get(node, ())
         return True

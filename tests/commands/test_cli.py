@@ -36,7 +36,7 @@ PASSES = (
     "send_in_pieces, shard_by_plan, "
     "share_statistics, share_sums, simplify, simplify_products, slice_to_rank, split_addends, split_batch_norm, "
     "split_dropout, split_norm, stay_on_main_stream, step_parallel_begin, sum_in_kernels, "
-    "sum_in_readers, unstack_slices, update_rows\n"
+    "sum_in_readers, sum_joined, unstack_slices, update_rows\n"
 )
 
 

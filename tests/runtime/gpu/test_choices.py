@@ -1,14 +1,18 @@
-"""The time of a launch is the GPU's, however long the host takes to launch it."""
+"""The time of a launch is the GPU's, however long the host takes to launch it, and how the fastest way is chosen."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from mspc.runtime.gpu import choices as choices_module
-from mspc.runtime.gpu.choices import Choices
+from mspc.runtime.gpu.choices import ALIKE, Choices
 from mspc.runtime.gpu.kept_choices import KeptChoices
+from tests.gpu.emulated import EmulatedGpu
 
 
 class Clocks:
@@ -65,3 +69,64 @@ def test_a_host_that_waits_for_the_gpu_does_not_pause_it_for_long(monkeypatch: p
     began = device.host
     assert Choices(device, KeptChoices(None)).seconds(launch) == pytest.approx(0.05, rel=0.01)
     assert device.host - began < 9 * 0.05
+
+
+@pytest.fixture
+def gpu(tmp_path: Path) -> EmulatedGpu:
+    return EmulatedGpu(tmp_path)
+
+
+def chosen(gpu: EmulatedGpu, times: list[float]) -> int:
+    gpu.choices.choose("ways", len(times), lambda i: times[i])
+    return gpu.choices["ways"]
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ([1.0, 1.0 - ALIKE / 2], 0),  # as good, and expected to be better
+        ([1.0, 1.0 - 2 * ALIKE], 1),
+        ([float("inf"), 1.0, 0.99], 1),
+        ([1.5, 1.2, 1.0, 1.01], 2),
+    ],
+)
+def test_first_of_those_that_are_as_fast(gpu: EmulatedGpu, times: list[float], wanted: int) -> None:
+    assert chosen(gpu, times) == wanted
+
+
+def test_memory_has_numbers_of_every_type_before_ways_are_timed(gpu: EmulatedGpu) -> None:
+    memory = gpu.zeros((1 << 16,), "uint8")
+    with gpu.choices.within(memory):
+        assert not memory.any()
+        chosen(gpu, [2.0, 1.0])
+    kinds: tuple[Any, ...] = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
+    for kind in kinds:
+        values = memory.view(kind).astype(np.float64)
+        assert np.abs(values).max() <= 2
+        assert np.abs(values).min() > 0
+        assert 0.4 < (values > 0).mean() < 0.6
+        assert np.unique(values).size > min(1000, values.size // 2)
+
+
+def test_memory_keeps_what_it_has_behind_the_context(gpu: EmulatedGpu) -> None:
+    memory = gpu.zeros((1 << 10,), "uint8")
+    with gpu.choices.within(memory):
+        pass
+    chosen(gpu, [2.0, 1.0])
+    assert not memory.any()
+
+
+def test_memory_gets_numbers_once(gpu: EmulatedGpu) -> None:
+    memory = gpu.zeros((1 << 10,), "uint8")
+    with gpu.choices.within(memory):
+        chosen(gpu, [2.0, 1.0])
+        memory[...] = 0
+        gpu.choices.choose("others", 2, lambda i: float(i))
+    assert not memory.any()
+
+
+def test_where_one_way_is_there_nothing_is_timed(gpu: EmulatedGpu) -> None:
+    memory = gpu.zeros((1 << 10,), "uint8")
+    with gpu.choices.within(memory):
+        chosen(gpu, [1.0])
+    assert not memory.any()

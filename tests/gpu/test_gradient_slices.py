@@ -1,0 +1,135 @@
+"""Updates that read their gradients where a joined product has left them, on an emulated GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import numpy as np
+import pytest
+
+import mspc
+from mspc import Parameter, Tensor, nn, ops
+from mspc.compiler.config import Config
+from mspc.compiler.driver import compile_call
+from mspc.ir.graph import Graph, Node
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.executor import Executor
+from mspc.runtime.gpu.executor import GpuExecutor
+from mspc.runtime.gradient_slices import gradient_slices
+from mspc.runtime.memory import ColumnSlice
+from tests.gpu.emulated import EmulatedGpu
+from tests.gpu.test_ranks import steps
+from tests.ops.cuda.cuda_emulator import NEEDED
+
+pytestmark = pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
+ROWS, WIDTHS = 12, (16, 24, 40)
+
+
+class Joined(nn.Cell):
+    """Three products of one operand, two of which others read. widths: columns of the weights; kind: in which they are
+    computed."""
+
+    def __init__(self, widths: tuple[int, ...], kind: Any) -> None:
+        super().__init__()
+        rng = np.random.default_rng(7)
+        self.kind = kind
+        self.first = Parameter(Tensor(rng.standard_normal((8, 16)).astype(np.float32)), name="first")
+        self.weights = [Parameter(Tensor(rng.standard_normal((16, width)).astype(np.float32) / 4), name=f"w{i}")
+                        for i, width in enumerate(widths)]  # fmt: skip
+
+    def construct(self, x: Any) -> Any:
+        x = ops.tanh(ops.matmul(ops.cast(x, self.kind), ops.cast(self.first, self.kind)))
+        made = [ops.matmul(x, ops.cast(weight, self.kind)) for weight in self.weights]
+        return sum(ops.reduce_mean(ops.square(ops.cast(each, mspc.float32))) for each in made)
+
+
+def compiled(optimizer: Callable[[Any], Any], widths: tuple[int, ...], kind: Any) -> tuple[Any, Graph, Any]:
+    network = Joined(widths, kind)
+    train = nn.TrainOneStepCell(network, optimizer(network.trainable_params()))
+    x = np.random.default_rng(8).standard_normal((ROWS, 8)).astype(np.float32)
+    found = compile_call(train, (Tensor(x),), Config(device="GPU"))
+    return found, found.rank_graph(0), x
+
+
+def trained(found: Any, graph: Graph, x: Any, device: Any = None) -> tuple[list[float], dict[str, Any]]:
+    own = {name: np.array(p.value) for name, p in found.traced.parameters.items()}
+    own |= {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
+    executor: Any = (
+        Executor(graph, NumPyBackend(OneRank()), own) if device is None
+        else GpuExecutor(graph, device, own, host=OneRank())
+    )  # fmt: skip
+    losses = [float(np.asarray(executor.run([x])[0])) for _ in range(3)]
+    return losses, {name: np.array(executor.parameter(name)) for name in own}
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "Momentum": lambda weights: nn.Momentum(weights, 0.1, 0.9),
+    "Adam": lambda weights: nn.Adam(weights, 0.01),
+    "SGD": lambda weights: nn.SGD(weights, 0.1),
+}
+
+
+@pytest.mark.parametrize("kind", [mspc.bfloat16, mspc.float16, mspc.float32], ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_read_columns_where_they_are(name: str, kind: Any, tmp_path: Path) -> None:
+    found, graph, x = compiled(OPTIMIZERS[name], WIDTHS, kind)
+    slices = gradient_slices(graph)
+    assert sorted((c.begin, c.end) for c in slices.columns.values()) == [(0, 16), (16, 40), (40, 80)]
+    assert len({c.source for c in slices.columns.values()}) == 1
+    wanted, got = (trained(found, graph, x, device) for device in (None, EmulatedGpu(tmp_path)))
+    tolerance = 1e-5 if kind == mspc.float32 else 2e-2
+    np.testing.assert_allclose(got[0], wanted[0], rtol=tolerance)
+    for each, value in wanted[1].items():
+        np.testing.assert_allclose(got[1][each], value, rtol=tolerance, atol=tolerance / 10, err_msg=each)
+
+
+def makers(graph: Graph) -> list[Node]:
+    slices = gradient_slices(graph)
+    return [node for node in graph.nodes if slices.source(node) is not None]
+
+
+def test_columns_that_no_kernel_loads_in_packs_are_made() -> None:
+    _, graph, _ = compiled(OPTIMIZERS["Momentum"], (16, 25, 39), mspc.bfloat16)
+    assert [gradient_slices(graph).columns[node] for node in makers(graph)] == [ColumnSlice(ANY, 0, 16)]
+
+
+@pytest.mark.parametrize("kind", [mspc.bfloat16, mspc.float32], ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_sums_over_ranks_are_cut_apart_by_updates(name: str, kind: Any, tmp_path: Path) -> None:
+    network = Joined((16, 16, 16), kind)
+    train = nn.TrainOneStepCell(network, OPTIMIZERS[name](network.trainable_params()))
+    x = np.random.default_rng(8).standard_normal((2 * ROWS, 8)).astype(np.float32)
+    config = Config(
+        ranks=2, mode="semi_auto_parallel", dataset_strategy=((2, 1),), device="GPU", gradient_fp32_sync=False
+    )  # fmt: skip
+    found = compile_call(train, (Tensor(x),), config)
+    graph = found.rank_graph(0)
+    assert [node.op.name for node in makers(graph)] == ["Split"]
+    wanted, got = (steps(found, [x], tmp_path, gpu) for gpu in (False, True))
+    tolerance = 1e-5 if kind == mspc.float32 else 2e-2
+    for (losses, parameters), (also, others) in zip(wanted, got, strict=True):
+        np.testing.assert_allclose(also, losses, rtol=tolerance)
+        for each, value in parameters.items():
+            np.testing.assert_allclose(others[each], value, rtol=tolerance, atol=tolerance / 10, err_msg=each)
+
+
+def test_what_others_read_is_made() -> None:
+    class Clipped(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = Joined(WIDTHS, mspc.bfloat16)
+            self.optimizer = nn.Momentum(self.network.trainable_params(), 0.1, 0.9)
+            self.grad = mspc.value_and_grad(self.network, None, self.optimizer.parameters)
+
+        def construct(self, x: Any) -> Any:
+            loss, gradients = self.grad(x)
+            loss = ops.depend(loss, self.optimizer(ops.clip_by_global_norm(gradients, 1.0)))
+            return loss
+
+    x = Tensor(np.ones((ROWS, 8), np.float32))
+    graph = compile_call(Clipped(), (x,), Config(device="GPU")).rank_graph(0)
+    assert not makers(graph)
