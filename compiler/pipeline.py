@@ -74,6 +74,8 @@ FOR_GPU_RANKS = (
 """Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
 FOR_CPU_ROWS = ("fuse_large_rows",)
 """Ahead of `fuse_elementwise` where the device is a CPU."""
+FOR_GPU_SUMS = ("sum_joined",)
+"""Ahead of `fuse_matmul` where the device is a GPU."""
 FOR_GPU_PRODUCTS = ("send_in_pieces",)
 """Behind `fuse_matmul` where the device is a GPU."""
 FOR_GPU_ROWS = ("join_row_sums", "fuse_rows")
@@ -85,7 +87,6 @@ FOR_GPU_KERNELS = (
     "row_pitch",
     "unstack_slices",
     "group_lookups",
-    "sum_joined",
 )
 """Behind `fuse_elementwise` where the device is a GPU."""
 FOR_GPU_UPDATES = ("update_rows",)
@@ -162,5 +163,6 @@ def rank_passes_of(device: str = "CPU", stages: int = 1, offloads: bool = False)
     fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS + PER_RANK[at + 1 : behind] + FOR_GPU_UPDATES
     last = PER_RANK[behind:-1] + FOR_GPU_ORDER + PER_RANK[-1:]
     products = PER_RANK.index("fuse_matmul") + 1
-    first = PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:products] + FOR_GPU_PRODUCTS + PER_RANK[products:at]
+    first = PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2 : products - 1] + FOR_GPU_SUMS + PER_RANK[products - 1 : products]
+    first += FOR_GPU_PRODUCTS + PER_RANK[products:at]
     return first + fused + last

@@ -1,5 +1,6 @@
-"""Gradients that are columns of a larger matrix, as products with one operand are one product, and that an update alone
-reads: a GPU's kernel reads them where they are, and need not have them side by side, or wider, first.
+"""Gradients that are rows or columns of a larger matrix, as products with one operand are one product, or a part of a
+vector, and that an update alone reads: a GPU's kernel reads them where they are, and need not have them side by side,
+or wider, first.
 
     %8 = MatMul(%6, %7)  of BFloat16, [1024, 3072]
     %9 = StridedSlice(%8) {begin: (0, 1024), end: (1024, 2048)}, %10 = Cast(%9) {dst_type: Float32}, in one kernel
@@ -20,37 +21,37 @@ from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.runtime.memory import ColumnSlice, GradientSlices
+from mspc.runtime.memory import GradientPart, GradientSlices
 
 _PACK = 8
-"""Elements that a kernel loads at once at most: columns begin and end at a multiple."""
+"""Elements that a kernel loads at once at most: parts of rows begin and end at a multiple."""
 
 
 def gradient_slices(graph: Graph) -> GradientSlices:
     """Of all updates of a graph those gradients."""
     users: Mapping[Value, Sequence[tuple[Node, int]]] | None = None
     results = set[Value](graph.results)
-    columns: dict[Value, ColumnSlice] = {}
+    parts: dict[Value, GradientPart] = {}
     for node in graph.nodes:
         for value, narrow in _gradients(node):
-            found = _columns_of(value)
+            found = _part_of(value)
             if found is None:
                 continue
             users = users or graph.users()
             source, kept = found.source.tensor_type.dtype, value.tensor_type.dtype
             if len(users[value]) == 1 and value not in results and (source == kept or source == narrow):
-                columns[value] = found
-    parts = {value.inputs[0] for value in columns if isinstance(value, Node) and isinstance(value.op, TupleGetItem)}
-    splits = frozenset[Node](
-        split for split in parts
+                parts[value] = found
+    splits = {value.inputs[0] for value in parts if isinstance(value, Node) and isinstance(value.op, TupleGetItem)}
+    whole = frozenset[Node](
+        split for split in splits
         if isinstance(split, Node) and split not in results and users
-        and all(reader in columns for reader, _ in users[split])
+        and all(reader in parts for reader, _ in users[split])
     )  # fmt: skip
-    kept_columns = {
-        value: found for value, found in columns.items()
-        if not (isinstance(value, Node) and isinstance(value.op, TupleGetItem)) or value.inputs[0] in splits
+    left = {
+        value: found for value, found in parts.items()
+        if not (isinstance(value, Node) and isinstance(value.op, TupleGetItem)) or value.inputs[0] in whole
     }  # fmt: skip
-    return GradientSlices(kept_columns, splits)
+    return GradientSlices(left, whole)
 
 
 def _gradients(node: Node) -> Iterator[tuple[Node, DType | None]]:
@@ -80,8 +81,8 @@ def _narrow(value: Node) -> DType | None:
     return made if made in HALVES and value.tensor_type.dtype == FLOAT32 else None
 
 
-def _columns_of(value: Node) -> ColumnSlice | None:
-    """The columns that a node makes of a matrix, and does no more than to widen them."""
+def _part_of(value: Node) -> GradientPart | None:
+    """The part that a node makes of what another makes, and does no more than to widen it."""
     op: Op | object = value.op
     if isinstance(op, TupleGetItem):
         split = value.inputs[0]
@@ -99,12 +100,12 @@ def _columns_of(value: Node) -> ColumnSlice | None:
     if not isinstance(op, StridedSlice) or not isinstance(source, Node) or not isinstance(source.type, TensorType):
         return None
     made = source.inputs[0] if isinstance(source.op, TupleGetItem) else source
-    if not isinstance(made, Node) or made.op.is_view or made.op.mutates or made.regions or len(source.shape) != 2:
+    if not isinstance(made, Node) or made.op.is_view or made.op.mutates or made.regions:
+        return None
+    if len(source.shape) not in (1, 2):
         return None
     cuts = op.cuts(source.shape)
-    if [cut.dim for cut in cuts] != [0, 1] or not cuts[0].takes_all or cuts[1].step != 1:
+    if [cut.dim for cut in cuts] != [*range(len(source.shape))] or any(c.step != 1 or c.size <= 0 for c in cuts):
         return None
-    begin, end = cuts[1].start, cuts[1].start + cuts[1].size
-    if begin % _PACK or end % _PACK or source.shape[1] % _PACK:
-        return None
-    return ColumnSlice(source, begin, end)
+    ranges = tuple((cut.start, cut.start + cut.size) for cut in cuts)
+    return None if any(n % _PACK for n in (*ranges[-1], source.shape[-1])) else GradientPart(source, ranges)

@@ -43,27 +43,30 @@ class Allocation:
     pitch: int = 0
 
 
-class ColumnSlice(NamedTuple):
-    """The columns from `begin` to `end` of the matrix that a node makes."""
+class GradientPart(NamedTuple):
+    """Of the matrix or vector that a node makes the part from one place to behind another along each dimension."""
 
     source: Node
-    begin: int
-    end: int
+    ranges: tuple[tuple[int, int], ...]
+
+    def of(self, whole: Any) -> Any:
+        """The part of an array."""
+        return whole[tuple(slice(*each) for each in self.ranges)]
 
 
 @dataclass(frozen=True)
 class GradientSlices:
-    """columns: by the values that stand for them, where they are. splits: the operators of several results that are all
+    """parts: by the values that stand for them, where these are. splits: the operators of several results that are all
     among these."""
 
-    columns: Mapping[Value, ColumnSlice] = field(default_factory=dict[Value, ColumnSlice])
+    parts: Mapping[Value, GradientPart] = field(default_factory=dict[Value, GradientPart])
     splits: frozenset[Node] = frozenset()
 
     def source(self, node: Node) -> Node | None:
-        """The matrix of which a node would make columns, or several; None where it has to run."""
+        """The whole of which a node would make a part, or several; None where it has to run."""
         if node in self.splits:
             return node.inputs[0] if isinstance(node.inputs[0], Node) else None
-        found = self.columns.get(node)
+        found = self.parts.get(node)
         return None if found is None or isinstance(node.op, TupleGetItem) else found.source
 
 

@@ -5,10 +5,10 @@ Output: %1 = FusedMatMul(%x, %w) {activation: "gelu", keeps_before: true}, whose
 
 Joined are a bias and another tensor that are added, GeLU, and the product with GeLU's derivative of a product that
 nobody else reads. A sum of several products becomes a chain in which each adds to the one before. Element types and
-shapes must agree: what is broadcast stays where it is, except a bias. Where a product of halves is widened for a sum,
-the product may be Float32 at once: if the sum is moved, multiplied, sent or handed on as it is, so that it would be
-written in Float32 in any case, as the total of a weight's gradients over micro-batches. Else the sum is better part of
-the kernel that works on it, which reads halves.
+shapes must agree: what is broadcast stays where it is, except a bias. Where a product of halves is widened for a
+reduction over ranks, it is Float32 at once; and so it may be where it is widened for a sum: if the sum is moved,
+multiplied, sent or handed on as it is, so that it would be written in Float32 in any case, as the total of a weight's
+gradients over micro-batches. Else the sum is better part of the kernel that works on it, which reads halves.
 
 A reader that nobody needs would keep its product apart, so the graph is cleaned first: once for all passes that follow.
 """
@@ -65,6 +65,8 @@ class _Products(Rewriter):
             elif isinstance(op, AddN):
                 if not self._sum(node, index) and len(node.inputs) == 2:
                     self._add(node, index, (0, 1))
+            elif isinstance(op, Cast):
+                self._widen(node, index)
             elif isinstance(op, GeLU):
                 self._activate(node)
             elif isinstance(op, GeLUGrad):
@@ -119,6 +121,15 @@ class _Products(Rewriter):
         op = replace(_as_fused(last), addend=True)
         self._take(last, node, op, [*last.inputs[:2], total, *last.inputs[2:]])
         return True
+
+    def _widen(self, node: Node, index: int) -> None:
+        """A product of halves that a reduction over ranks alone reads, in Float32, is of that type at once."""
+        reader = self.only_reader(node)
+        if reader is None or not reader.op.is_collective:
+            return
+        cast, product = self._widened(node, index)
+        if cast is not None and product is not None:
+            self._take(product, node, replace(_plain(product), wide=True), list(product.inputs))
 
     def _activate(self, node: Node) -> None:
         product = self._product(node.inputs[0])

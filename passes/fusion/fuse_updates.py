@@ -20,10 +20,12 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
+from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import Pass
 from mspc.passes.fusion.counted_in_place import count_in_place
 from mspc.passes.fusion.rewriter import Rewriter, element, gathered, merged_attributes
@@ -34,6 +36,8 @@ HELD = 64 << 20
 """Bytes of gradients, made between the members of a group, that may wait for its last member."""
 FETCHED = 8 << 20
 """Bytes of states that live on the host, and are on the device together while a group of several is updated."""
+
+_PARTS = TupleGetItem, Cast, Split, StridedSlice
 
 LARGE_SUM = 4 << 20
 """Bytes of a gradient that travelled alone from which on its update is one by itself: it takes longer than a launch."""
@@ -160,11 +164,16 @@ def _bucket(node: Node) -> Node | None:
     one need not wait for the next. What ranks add up on the way, as a norm's sums, is small and comes early."""
     index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
     value = node.inputs[index] if index is not None else None
-    while isinstance(value, Node) and isinstance(value.op, (TupleGetItem, Cast, Split)):
+    while isinstance(value, Node) and (isinstance(value.op, _PARTS) or _is_of_one(value)):
         value = value.inputs[0]
     if not isinstance(value, Node) or not isinstance(value.op, AllReduce) or "mirror_user_id" not in value.attrs:
         return None
     return value if len(value.inputs) > 1 or value.type.nbytes >= LARGE_SUM else None
+
+
+def _is_of_one(node: Node) -> bool:
+    """Whether a node is a kernel that reads one tensor, as one that takes a part and widens it."""
+    return isinstance(node.op, FusedElementwise) and len(node.inputs) == 1
 
 
 def _widening(node: Node, rewriter: Rewriter, updates: Updates) -> Node | None:

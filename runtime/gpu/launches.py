@@ -165,8 +165,8 @@ class Launches:
     def _found(self, value: Value) -> tuple[Held, ...]:
         types = element_types(value.type)
         places = self._plan.places[value]
-        if (columns := self._plan.slices.columns.get(value)) is not None:
-            return (self.arrays(columns.source)[0][:, columns.begin : columns.end],)
+        if (part := self._plan.slices.parts.get(value)) is not None:
+            return (part.of(self.arrays(part.source)[0]),)
         if not any(isinstance(type, StackType) for type in types):
             return tuple(self._array(place, type) for place, type in zip(places, types, strict=True))
         if not isinstance(value, Node):

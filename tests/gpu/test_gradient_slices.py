@@ -20,7 +20,7 @@ from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gradient_slices import gradient_slices
-from mspc.runtime.memory import ColumnSlice
+from mspc.runtime.memory import GradientPart
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_ranks import steps
 from tests.ops.cuda.cuda_emulator import NEEDED
@@ -78,8 +78,9 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 def test_updates_read_columns_where_they_are(name: str, kind: Any, tmp_path: Path) -> None:
     found, graph, x = compiled(OPTIMIZERS[name], WIDTHS, kind)
     slices = gradient_slices(graph)
-    assert sorted((c.begin, c.end) for c in slices.columns.values()) == [(0, 16), (16, 40), (40, 80)]
-    assert len({c.source for c in slices.columns.values()}) == 1
+    assert sorted(part.ranges[1] for part in slices.parts.values()) == [(0, 16), (16, 40), (40, 80)]
+    assert {part.ranges[0] for part in slices.parts.values()} == {(0, 16)}
+    assert len({part.source for part in slices.parts.values()}) == 1
     wanted, got = (trained(found, graph, x, device) for device in (None, EmulatedGpu(tmp_path)))
     tolerance = 1e-5 if kind == mspc.float32 else 2e-2
     np.testing.assert_allclose(got[0], wanted[0], rtol=tolerance)
@@ -92,9 +93,48 @@ def makers(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if slices.source(node) is not None]
 
 
+class Dense(nn.Cell):
+    """The same of layers, whose weights have a row for each of what they make."""
+
+    def __init__(self, widths: tuple[int, ...], kind: Any) -> None:
+        super().__init__()
+        rng = np.random.default_rng(9)
+        self.kind = kind
+        self.first = nn.Dense(8, 16, weight_init=Tensor(rng.standard_normal((16, 8)).astype(np.float32)))
+        self.layers = nn.CellList([
+            nn.Dense(16, width, weight_init=Tensor(rng.standard_normal((width, 16)).astype(np.float32) / 4))
+            for width in widths
+        ])  # fmt: skip
+
+    def construct(self, x: Any) -> Any:
+        x = ops.tanh(self.first(x))
+        return sum(ops.reduce_mean(ops.square(ops.cast(layer(x), mspc.float32))) for layer in self.layers)
+
+
+@pytest.mark.parametrize(("ranks", "wide"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_read_rows_where_they_are(name: str, ranks: int, wide: bool, tmp_path: Path) -> None:
+    network = Dense((16, 24, 40), mspc.bfloat16)
+    network.to_float(mspc.bfloat16)
+    train = nn.TrainOneStepCell(network, OPTIMIZERS[name](network.trainable_params()))
+    x = np.random.default_rng(8).standard_normal((2 * ROWS, 8)).astype(np.float32)
+    config = Config(
+        ranks=ranks, mode="semi_auto_parallel", dataset_strategy="full_batch", device="GPU", gradient_fp32_sync=wide
+    )  # fmt: skip
+    found = compile_call(train, (Tensor(x),), config)
+    slices = gradient_slices(found.rank_graph(0))
+    parts = [(0, 16), (16, 40), (40, 80)]  # of weights and biases
+    assert sorted(part.ranges[0] for part in slices.parts.values()) == sorted(2 * parts)
+    wanted, got = (steps(found, [x], tmp_path, gpu) for gpu in (False, True))
+    for (losses, parameters), (also, others) in zip(wanted, got, strict=True):
+        np.testing.assert_allclose(also, losses, rtol=2e-2)
+        for each, value in parameters.items():
+            np.testing.assert_allclose(others[each], value, rtol=2e-2, atol=2e-3, err_msg=each)
+
+
 def test_columns_that_no_kernel_loads_in_packs_are_made() -> None:
     _, graph, _ = compiled(OPTIMIZERS["Momentum"], (16, 25, 39), mspc.bfloat16)
-    assert [gradient_slices(graph).columns[node] for node in makers(graph)] == [ColumnSlice(ANY, 0, 16)]
+    assert [gradient_slices(graph).parts[node] for node in makers(graph)] == [GradientPart(ANY, ((0, 16), (0, 16)))]
 
 
 @pytest.mark.parametrize("kind", [mspc.bfloat16, mspc.float32], ids=str)
@@ -108,7 +148,9 @@ def test_sums_over_ranks_are_cut_apart_by_updates(name: str, kind: Any, tmp_path
     )  # fmt: skip
     found = compile_call(train, (Tensor(x),), config)
     graph = found.rank_graph(0)
-    assert [node.op.name for node in makers(graph)] == ["Split"]
+    assert len(gradient_slices(graph).parts) == 3
+    (reduction,) = (node for node in graph.nodes if node.op.name == "AllReduce" and len(node.inputs) > 1)
+    assert sorted(value.shape for value in reduction.inputs) == [(8, 16), (16, 48)]
     wanted, got = (steps(found, [x], tmp_path, gpu) for gpu in (False, True))
     tolerance = 1e-5 if kind == mspc.float32 else 2e-2
     for (losses, parameters), (also, others) in zip(wanted, got, strict=True):

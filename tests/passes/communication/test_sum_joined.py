@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from mspc.ir.graph import Graph
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.text.parser import parse
+from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
+from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.math.arithmetic import Neg
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
+from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.communication.sum_joined import SumJoined
 
 load_operators()
@@ -69,8 +78,9 @@ def graph_of(operands: str = "%3, %4", axis: int = 1, results: str = "%8, %9") -
     return parse(text, REGISTRY, file="sums.ir", frames=True).main
 
 
-def test_all_parts_of_a_matrix_travel_as_one() -> None:
-    graph = graph_of()
+@pytest.mark.parametrize("axis", [0, 1])
+def test_all_parts_of_a_matrix_travel_as_one(axis: int) -> None:
+    graph = graph_of(axis=axis)
     assert SumJoined().run(graph)
     graph.verify()
     assert [node.op.name for node in graph.nodes if node.op.name in ("AllReduce", "Split")] == ["AllReduce", "Split"]
@@ -83,16 +93,73 @@ def test_all_parts_of_a_matrix_travel_as_one() -> None:
     ("operands", "axis", "results"),
     [
         ("%3, %1, %4", 1, "%8, %9"),
-        ("%3, %4", 0, "%8, %9"),
         ("%3, %1", 1, "%8, %9"),
         ("%3, %3", 1, "%8, %9"),
         ("%3, %4", 1, "%8, %9, %6"),
         ("%3, %4", 1, "%8, %9, %3"),
     ],
-    ids=["a sum that nobody reads", "rows", "one part alone", "one part twice", "a sum is a result", "a part is"],
+    ids=["a sum that nobody reads", "one part alone", "one part twice", "a sum is a result", "a part is"],
 )
 def test_others_stay(operands: str, axis: int, results: str) -> None:
     graph = graph_of(operands, axis, results)
+    before = list(graph.nodes)
+    assert not SumJoined().run(graph)
+    assert graph.nodes == before
+
+
+def sliced(shape: tuple[int, ...], ranges: list[tuple[tuple[int, int], ...]], casts: list[bool]) -> Graph:
+    """A product's slices, some cast to Float32, are summed over ranks."""
+    graph = Graph("sliced")
+    graph.attrs = {"mode": "auto_parallel", "ranks": 2, "rank": 0}
+    graph.parameters = [Parameter("x", TensorType(BFLOAT16, shape))]
+    b = Builder(graph)
+    source = b.emit(Neg(), graph.parameters[0])
+    operands: list[Value] = []
+    for each, cast in zip(ranges, casts, strict=True):
+        begin, end = (tuple(numbers) for numbers in zip(*each, strict=True))
+        part = b.emit(StridedSlice(begin=begin, end=end, strides=(1,) * len(begin)), source)
+        operands.append(b.emit(Cast(FLOAT32), part) if cast else part)
+    summed = b.emit(AllReduce(op="sum", group="2-5004544844489628105", rank_list=(0, 1)), *operands)
+    taken = [b.emit(TupleGetItem(i), summed) for i in range(len(operands))]
+    graph.results, graph.returns_tuple = [b.emit(Neg(), each) for each in taken], True
+    return graph
+
+
+@pytest.mark.parametrize("cast", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "ranges"),
+    [
+        ((8, 24), [((0, 8), (8, 24)), ((0, 8), (0, 8))]),
+        ((24, 8), [((0, 16), (0, 8)), ((16, 20), (0, 8)), ((20, 24), (0, 8))]),
+        ((24,), [((16, 24),), ((0, 16),)]),
+    ],
+    ids=["columns", "rows", "a vector"],
+)
+def test_slices_of_all_sizes_travel_as_one(shape: tuple[int, ...], ranges: Any, cast: bool) -> None:
+    graph = sliced(shape, ranges, [cast] * len(ranges))
+    types = [value.type for value in graph.results]
+    assert SumJoined().run(graph)
+    graph.verify()
+    (reduction,) = (node for node in graph.nodes if isinstance(node.op, AllReduce))
+    assert [value.type for value in reduction.inputs] == [TensorType(FLOAT32 if cast else BFLOAT16, shape)]
+    assert [value.type for value in graph.results] == types
+    made = [node.op for node in graph.nodes if isinstance(node.op, StridedSlice)]
+    assert sorted(tuple(zip(op.begin, op.end, strict=True)) for op in made) == sorted(ranges)
+    assert not SumJoined().run(graph)
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [((0, 8), (8, 24)), ((0, 8), (0, 4))],
+        [((0, 8), (8, 24)), ((0, 8), (0, 16))],
+        [((0, 8), (8, 24)), ((0, 4), (0, 8))],
+        [((0, 8), (0, 24)), ((0, 8), (0, 24))],
+    ],
+    ids=["a gap", "an overlap", "half the rows", "the whole twice"],
+)
+def test_slices_that_are_no_whole_stay(ranges: Any) -> None:
+    graph = sliced((8, 24), ranges, [True] * len(ranges))
     before = list(graph.nodes)
     assert not SumJoined().run(graph)
     assert graph.nodes == before

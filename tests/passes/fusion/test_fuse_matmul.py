@@ -9,6 +9,7 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
+from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN
@@ -100,6 +101,22 @@ def test_a_total_of_gradients_is_added_to_where_a_product_makes_one(changes: boo
     assert (place > graph.nodes.index(graph.results[1])) == changes
     for found, wanted in zip(run_global(graph, feeds), before, strict=True):
         np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(wanted, np.float64), rtol=0, atol=0.2)
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_product_of_halves_is_float32_at_once_where_ranks_add_it_up_so(sent: bool) -> None:
+    graph = Graph("sent")
+    graph.attrs = {"mode": "stand_alone", "ranks": 1}
+    graph.parameters = [Parameter(n, TensorType(BFLOAT16, t)) for n, t in {"x": (64, 8), "dy": (64, 6)}.items()]
+    x, dy = graph.parameters
+    b = Builder(graph)
+    gradient = b.emit(Cast(FLOAT32), b.emit(MatMul(transpose_a=True), x, dy))
+    last = AllReduce(op="sum", group="2-5004544844489628105", rank_list=(0, 1)) if sent else Sigmoid()
+    graph.results = [b.emit(last, gradient)]
+    assert FuseMatmul().run(graph) == sent
+    graph.verify()
+    wanted = [FusedMatMul(transpose_a=True, wide=True)] if sent else [MatMul(transpose_a=True), Cast(FLOAT32)]
+    assert [node.op for node in graph.nodes[:-1]] == wanted
 
 
 def test_a_product_of_halves_stays_narrow_where_a_kernel_widens_it_as_it_reads_it() -> None:
