@@ -25,6 +25,8 @@ from mspc.runtime.memory import GradientPart, GradientSlices
 
 _PACK = 8
 """Elements that a kernel loads at once at most: parts of rows begin and end at a multiple."""
+_MOST = (1 << 32) - 1
+"""Elements that a kernel counts rows by."""
 
 
 def gradient_slices(graph: Graph) -> GradientSlices:
@@ -63,6 +65,8 @@ def _gradients(node: Node) -> Iterator[tuple[Node, DType | None]]:
     if any(isinstance(value, Parameter) and OFFLOAD in value.attrs for value in node.inputs):
         return
     width, types = len(op.operands), operand_types(node)
+    if any(type.size > _MOST for type in types):
+        return
     for start in range(0, len(node.inputs), width):
         value = node.inputs[start + index]
         if not isinstance(value, Node) or types[start].shape != types[start + index].shape:

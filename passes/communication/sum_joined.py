@@ -131,9 +131,11 @@ class _Sums:
         """Change the graph."""
         changed = dict.fromkeys(reduction for cast in self.joined for reduction in self.rewriter.readers(cast))
         wholes = {joined: self._whole(joined) for joined in dict.fromkeys(self.joined.values())}
-        made = {reduction: self._reduce(reduction, wholes) for reduction in changed}
+        made = {reduction: self._reduction(reduction, wholes) for reduction in changed}
         for joined, whole in wholes.items():
             self._cut(joined, whole, made[joined.target])
+        for reduction in changed:  # behind what is cut for another reduction that is in the place of this one
+            self._put(reduction, made[reduction])
         return self.rewriter.apply()
 
     def _whole(self, joined: _Joined) -> Value:
@@ -147,14 +149,12 @@ class _Sums:
         self.rewriter.put_ahead(min(joined.makers, key=self.numbers.__getitem__), [made])
         return made
 
-    def _reduce(self, node: Node, wholes: dict[_Joined, Value]) -> Node:
-        """The reduction in the place of one; its other results are those of that."""
+    def _reduction(self, node: Node, wholes: dict[_Joined, Value]) -> Node:
+        """What takes the place of a reduction."""
         inputs: list[Value] = []
-        kept: dict[int, int] = {}
-        for index, value in enumerate(node.inputs):
+        for value in node.inputs:
             joined = self.joined.get(value)
             if joined is None:
-                kept[index] = len(inputs)
                 inputs.append(value)
             elif joined.target is node and wholes[joined] not in inputs:
                 inputs.append(wholes[joined])
@@ -162,14 +162,18 @@ class _Sums:
         type = types[0] if len(types) == 1 else TupleType(types)
         made = Node(node.op, inputs, type, scope=node.scope, frames=node.frames, phase=node.phase)
         made.name, made.instance, made.attrs = node.name, node.instance, dict(node.attrs)
-        self.rewriter.put(node, [made] if inputs else [])
+        return made
+
+    def _put(self, node: Node, made: Node) -> None:
+        """Put it there; the sums of what it reads as it was are its own."""
+        self.rewriter.put(node, [made] if made.inputs else [])
         for old in self.rewriter.readers(node):
             assert isinstance(old.op, TupleGetItem)
-            if old.op.index in kept:
-                new = made if len(inputs) == 1 else successor(made, kept[old.op.index], old)
+            value = node.inputs[old.op.index]
+            if value not in self.joined:
+                new = made if len(made.inputs) == 1 else successor(made, list(made.inputs).index(value), old)
                 self.rewriter.put(old, [new] if new is not made else [])
                 self.rewriter.replace(old, new)
-        return made
 
     def _cut(self, joined: _Joined, whole: Value, made: Node) -> None:
         """Cut a sum apart ahead of the first that reads one of its parts."""

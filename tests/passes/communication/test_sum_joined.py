@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
@@ -163,3 +163,18 @@ def test_slices_that_are_no_whole_stay(ranges: Any) -> None:
     before = list(graph.nodes)
     assert not SumJoined().run(graph)
     assert graph.nodes == before
+
+
+def test_a_sum_that_is_summed_again_is_cut_ahead_of_that() -> None:
+    graph = sliced((8, 24), [((0, 8), (0, 8)), ((0, 8), (8, 24))], [False, False])
+    b = Builder(graph)
+    other = b.emit(Neg(), graph.parameters[0])
+    pieces = [b.emit(StridedSlice(begin=(0, n), end=(8, n + 12), strides=(1, 1)), other) for n in (0, 12)]
+    sums = [value.inputs[0] for value in graph.results if isinstance(value, Node)]
+    again = b.emit(AllReduce(op="sum", group="2-5004544844489628105", rank_list=(0, 1)), *sums, *pieces)
+    graph.results = [b.emit(Neg(), b.emit(TupleGetItem(i), again)) for i in range(4)]
+    assert SumJoined().run(graph)
+    graph.verify()
+    first, second = (node for node in graph.nodes if isinstance(node.op, AllReduce))
+    assert [value.shape for value in first.inputs] == [(8, 24)]
+    assert [value.shape for value in second.inputs] == [(8, 8), (8, 16), (8, 24)]
