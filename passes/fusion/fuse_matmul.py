@@ -5,8 +5,8 @@ Output: %1 = FusedMatMul(%x, %w) {activation: "gelu", keeps_before: true}, whose
 
 Joined are a bias and another tensor that are added, GeLU, and the product with GeLU's derivative of a product that
 nobody else reads. A sum of several products becomes a chain in which each adds to the one before. Element types and
-shapes must agree: what is broadcast stays where it is, except a bias. Where a product of halves is widened for a
-reduction over ranks, it is Float32 at once; and so it may be where it is widened for a sum: if the sum is moved,
+shapes must agree: what is broadcast stays where it is, except a bias. Where a product of BFloat16 is widened for a
+reduction over ranks, it is Float32 at once; and so it may be where halves are widened for a sum: if the sum is moved,
 multiplied, sent or handed on as it is, so that it would be written in Float32 in any case, as the total of a weight's
 gradients over micro-batches. Else the sum is better part of the kernel that works on it, which reads halves.
 
@@ -21,7 +21,7 @@ from dataclasses import replace
 from mspc.analysis.aliasing import first_changes
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import FLOAT32, HALVES, TensorType, Type
+from mspc.ir.types import BFLOAT16, FLOAT32, HALVES, TensorType, Type
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
@@ -123,9 +123,10 @@ class _Products(Rewriter):
         return True
 
     def _widen(self, node: Node, index: int) -> None:
-        """A product of halves that a reduction over ranks alone reads, in Float32, is of that type at once."""
-        reader = self.only_reader(node)
-        if reader is None or not reader.op.is_collective:
+        """A product of BFloat16 that a reduction over ranks alone reads, in Float32, is of that type at once. One of
+        Float16 is not: it would be finite where a factor of the loss is too large, on several ranks alone."""
+        reader, value = self.only_reader(node), node.inputs[0]
+        if reader is None or not reader.op.is_collective or value.tensor_type.dtype != BFLOAT16:
             return
         cast, product = self._widened(node, index)
         if cast is not None and product is not None:
