@@ -146,10 +146,13 @@ def test_a_parameter_is_read_before_it_is_updated_and_updates_wait_for_results()
     )
 
 
-def test_updates_come_in_the_order_of_their_sums() -> None:
+@pytest.mark.parametrize("between", [False, True], ids=["sums", "what is made of sums"])
+def test_updates_come_in_the_order_of_their_sums(between: bool) -> None:
     make = Maker(2)
     x, (w, y) = make.x, make.weights
     sums = [gradient(make, make.add(MatMul(), x, x)) for _ in range(2)]
+    if between:
+        sums = [make.add(Mul(), total, x, phase="backward") for total in reversed(sums)][::-1]
     last = make.add(MatMul(), x, x)
     for _ in range(200):
         last = make.add(Mul(), last, x)
