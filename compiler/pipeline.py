@@ -162,7 +162,7 @@ def rank_passes_of(device: str = "CPU", stages: int = 1, offloads: bool = False)
     behind = PER_RANK.index("fuse_updates") + 1
     fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS + PER_RANK[at + 1 : behind] + FOR_GPU_UPDATES
     last = PER_RANK[behind:-1] + FOR_GPU_ORDER + PER_RANK[-1:]
-    products = PER_RANK.index("fuse_matmul") + 1
-    first = PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2 : products - 1] + FOR_GPU_SUMS + PER_RANK[products - 1 : products]
-    first += FOR_GPU_PRODUCTS + PER_RANK[products:at]
+    products = PER_RANK.index("fuse_matmul")
+    ahead = PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:products] + FOR_GPU_SUMS
+    first = ahead + PER_RANK[products : products + 1] + FOR_GPU_PRODUCTS + PER_RANK[products + 1 : at]
     return first + fused + last

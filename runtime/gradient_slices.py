@@ -9,15 +9,14 @@ or wider, first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value, operand_types
-from mspc.ir.types import FLOAT32, HALVES, DType, TensorType
+from mspc.ir.types import FLOAT32, HALVES, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
+from mspc.ops.fused.grouped_update import gradient_index, member_of
 from mspc.ops.op import Op
-from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
 from mspc.ops.tensor.slicing import StridedSlice
@@ -31,36 +30,25 @@ _MOST = (1 << 32) - 1
 
 def gradient_slices(graph: Graph) -> GradientSlices:
     """Of all updates of a graph those gradients."""
-    users: Mapping[Value, Sequence[tuple[Node, int]]] | None = None
-    results = set[Value](graph.results)
-    parts: dict[Value, GradientPart] = {}
-    for node in graph.nodes:
-        for value, narrow in _gradients(node):
-            found = _part_of(value)
-            if found is None:
-                continue
-            users = users or graph.users()
-            source, kept = found.source.tensor_type.dtype, value.tensor_type.dtype
-            if len(users[value]) == 1 and value not in results and (source == kept or source == narrow):
-                parts[value] = found
-    splits = {value.inputs[0] for value in parts if isinstance(value, Node) and isinstance(value.op, TupleGetItem)}
-    whole = frozenset[Node](
-        split for split in splits
-        if isinstance(split, Node) and split not in results and users
-        and all(reader in parts for reader, _ in users[split])
+    found = {value: part for node in graph.nodes for value, part in _parts(node)}
+    if not found:
+        return GradientSlices()
+    users, results = graph.users(), set[Value](graph.results)
+    parts = {value: part for value, part in found.items() if len(users[value]) == 1 and value not in results}
+    taken = {value.inputs[0] for value in parts if isinstance(value.op, TupleGetItem)}
+    splits = frozenset[Node](
+        split for split in taken
+        if isinstance(split, Node) and split not in results and all(reader in parts for reader, _ in users[split])
     )  # fmt: skip
-    left = {
-        value: found for value, found in parts.items()
-        if not (isinstance(value, Node) and isinstance(value.op, TupleGetItem)) or value.inputs[0] in whole
-    }  # fmt: skip
-    return GradientSlices(left, whole)
+    made = {v: part for v, part in parts.items() if not isinstance(v.op, TupleGetItem) or v.inputs[0] in splits}
+    return GradientSlices(dict[Value, GradientPart](made), splits)
 
 
-def _gradients(node: Node) -> Iterator[tuple[Node, DType | None]]:
-    """The gradients of an update on the GPU, each with the element type that it may have beside its own."""
-    op = node.op.member if isinstance(node.op, GroupedUpdate) else node.op
-    index = gradient_index(op) if isinstance(op, Update) else None
-    if not isinstance(op, Update) or index is None or index in (*op.mutates, *op.scalars):
+def _parts(node: Node) -> Iterator[tuple[Node, GradientPart]]:
+    """The gradients of an update on the GPU that are parts, which its kernel can read as they are."""
+    op = member_of(node.op)
+    index = gradient_index(op) if op is not None else None
+    if op is None or index is None or index in (*op.mutates, *op.scalars):
         return
     if any(isinstance(value, Parameter) and OFFLOAD in value.attrs for value in node.inputs):
         return
@@ -68,21 +56,14 @@ def _gradients(node: Node) -> Iterator[tuple[Node, DType | None]]:
     if any(type.size > _MOST for type in types):
         return
     for start in range(0, len(node.inputs), width):
-        value = node.inputs[start + index]
-        if not isinstance(value, Node) or types[start].shape != types[start + index].shape:
+        value, own = node.inputs[start + index], types[start : start + width]
+        part = _part_of(value) if isinstance(value, Node) and own[0].shape == own[index].shape else None
+        if part is None:
             continue
-        dtypes = [type.dtype for type in types[start : start + width]]
-        if not op.statements(dtypes):
-            continue
-        narrow = _narrow(value)
-        dtypes[index] = narrow or dtypes[index]
-        yield value, narrow if narrow is not None and op.statements(dtypes) else None
-
-
-def _narrow(value: Node) -> DType | None:
-    """The halves of which a node makes Float32."""
-    made = operand_types(value)[0].dtype if value.inputs and isinstance(value.op, FusedElementwise) else None
-    return made if made in HALVES and value.tensor_type.dtype == FLOAT32 else None
+        dtypes = [type.dtype for type in own]
+        dtypes[index] = part.source.tensor_type.dtype
+        if op.statements(dtypes):
+            yield value, part
 
 
 def _part_of(value: Node) -> GradientPart | None:
@@ -97,7 +78,8 @@ def _part_of(value: Node) -> GradientPart | None:
         steps = steps_of(op) if len(value.inputs) == 1 and op.returns == (len(op.body) - 1,) else ()
         if not 1 <= len(steps) <= 2 or [step.operands for step in steps] != [(("x", 0),), (("t", 0),)][: len(steps)]:
             return None
-        if len(steps) == 2 and (not isinstance(steps[1].op, Cast) or steps[1].op.dst_type != FLOAT32):
+        widens = operand_types(value)[0].dtype in HALVES and value.tensor_type.dtype == FLOAT32
+        if len(steps) == 2 and not (widens and isinstance(steps[1].op, Cast)):
             return None
         op = steps[0].op
     source = value.inputs[0] if value.inputs else None
@@ -108,8 +90,7 @@ def _part_of(value: Node) -> GradientPart | None:
         return None
     if len(source.shape) not in (1, 2):
         return None
-    cuts = op.cuts(source.shape)
-    if [cut.dim for cut in cuts] != [*range(len(source.shape))] or any(c.step != 1 or c.size <= 0 for c in cuts):
+    ranges = op.ranges(source.shape)
+    if ranges is None or any(n % _PACK for n in (*ranges[-1], source.shape[-1])):
         return None
-    ranges = tuple((cut.start, cut.start + cut.size) for cut in cuts)
-    return None if any(n % _PACK for n in (*ranges[-1], source.shape[-1])) else GradientPart(source, ranges)
+    return GradientPart(source, ranges)

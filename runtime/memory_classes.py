@@ -20,9 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ops.collective.base import Collective
-from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
+from mspc.ops.fused.grouped_update import gradient_index, member_of
 from mspc.ops.op import Op
-from mspc.ops.optim.optimizer import Update
 
 ACTIVATIONS, GRADIENTS, TEMPORARY = CLASSES = ("activations", "gradients", "temporary")
 """What a piece of the arena is for."""
@@ -162,11 +161,10 @@ class StepClasses:
 
     def _changing(self, node: Node) -> list[Value]:
         """The operands by which an update changes the elements of its parameters, one by one."""
-        member, count = (node.op.member, node.op.count) if isinstance(node.op, GroupedUpdate) else (node.op, 1)
-        width = len(node.inputs) // count
         if not self._differentiated:
-            index = gradient_index(member) if isinstance(member, Update) else None
-            return [] if index is None else list(node.inputs[index::width])
+            member = member_of(node.op)
+            index = gradient_index(member) if member is not None else None
+            return [] if member is None or index is None else list(node.inputs[index :: len(member.operands)])
         written = frozenset(node.op.mutates)
         any_size = any(_size(node.inputs[i]) == 1 for i in written)
         others = (value for i, value in enumerate(node.inputs) if i not in written and _is_real(value))

@@ -72,7 +72,7 @@ def _launch(
     while not all(_takes_packs(operands, copy, pack) for operands, copy in members):
         pack //= 2
     apart = next((i for i in tensors if not all(operands[i].flags.c_contiguous for operands, _ in members)), -1)
-    while apart >= 0 and not all(_rows(operands[apart], pack)[2] for operands, _ in members):
+    while apart >= 0 and not all(_are_packs(*_rows(o[apart]), o[apart].size, pack) for o, _ in members):
         pack //= 2
     flight = 2 if len(tensors) <= 4 else 1
     total = sum(operands[0].size for operands, _ in members)
@@ -86,7 +86,7 @@ def _launch(
         if copy_type is not None:
             row += [0, 1, 1] if copy is None else [address(copy.array), copy.columns, copy.pitch]
         if apart >= 0:
-            row += _rows(operands[apart], pack)[:2]
+            row += _rows(operands[apart])
         table.append(row)
         blocks += [(number, chunk) for chunk in range(-(-operands[0].size // span))]
     kernel = device.kernel(MATH + update_source(op, dtypes, pack, flight, copy_type, rows, apart), "update")
@@ -103,22 +103,29 @@ def _launch(
     return launch
 
 
-def _rows(array: Array, pack: int) -> tuple[int, int, bool]:
-    """Elements of a row of an operand and from row to row, and whether every row is some packs."""
+def _rows(array: Array) -> tuple[int, int]:
+    """Elements of a row of an operand, and from row to row; one without gaps is one row."""
     if array.flags.c_contiguous:
-        return array.size, array.size, True
-    columns, pitch = array.shape[-1], array.strides[-2] // array.itemsize
-    return columns, pitch, not (columns % pack or pitch % pack)
+        return array.size, array.size
+    return array.shape[-1], array.strides[-2] // array.itemsize
+
+
+def _are_packs(columns: int, pitch: int, size: int, pack: int) -> bool:
+    """Whether no pack of so many elements in rows lies across a gap."""
+    return columns >= size or not (columns % pack or pitch % pack)
+
+
+def _place_in_rows(columns: str, pitch: str) -> str:
+    """C++ of the place of element {0}."""
+    return f"(u64)((unsigned int){{0}} / {columns}) * {pitch} + (unsigned int){{0}} % {columns}"
 
 
 def _takes_packs(operands: Sequence[Array], copy: Copy | None, pack: int) -> bool:
     """Whether packs of an updated tensor are packs of its copy."""
     if copy is None:
         return True
-    apart = copy.columns < operands[0].size
-    return address(copy.array) % (pack * copy.array.dtype.itemsize) == 0 and not (
-        apart and (copy.columns % pack or copy.pitch % pack)
-    )
+    aligned = address(copy.array) % (pack * copy.array.dtype.itemsize) == 0
+    return aligned and _are_packs(copy.columns, copy.pitch, operands[0].size, pack)
 
 
 def update_source(
@@ -138,7 +145,7 @@ def update_source(
         # As many blocks at the same time as without copies.
         bounds = f"{_BLOCK}, {5 if len(tensors) <= 3 else 4}"
     if rows:
-        copy_place = "copy + (u64)((unsigned int){0} / columns) * pitch + (unsigned int){0} % columns"
+        copy_place = f"copy + {_place_in_rows('columns', 'pitch')}"
     lines = [
         *_operands_of_block(op, dtypes, tensors, copy_type, rows, apart),
         *_loop(op, dtypes, tensors, pack, flight, copy_type, copy_place, apart),
@@ -205,8 +212,7 @@ def _loop(
     apart: the operand whose rows lie apart."""
     places = {i: f"p{i} + {{0}}" for i in tensors}
     if apart >= 0:
-        row, column = ("((unsigned int){0} / own_columns)", "(unsigned int){0} % own_columns")
-        places[apart] = f"p{apart} + (u64){row} * own_pitch + {column}"
+        places[apart] = f"p{apart} + {_place_in_rows('own_columns', 'own_pitch')}"
     mutates: Sequence[int] = op.mutates
     step = _BLOCK * pack
     place = f"const u64 i = at + u * {step};"

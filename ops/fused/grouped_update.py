@@ -119,6 +119,12 @@ def _of_members(line: str, count: int, kind: str) -> tuple[int, ...]:
     return tuple(start + index for start in range(0, count * width, width) for index in getattr(member, kind))
 
 
+def member_of(op: Any) -> Update | None:
+    """The update that an operator is, or that every member of a group is; None for others."""
+    found = op.member if isinstance(op, GroupedUpdate) else op
+    return found if isinstance(found, Update) else None
+
+
 def gradient_index(op: Update) -> int | None:
     """The operand that may be narrower than the parameter; None: there is none."""
     return op.operands.index("gradient") if "gradient" in op.operands else None

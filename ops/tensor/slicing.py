@@ -105,6 +105,15 @@ class _Strided(Op, abstract=True):
             )
         return Cut(d, taken.start, step, len(taken), len(taken) == n and step == 1)
 
+    def ranges(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
+        """Where the slice begins along every dimension of a source of `shape`, and ends; None for one with gaps, of
+        nothing, or of other dimensions than the source's."""
+        cuts = self.cuts(shape)
+        whole = [cut.dim for cut in cuts] == [*range(len(shape))]
+        if not whole or any(cut.step != 1 or cut.size <= 0 for cut in cuts):
+            return None
+        return tuple((cut.start, cut.start + cut.size) for cut in cuts)
+
     def index(self) -> tuple[Any, ...]:
         """The slice as an index of an array."""
         found: list[Any] = []

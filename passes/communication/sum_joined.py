@@ -19,7 +19,7 @@ from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import Pass
-from mspc.passes.fusion.rewriter import Rewriter, element, successor
+from mspc.passes.fusion.rewriter import Emitter
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,22 @@ class _Sums:
     """The reductions of what splits take apart. joined: by the operands that they read so far."""
 
     def __init__(self, graph: Graph) -> None:
-        self.rewriter = Rewriter(graph)
+        self.emitter = Emitter(graph)
         self.numbers = {node: number for number, node in enumerate(graph.nodes)}
         self.joined: dict[Value, _Joined] = {}
 
     def look_at(self, source: Node) -> None:
         """Let the last of the reductions of a matrix's parts have the whole."""
-        if source in self.rewriter.results or not isinstance(source.type, TensorType) or len(source.shape) > 2:
+        if source in self.emitter.results or not isinstance(source.type, TensorType) or len(source.shape) > 2:
             return
-        makers = list(dict.fromkeys(self.rewriter.readers(source)))
+        makers = list(dict.fromkeys(self.emitter.readers(source)))
         parts = self._parts(source, makers)
-        if not parts or any(part in self.rewriter.results for part in (*makers, *parts)):
+        if not parts or any(part in self.emitter.results for part in (*makers, *parts)):
             return
         casts = [self._cast_of(part) for part in parts]
-        if len({cast.tensor_type.dtype for cast in casts}) > 1 or any(cast in self.rewriter.results for cast in casts):
+        if len({cast.tensor_type.dtype for cast in casts}) > 1 or any(cast in self.emitter.results for cast in casts):
             return
-        readers = [self.rewriter.only_reader(cast) for cast in casts]
+        readers = [self.emitter.only_reader(cast) for cast in casts]
         sums = [reader for reader in readers if reader is not None and self._may_change(reader)]
         if len(sums) < len(parts) or any(_kind(each) != _kind(sums[0]) for each in sums):
             return
@@ -79,78 +79,73 @@ class _Sums:
     def _parts(self, source: Node, makers: list[Node]) -> list[Node]:
         """What takes a matrix apart, in order; [] where something else reads it, or not all of it."""
         if len(makers) == 1 and isinstance(makers[0].op, Split):
-            taken = [each for each in self.rewriter.readers(makers[0]) if isinstance(each.op, TupleGetItem)]
+            taken = [each for each in self.emitter.readers(makers[0]) if isinstance(each.op, TupleGetItem)]
             by_index = {each.op.index: each for each in taken if isinstance(each.op, TupleGetItem)}
-            whole = len(self.rewriter.readers(makers[0])) == len(by_index) == len(element_types(makers[0].type))
+            whole = len(self.emitter.readers(makers[0])) == len(by_index) == len(element_types(makers[0].type))
             return [by_index[index] for index in sorted(by_index)] if whole else []
         slices = [maker for maker in makers if isinstance(maker.op, StridedSlice)]
-        if len(slices) < len(makers) or len(slices) < 2 or len(self.rewriter.readers(source)) != len(slices):
+        if len(slices) < len(makers) or len(slices) < 2 or len(self.emitter.readers(source)) != len(slices):
             return []
-        ranges = {each: _ranges(each) for each in slices}
-        for axis, length in enumerate(source.shape):
-            ordered = sorted(slices, key=lambda each: ranges[each][axis : axis + 1])
-            end = 0
-            for each in ordered:
-                others = [(0, size) for size in source.shape]
-                if ranges[each][axis : axis + 1] and ranges[each][axis][0] == end:
-                    end = ranges[each][axis][1]
-                    others[axis] = ranges[each][axis]
-                if ranges[each] != tuple(others):
-                    end = -1
-            if end == length and len({ranges[each] for each in slices}) == len(slices):
+        ranges = {each: each.op.ranges(source.shape) for each in slices if isinstance(each.op, StridedSlice)}
+        known = {each: found for each, found in ranges.items() if found is not None}
+        for axis in range(len(source.shape) if len(known) == len(slices) else 0):
+            ordered = sorted(slices, key=lambda each: known[each][axis])
+            begins, ends = zip(*(known[each][axis] for each in ordered), strict=True)
+            others = {found[:axis] + found[axis + 1 :] for found in known.values()}
+            whole = tuple((0, size) for d, size in enumerate(source.shape) if d != axis)
+            if others == {whole} and (*begins, source.shape[axis]) == (0, *ends):
                 return ordered
         return []
 
     def _cast_of(self, part: Node) -> Node:
         """The cast that alone reads a part, or the part itself."""
-        reader = self.rewriter.only_reader(part)
+        reader = self.emitter.only_reader(part)
         return reader if reader is not None and isinstance(reader.op, Cast) else part
 
     def _may_change(self, node: Node) -> bool:
         """Whether a node is a reduction of several tensors, whose results are taken apart and read."""
-        if not isinstance(node.op, AllReduce) or len(node.inputs) < 2 or node in self.rewriter.results:
+        if not isinstance(node.op, AllReduce) or len(node.inputs) < 2 or node in self.emitter.results:
             return False
-        taken = self.rewriter.readers(node)
+        taken = self.emitter.readers(node)
         indices = sorted(each.op.index for each in taken if isinstance(each.op, TupleGetItem))
-        read = all(self.rewriter.readers(each) and each not in self.rewriter.results for each in taken)
+        read = all(self.emitter.readers(each) and each not in self.emitter.results for each in taken)
         return read and indices == [*range(len(node.inputs))] and len(indices) == len(taken)
 
     def _sum_of(self, operand: Node) -> Node:
         """What takes an operand's sum from the reduction."""
-        (reduction,) = self.rewriter.readers(operand)
+        (reduction,) = self.emitter.readers(operand)
         index = list(reduction.inputs).index(operand)
         return next(
-            each for each in self.rewriter.readers(reduction)
+            each for each in self.emitter.readers(reduction)
             if isinstance(each.op, TupleGetItem) and each.op.index == index
         )  # fmt: skip
 
     def _read_sum(self, operand: Node) -> list[Node]:
-        return self.rewriter.readers(self._sum_of(operand))
+        return self.emitter.readers(self._sum_of(operand))
 
     def apply(self) -> bool:
-        """Change the graph."""
-        changed = dict.fromkeys(reduction for cast in self.joined for reduction in self.rewriter.readers(cast))
-        wholes = {joined: self._whole(joined) for joined in dict.fromkeys(self.joined.values())}
-        made = {reduction: self._reduction(reduction, wholes) for reduction in changed}
-        for joined, whole in wholes.items():
-            self._cut(joined, whole, made[joined.target])
-        for reduction in changed:  # behind what is cut for another reduction that is in the place of this one
-            self._put(reduction, made[reduction])
-        return self.rewriter.apply()
+        """Change the graph: the reductions in their order, as one may read what is cut for another."""
+        reductions = {reduction for cast in self.joined for reduction in self.emitter.readers(cast)}
+        joined = list(dict.fromkeys(self.joined.values()))
+        wholes = {each: self._whole(each) for each in joined}
+        for reduction in sorted(reductions, key=self.numbers.__getitem__):
+            made = self._reduce(reduction, wholes)
+            for each in joined:
+                if each.target is reduction:
+                    self._cut(each, wholes[each], made)
+        return self.emitter.apply()
 
     def _whole(self, joined: _Joined) -> Value:
         """What travels of a matrix: it is cast where its parts were."""
         first = joined.casts[0]
         if first is joined.parts[0]:
             return joined.source
-        type = TensorType(first.tensor_type.dtype, joined.source.shape)
-        made = Node(first.op, [joined.source], type, scope=first.scope, frames=first.frames, phase=first.phase)
-        made.attrs = dict(first.attrs)
-        self.rewriter.put_ahead(min(joined.makers, key=self.numbers.__getitem__), [made])
-        return made
+        place = min(joined.makers, key=self.numbers.__getitem__)
+        return self.emitter.emit(place, Cast(first.tensor_type.dtype), [joined.source], first, takes=True)
 
-    def _reduction(self, node: Node, wholes: dict[_Joined, Value]) -> Node:
-        """What takes the place of a reduction."""
+    def _reduce(self, node: Node, wholes: dict[_Joined, Value]) -> Node | None:
+        """The reduction in the place of one; the sums of what it reads as it was are its own. None: all of that travels
+        in others."""
         inputs: list[Value] = []
         for value in node.inputs:
             joined = self.joined.get(value)
@@ -158,59 +153,43 @@ class _Sums:
                 inputs.append(value)
             elif joined.target is node and wholes[joined] not in inputs:
                 inputs.append(wholes[joined])
-        types = tuple(value.tensor_type for value in inputs)
-        type = types[0] if len(types) == 1 else TupleType(types)
-        made = Node(node.op, inputs, type, scope=node.scope, frames=node.frames, phase=node.phase)
-        made.name, made.instance, made.attrs = node.name, node.instance, dict(node.attrs)
-        return made
-
-    def _put(self, node: Node, made: Node) -> None:
-        """Put it there; the sums of what it reads as it was are its own."""
-        self.rewriter.put(node, [made] if made.inputs else [])
-        for old in self.rewriter.readers(node):
+        self.emitter.gone.add(node)
+        if not inputs:
+            return None
+        assert isinstance(node.op, AllReduce)
+        made = self.emitter.emit(node, node.op, inputs, node, takes=True)
+        for old in self.emitter.readers(node):
             assert isinstance(old.op, TupleGetItem)
             value = node.inputs[old.op.index]
             if value not in self.joined:
-                new = made if len(made.inputs) == 1 else successor(made, list(made.inputs).index(value), old)
-                self.rewriter.put(old, [new] if new is not made else [])
-                self.rewriter.replace(old, new)
+                self.emitter.replace(old, self._taken(old, made, inputs.index(value), old, takes=True))
+        return made
 
-    def _cut(self, joined: _Joined, whole: Value, made: Node) -> None:
+    def _taken(self, place: Node, made: Node, index: int, like: Node, takes: bool = False) -> Node:
+        """One result of a reduction, ahead of a node; like, takes: see `Emitter.emit`."""
+        if not isinstance(made.type, TupleType):
+            return made
+        return self.emitter.emit(place, TupleGetItem(index), [made], like, takes=takes)
+
+    def _cut(self, joined: _Joined, whole: Value, made: Node | None) -> None:
         """Cut a sum apart ahead of the first that reads one of its parts."""
-        index = list(made.inputs).index(whole)
-        like = joined.makers[0]
-        total = element(made, index, like) if isinstance(made.type, TupleType) else made
-        nodes = [total] if total is not made else []
-        dtype = total.tensor_type.dtype
-        if isinstance(like.op, Split):
-            types = TupleType(tuple(TensorType(dtype, type.shape) for type in element_types(like.type)))
-            again = _again(like, total, types)
-            found = [successor(again, number, self._sum_of(cast)) for number, cast in enumerate(joined.casts)]
-            nodes.append(again)
-        else:
-            found = [_again(part, total, TensorType(dtype, part.shape)) for part in joined.parts]
-        olds = [self._sum_of(cast) for cast in joined.casts]
+        assert made is not None
         readers = [reader for cast in joined.casts for reader in self._read_sum(cast)]
-        for old, new in zip(olds, found, strict=True):
-            self.rewriter.replace(old, new)
-        self.rewriter.put_ahead(min(readers, key=self.numbers.__getitem__), [*nodes, *found])
-        self.rewriter.gone.update((*joined.makers, *joined.parts, *joined.casts, *olds))
-
-
-def _again(node: Node, source: Node, type: TensorType | TupleType) -> Node:
-    """What a node does of another matrix."""
-    made = Node(node.op, [source], type, scope=node.scope, frames=node.frames, phase=node.phase)
-    made.name, made.instance, made.attrs = node.name, node.instance, dict(node.attrs)
-    return made
-
-
-def _ranges(node: Node) -> tuple[tuple[int, int], ...]:
-    """Where a slice begins along every dimension, and ends; () for one with gaps, or of other dimensions."""
-    assert isinstance(node.op, StridedSlice)
-    cuts = node.op.cuts(node.inputs[0].shape)
-    if [cut.dim for cut in cuts] != [*range(len(cuts))] or any(cut.step != 1 or cut.size <= 0 for cut in cuts):
-        return ()
-    return tuple((cut.start, cut.start + cut.size) for cut in cuts)
+        place = min(readers, key=self.numbers.__getitem__)
+        total = self._taken(place, made, list(made.inputs).index(whole), joined.parts[0])
+        again: dict[Value, Node] = {
+            maker: self.emitter.emit(place, maker.op, [total], maker, takes=True)
+            for maker in joined.makers if isinstance(maker.op, Split | StridedSlice)
+        }  # fmt: skip
+        for part, cast in zip(joined.parts, joined.casts, strict=True):
+            old = self._sum_of(cast)
+            if isinstance(part.op, TupleGetItem):
+                new = self.emitter.emit(place, part.op, [again[part.inputs[0]]], old, takes=True)
+            else:
+                new = again[part]
+            self.emitter.replace(old, new)
+            self.emitter.gone.add(old)
+        self.emitter.gone.update((*joined.makers, *joined.parts, *joined.casts))
 
 
 def _kind(node: Node) -> tuple[object, ...]:

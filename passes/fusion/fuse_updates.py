@@ -37,10 +37,10 @@ HELD = 64 << 20
 FETCHED = 8 << 20
 """Bytes of states that live on the host, and are on the device together while a group of several is updated."""
 
-_PARTS = TupleGetItem, Cast, Split, StridedSlice
-
 LARGE_SUM = 4 << 20
 """Bytes of a gradient that travelled alone from which on its update is one by itself: it takes longer than a launch."""
+_PARTS = TupleGetItem, Cast, Split, StridedSlice, FusedElementwise
+"""What takes a gradient from a sum, where it has one operand."""
 
 
 @dataclass(frozen=True)
@@ -164,16 +164,11 @@ def _bucket(node: Node) -> Node | None:
     one need not wait for the next. What ranks add up on the way, as a norm's sums, is small and comes early."""
     index = gradient_index(node.op)  # type: ignore[arg-type]  # an Update, as it may join
     value = node.inputs[index] if index is not None else None
-    while isinstance(value, Node) and (isinstance(value.op, _PARTS) or _is_of_one(value)):
+    while isinstance(value, Node) and isinstance(value.op, _PARTS) and len(value.inputs) == 1:
         value = value.inputs[0]
     if not isinstance(value, Node) or not isinstance(value.op, AllReduce) or "mirror_user_id" not in value.attrs:
         return None
     return value if len(value.inputs) > 1 or value.type.nbytes >= LARGE_SUM else None
-
-
-def _is_of_one(node: Node) -> bool:
-    """Whether a node is a kernel that reads one tensor, as one that takes a part and widens it."""
-    return isinstance(node.op, FusedElementwise) and len(node.inputs) == 1
 
 
 def _widening(node: Node, rewriter: Rewriter, updates: Updates) -> Node | None:

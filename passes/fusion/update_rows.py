@@ -20,7 +20,7 @@ from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.grouped_row_sums import GroupedRowSums
 from mspc.ops.fused.grouped_row_update import GroupedRowUpdate
-from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.grouped_update import GroupedUpdate, member_of
 from mspc.ops.fused.unchanged import unchanged_at_zero
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
@@ -188,7 +188,7 @@ def _some(facts: Any, indices: Sequence[int]) -> Any:
 
 def _update_of(node: Node) -> FusedUpdate | None:
     """The update that all members of a node do, where it consists of lines."""
-    op = node.op.member if isinstance(node.op, GroupedUpdate) else node.op
+    op = member_of(node.op)
     return op if isinstance(op, FusedUpdate) else None
 
 

@@ -15,7 +15,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.fused.body import line_of, read_line
-from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
+from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index, member_of
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import StatelessBody, Update
@@ -109,8 +109,8 @@ def _members(node: Node) -> Sequence[Sequence[Value]]:
 
 def _update_of(node: Node) -> Update:
     """The update that all members of a node do."""
-    update = node.op.member if isinstance(node.op, GroupedUpdate) else node.op
-    assert isinstance(update, Update)
+    update = member_of(node.op)
+    assert update is not None
     return update
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ops.cuda.source import NANOSECONDS
 from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.kept_choices import KeptChoices, Key
 
@@ -32,11 +33,10 @@ _LONGEST_PAUSE = 0.01
 _PACK, _THREADS, _WAVES = 16, 256, 8
 """Of the kernel that gives memory numbers: bytes that a thread writes at once, threads of a block, and blocks for every
 multiprocessor."""
-_PAUSE = r"""
-extern "C" __global__ void pause(const unsigned long long nanoseconds) {
-    unsigned long long begun, now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begun));
-    do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); while (now - begun < nanoseconds);
+_PAUSE = NANOSECONDS + r"""
+extern "C" __global__ void pause(const long long length) {
+    const long long begun = nanoseconds();
+    while (nanoseconds() - begun < length) {}
 }
 """
 _NUMBERS = r"""
@@ -185,7 +185,7 @@ class Choices:
         began = time.perf_counter()
         launch()
         pause = min(2 * count * (time.perf_counter() - began), _LONGEST_PAUSE)
-        self._device.kernel(_PAUSE, "pause")(1, 1, (np.uint64(1e9 * pause),))
+        self._device.kernel(_PAUSE, "pause")(1, 1, (np.int64(1e9 * pause),))
         begun = self._device.signal(timed=True)
         for _ in range(count):
             launch()

@@ -15,13 +15,8 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.ir.graph import Graph, Node
-from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.comm.interface import OneRank
-from mspc.runtime.executor import Executor
-from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gradient_slices import gradient_slices
 from mspc.runtime.memory import GradientPart
-from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_ranks import steps
 from tests.ops.cuda.cuda_emulator import NEEDED
 
@@ -55,17 +50,6 @@ def compiled(optimizer: Callable[[Any], Any], widths: tuple[int, ...], kind: Any
     return found, found.rank_graph(0), x
 
 
-def trained(found: Any, graph: Graph, x: Any, device: Any = None) -> tuple[list[float], dict[str, Any]]:
-    own = {name: np.array(p.value) for name, p in found.traced.parameters.items()}
-    own |= {p.name: np.asarray(found.traced.constants[p.name]) for p in graph.parameters if p.kind == "constant"}
-    executor: Any = (
-        Executor(graph, NumPyBackend(OneRank()), own) if device is None
-        else GpuExecutor(graph, device, own, host=OneRank())
-    )  # fmt: skip
-    losses = [float(np.asarray(executor.run([x])[0])) for _ in range(3)]
-    return losses, {name: np.array(executor.parameter(name)) for name in own}
-
-
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "Momentum": lambda weights: nn.Momentum(weights, 0.1, 0.9),
     "Adam": lambda weights: nn.Adam(weights, 0.01),
@@ -81,11 +65,16 @@ def test_updates_read_columns_where_they_are(name: str, kind: Any, tmp_path: Pat
     assert sorted(part.ranges[1] for part in slices.parts.values()) == [(0, 16), (16, 40), (40, 80)]
     assert {part.ranges[0] for part in slices.parts.values()} == {(0, 16)}
     assert len({part.source for part in slices.parts.values()}) == 1
-    wanted, got = (trained(found, graph, x, device) for device in (None, EmulatedGpu(tmp_path)))
-    tolerance = 1e-5 if kind == mspc.float32 else 2e-2
-    np.testing.assert_allclose(got[0], wanted[0], rtol=tolerance)
-    for each, value in wanted[1].items():
-        np.testing.assert_allclose(got[1][each], value, rtol=tolerance, atol=tolerance / 10, err_msg=each)
+    check(found, x, tmp_path, 1e-5 if kind == mspc.float32 else 2e-2)
+
+
+def check(found: Any, x: Any, folder: Path, tolerance: float) -> None:
+    """Emulated GPUs and NumPy train to the same losses and parameters."""
+    wanted, got = (steps(found, [x], folder, gpu) for gpu in (False, True))
+    for (losses, parameters), (also, others) in zip(wanted, got, strict=True):
+        np.testing.assert_allclose(also, losses, rtol=tolerance)
+        for each, value in parameters.items():
+            np.testing.assert_allclose(others[each], value, rtol=tolerance, atol=tolerance / 10, err_msg=each)
 
 
 def makers(graph: Graph) -> list[Node]:
@@ -125,11 +114,7 @@ def test_updates_read_rows_where_they_are(name: str, ranks: int, wide: bool, tmp
     slices = gradient_slices(found.rank_graph(0))
     parts = [(0, 16), (16, 40), (40, 80)]  # of weights and biases
     assert sorted(part.ranges[0] for part in slices.parts.values()) == sorted(2 * parts)
-    wanted, got = (steps(found, [x], tmp_path, gpu) for gpu in (False, True))
-    for (losses, parameters), (also, others) in zip(wanted, got, strict=True):
-        np.testing.assert_allclose(also, losses, rtol=2e-2)
-        for each, value in parameters.items():
-            np.testing.assert_allclose(others[each], value, rtol=2e-2, atol=2e-3, err_msg=each)
+    check(found, x, tmp_path, 2e-2)
 
 
 def test_columns_that_no_kernel_loads_in_packs_are_made() -> None:
@@ -151,12 +136,7 @@ def test_sums_over_ranks_are_cut_apart_by_updates(name: str, kind: Any, tmp_path
     assert len(gradient_slices(graph).parts) == 3
     (reduction,) = (node for node in graph.nodes if node.op.name == "AllReduce" and len(node.inputs) > 1)
     assert sorted(value.shape for value in reduction.inputs) == [(8, 16), (16, 48)]
-    wanted, got = (steps(found, [x], tmp_path, gpu) for gpu in (False, True))
-    tolerance = 1e-5 if kind == mspc.float32 else 2e-2
-    for (losses, parameters), (also, others) in zip(wanted, got, strict=True):
-        np.testing.assert_allclose(also, losses, rtol=tolerance)
-        for each, value in parameters.items():
-            np.testing.assert_allclose(others[each], value, rtol=tolerance, atol=tolerance / 10, err_msg=each)
+    check(found, x, tmp_path, 1e-5 if kind == mspc.float32 else 2e-2)
 
 
 def test_what_others_read_is_made() -> None:
