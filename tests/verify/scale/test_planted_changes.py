@@ -10,11 +10,12 @@ import pytest
 from mspc.ir.graph import Node, element_types
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
+from tests.shares import share_of
 from tests.verify.scale.changes_of_nodes import Change, with_op
 from tests.verify.scale.changes_of_programs import made, rank_of
 from tests.verify.scale.planted_changes import PLANS, Plan, judged, planted
 
-SEEDS = range(7)
+SEEDS = range(share_of(7, 2))
 """Of changes in every plan."""
 
 
@@ -26,7 +27,7 @@ def test_changes_are_found_at_their_place(name: str, tmp_path_factory: pytest.Te
     found = [planted(plan, random.Random(seed)) for seed in SEEDS]
     assert {each.verdict for each in found} <= {"found", "harmless"}
     told = [each.right for each in found if each.verdict == "found"]
-    assert len(told) >= 4
+    assert len(told) > len(SEEDS) / 2
     assert sum(told) >= len(told) - 1
 
 
