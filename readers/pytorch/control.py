@@ -17,7 +17,8 @@ SET_GRADIENT = "higher_order.wrap_with_set_grad_enabled"
 CONDITION = "higher_order.cond"
 WHILE, SCAN, MAP = "higher_order.while_loop", "higher_order.scan", "higher_order.map_impl"
 LOOPS = frozenset({WHILE, SCAN, MAP})
-CONTROL = frozenset({SET_GRADIENT, "higher_order.wrap_with_autocast", CONDITION, *LOOPS})
+INLINED = frozenset({SET_GRADIENT, "higher_order.wrap_with_autocast"})
+CONTROL = frozenset({*INLINED, CONDITION, *LOOPS})
 """Their names."""
 
 

@@ -21,7 +21,7 @@ from mspc.readers.pytorch.control import CONDITION, CONTROL, LOOPS, branches, in
 from mspc.readers.pytorch.kinds.creation import overwritten
 from mspc.readers.pytorch.kinds.kind import Function, Kind
 from mspc.readers.pytorch.kinds.shapes import expanded
-from mspc.readers.pytorch.kinds.table import kind_of
+from mspc.readers.pytorch.kinds.table import kind_of, kinds
 from mspc.readers.pytorch.known_values import LIKE, NOT_READ, KnownTensor, is_known, known_result
 from mspc.readers.pytorch.loops import looped
 from mspc.readers.pytorch.node_lines import frames_of, of_node, scope_of
@@ -36,9 +36,11 @@ from mspc.readers.pytorch.program import (
     SymbolicSize,
 )
 from mspc.readers.pytorch.written_values import (
+    APART,
     SPLITS,
     NamedValue,
     Storage,
+    returned,
     shares,
     split_dimension,
     written_names,
@@ -91,7 +93,8 @@ def evaluated(
             walk.values[each.name] = NamedValue(storage := Storage(each.value), storage.value)
         else:
             value = next(tensors) if each.kind == "user" else evaluator.held(held[each.name], each.qualified)
-            walk.values[each.name] = NamedValue(Storage(value), value)
+            trains = each.kind == "user" or getattr(held[each.name], "requires_grad", False)
+            walk.values[each.name] = NamedValue(Storage(value, trains), value)
     walk.run(program.graph)
     _update(walk, program, held)
     found = tuple(walk.result(output.value) for output in results)
@@ -122,10 +125,12 @@ class _Walk:
     """The values so far by their names."""
 
     def __init__(
-        self, evaluator: Evaluator, constants: dict[str, Tensor], autocast: Autocast | None = None
-    ) -> None:
+        self, evaluator: Evaluator, constants: dict[str, Tensor], autocast: Autocast | None = None,
+        is_differentiated: bool = True,
+    ) -> None:  # fmt: skip
         self.evaluator = evaluator
         self.autocast = autocast
+        self.is_differentiated = is_differentiated
         self.halved: set[str] = set()
         """Names of values that were exported in Float32, and that are halves."""
         self.values: dict[str, NamedValue] = {}
@@ -239,18 +244,18 @@ class _Walk:
 
     def _shared(self, node: ExportedNode, kind: Kind, operands: list[Any], values: list[Any]) -> list[NamedValue]:
         """The results, as views of the first argument where they share its elements."""
-        first = node.arguments[0][1] if node.arguments else None
-        base = self.values.get(first.name) if isinstance(first, NodeResult) else None
+        first = returned(node, kind)
+        base = None if first is None else self.values.get(first.name)
         if base is not None and kind.name in SPLITS:
             dim = split_dimension(kind.name, operands, len(operands[0].shape))
             return base.parts(kind.name, dim, values, [1 if SPLITS[kind.name] else v.shape[dim] for v in values])
-        found = [NamedValue(Storage(value), value) for value in values]
-        if base is not None and values[0] is operands[0] and shares(kind, operands, base.is_in_order):
+        found = [NamedValue(Storage(value, self.is_differentiated), value) for value in values]
+        if base is not None and kind.writes:
+            found[0] = base
+        elif base is not None and values[0] is operands[0] and shares(kind, operands, base.is_in_order):
             found[0] = base
         elif base is not None and shares(kind, operands, base.is_in_order):
             found[0] = base.view(kind, operands[1:], values[0])
-        elif base is not None and self._is_first(node, kind):
-            found[0] = base
         return found
 
     def _operands(self, node: ExportedNode, kind: Kind) -> dict[str, Any]:
@@ -268,10 +273,6 @@ class _Walk:
                 found[name] = self.argument(original)
         return found
 
-    def _is_first(self, node: ExportedNode, kind: Kind) -> bool:
-        """Whether the result is the argument that was overwritten."""
-        return bool(kind.writes) and kind.writes[0] == kind.arguments[0].name
-
     def _write(self, node: ExportedNode, kind: Kind, values: list[Any]) -> None:
         given = dict(node.arguments)
         new = values[-len(kind.writes) :]
@@ -283,7 +284,7 @@ class _Walk:
             type = self.evaluator.type_of(named.read(self.evaluator.call))
             if type is not None and self.evaluator.type_of(value) != type:
                 value = self.evaluator.call(overwritten, [named.read(self.evaluator.call), value])
-            named.write(self.evaluator.call, value)
+            named.write(self.evaluator.call, value, self.is_differentiated)
 
     def _typed(self, name: str, value: Any, type: ExportedType | None) -> Any:
         """A result in the element type that the exporter says, or in the half that autocast says. Raises MspcError
@@ -308,11 +309,28 @@ class _Walk:
 
     def _inline(self, node: ExportedNode) -> None:
         graph, operands, differentiated = inlined(node)
-        values = self._inside(graph, operands, inside(node, self.autocast))
-        for name, value in zip(node.results, values, strict=True):
-            if not differentiated and self.evaluator.type_of(value) is not None:
-                value = self.evaluator.call(ops.stop_gradient, [value])
-            self.values[name] = NamedValue(Storage(value), value)
+        inner = self._entered(graph, operands, inside(node, self.autocast), differentiated and self.is_differentiated)
+        for name, output in zip(node.results, graph.outputs, strict=True):
+            value = inner.argument(output)
+            shares_elements = isinstance(output, NodeResult) and self.evaluator.type_of(value) is not None
+            self.values[name] = inner.named(output.name) if shares_elements else NamedValue(Storage(value), value)
+        if not differentiated:
+            self._stop(node.results, [self.named(each.name) for each in operands if isinstance(each, NodeResult)])
+
+    def _stop(self, results: Sequence[str], given: Sequence[NamedValue]) -> None:
+        """No gradient goes through what a graph has made; what it was given stays as it is, overwritten or not."""
+        call = self.evaluator.call
+        made: set[Storage] = set()
+        for name in results:
+            found = self.values[name]
+            value = found.read(call)
+            if self.evaluator.type_of(value) is None or any(found is each for each in given):
+                continue
+            if any(found.storage is each.storage for each in given):
+                self.values[name] = found.view(kinds()[APART], (), call(ops.stop_gradient, [value]))
+            elif found.storage not in made:
+                made.add(found.storage)
+                found.storage.replace(call(ops.stop_gradient, [found.storage.value]))
 
     def _choose(self, node: ExportedNode) -> None:
         """Run the graph whose condition is known to hold; where only the run knows it, both, and take the elements of
@@ -348,7 +366,14 @@ class _Walk:
         self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None
     ) -> list[Any]:
         """What a graph gives for these operands."""
-        inner = _Walk(self.evaluator, {}, autocast)
+        inner = self._entered(graph, operands, autocast, self.is_differentiated)
+        return [inner.argument(output) for output in graph.outputs]
+
+    def _entered(
+        self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None, is_differentiated: bool
+    ) -> _Walk:  # fmt: skip
+        """The walk of a graph with these operands, at its end."""
+        inner = _Walk(self.evaluator, {}, autocast, is_differentiated)
         for (name, _), operand in zip(graph.inputs, operands, strict=True):
             if isinstance(operand, NodeResult) and operand.name in self.halved:
                 inner.values[name] = self._handed(operand.name, autocast)
@@ -358,7 +383,7 @@ class _Walk:
             else:
                 inner.values[name] = NamedValue(Storage(value := self.argument(operand)), value)
         inner.run(graph)
-        return [inner.argument(output) for output in graph.outputs]
+        return inner
 
     def _handed(self, name: str, autocast: Autocast | None) -> NamedValue:
         """A half for a graph inside, whose block may compute in the types that were exported."""

@@ -219,7 +219,8 @@ FOLDS: dict[str, Callable[..., Any]] = {
     **{f"{name}.default": _all_of("fill_value") for name in ("full", "full_like", "new_full")},
     "scalar_tensor.default": _all_of("s"),
     **{name: _same for name in (
-        "alias.default", "contiguous.default", "clone.default", "detach.default", "lift_fresh_copy.default",
+        "alias.default", "contiguous.default", "clone.default", "detach.default", "detach_.default",
+        "lift_fresh_copy.default",
         "to.dtype", "to.device", "to.dtype_layout", "_to_copy.default")},
     "unsqueeze.default": _unsqueezed, "squeeze.dim": _reshaped, "view.default": _reshaped, "reshape.default": _reshaped,
     "expand.default": _same, "slice.Tensor": _part, "transpose.int": _transposed,

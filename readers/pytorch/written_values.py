@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mspc.api import ops
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.pytorch.control import CONTROL
+from mspc.readers.pytorch.control import CONTROL, INLINED, inlined
+from mspc.readers.pytorch.kinds.creation import with_gradient_of
 from mspc.readers.pytorch.kinds.kind import Function, Kind
-from mspc.readers.pytorch.kinds.table import kind_of, kinds
-from mspc.readers.pytorch.program import ExportedGraph, ExportedProgram, NodeResult
+from mspc.readers.pytorch.kinds.table import GIVEN, kind_of, kinds
+from mspc.readers.pytorch.program import ExportedGraph, ExportedNode, ExportedProgram, NodeResult
 
 Call = Callable[[Function, Sequence[Any]], Any]
 """Computes a function of values."""
@@ -54,6 +57,12 @@ _OF_DIMENSION: Mapping[str, int] = {"aten.vsplit.int": 0, "aten.hsplit.int": 1, 
 """The dimension of those whose last argument does not name it."""
 
 
+APART = "aten.detach.default"
+"""The view of all elements through which no gradient goes."""
+STOPPED = "aten.detach_.default"
+"""The kind that takes a tensor's gradient away, and leaves its numbers."""
+
+
 def split_dimension(kind: str, operands: Sequence[Any], rank: int) -> int:
     """The dimension of which a kind of `SPLITS` gives parts."""
     named = _OF_DIMENSION.get(kind)
@@ -70,11 +79,18 @@ def shares(kind: Kind, operands: Sequence[Any], is_in_order: bool) -> bool:
 
 
 class Storage:
-    """The elements that several names share, as a value, and how often they were replaced."""
+    """The elements that several names share, as a value, and how often they were replaced. is_differentiated: whether
+    gradients may go through it."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, is_differentiated: bool = True) -> None:
         self.value = value
         self.version = 0
+        self.is_differentiated = is_differentiated
+
+    def replace(self, value: Any) -> None:
+        """Other elements from now on."""
+        self.value = value
+        self.version += 1
 
 
 class NamedValue:
@@ -95,8 +111,9 @@ class NamedValue:
             self._version = self.storage.version
         return self._value
 
-    def write(self, call: Call, value: Any) -> None:
-        """Replace the elements."""
+    def write(self, call: Call, value: Any, is_differentiated: bool) -> None:
+        """Replace the elements. What is not differentiated changes the numbers alone: the gradient goes on to what was
+        there, as PyTorch keeps it."""
         bases = [self.storage.value]
         for step in self.steps[:-1]:
             bases.append(call(step.kind.target, [bases[-1], *step.operands]))
@@ -104,9 +121,16 @@ class NamedValue:
         for step, base in zip(reversed(self.steps), reversed(bases), strict=False):
             assert step.kind.put is not None
             new = call(step.kind.put, [base, new, *step.operands])
-        self.storage.value = new
-        self.storage.version += 1
-        self._value, self._version = value, self.storage.version
+        is_differentiated = is_differentiated and all(step.kind.name != APART for step in self.steps)
+        if is_differentiated:
+            self.storage.is_differentiated = True
+        elif self.storage.is_differentiated:
+            new = call(with_gradient_of, [bases[0], new])
+        else:
+            new = call(ops.stop_gradient, [new])
+        self.storage.replace(new)
+        if is_differentiated:
+            self._value, self._version = value, self.storage.version
 
     @property
     def is_in_order(self) -> bool:
@@ -143,17 +167,56 @@ def written_inputs(program: ExportedProgram) -> set[str]:
 
 def written_names(graph: ExportedGraph) -> set[str]:
     """The names of values whose elements are overwritten, under that name or another one of a view."""
+    written, origin = _written_and_origin(graph)
+    return written | {name for name, first in origin.items() if first in written}
+
+
+def _written_and_origin(graph: ExportedGraph) -> tuple[set[str], dict[str, str]]:
+    """(the names whose elements are overwritten, for every view the name of the whole)."""
     origin: dict[str, str] = {}
     written: set[str] = set()
     for node in graph.nodes:
+        if node.target in INLINED:
+            inner_written, views = _through(node)
+            written |= {origin.get(name, name) for name in inner_written}
+            origin |= {name: origin.get(first, first) for name, first in views.items()}
+            continue
         kind = None if node.target in CONTROL else kind_of(node.target)
         given = dict(node.arguments)
         overwritten = [given.get(name) for name in kind.writes] if kind is not None else []
-        written |= {origin.get(each.name, each.name) for each in overwritten if isinstance(each, NodeResult)}
-        base = node.arguments[0][1] if node.arguments else None
-        shares = kind is not None and (
-            kind.put is not None or kind.name in SPLITS or (bool(overwritten) and overwritten[0] == base)
-        )
-        if shares and isinstance(base, NodeResult):
+        if node.target != STOPPED:
+            written |= {origin.get(each.name, each.name) for each in overwritten if isinstance(each, NodeResult)}
+        base = returned(node, kind) if kind is not None else None
+        if base is not None:
             origin |= dict.fromkeys(node.results, origin.get(base.name, base.name))
-    return written | {name for name, first in origin.items() if first in written}
+    return written, origin
+
+
+def returned(node: ExportedNode, kind: Kind) -> NodeResult | None:
+    """The value whose elements the results of a node share, if there is one."""
+    base = node.arguments[0][1] if node.arguments else None
+    if kind.writes == (GIVEN,) or kind.writes == (kind.arguments[0].name,):
+        base = dict(node.arguments).get(kind.writes[0])
+    elif kind.put is None and kind.name not in SPLITS:
+        return None
+    return base if isinstance(base, NodeResult) else None
+
+
+def _through(node: ExportedNode) -> tuple[set[str], dict[str, str]]:
+    """(the operands that a graph inside overwrites, for every result that shares an operand's elements that one)."""
+    try:
+        graph, operands, _ = inlined(node)
+    except MspcError:  # told when its turn comes
+        return set(), {}
+    outer = {
+        name: operand.name
+        for (name, _), operand in zip(graph.inputs, operands, strict=True)
+        if isinstance(operand, NodeResult)
+    }
+    written, origin = _written_and_origin(graph)
+    views: dict[str, str] = {}
+    for result, output in zip(node.results, graph.outputs, strict=False):
+        if isinstance(output, NodeResult):
+            first = origin.get(output.name, output.name)
+            views |= {result: outer[first]} if first in outer else {}
+    return {outer[name] for name in written if name in outer}, views

@@ -41,7 +41,7 @@ BOOKKEEPING = (
     row("detach.default", "self", lambda self: ops.stop_gradient(self), same_back),
     row("clone.default", "self, -memory_format=None", same),
     row("lift_fresh_copy.default", "self", same),
-    row("lift_fresh.default detach_.default", "self", same, same_back),
+    row("lift_fresh.default", "self", same, same_back),
     row("to.dtype", f"self, dtype, {_TO}", cast, cast_back),
     row("to.device", f"self, -device, dtype, {_TO}", cast, cast_back),
     row("to.dtype_layout", f"self, dtype=None, -layout=None, -device=None, -pin_memory=None, {_TO}", cast, cast_back),

@@ -48,6 +48,14 @@ def overwritten(self: Any, src: Any) -> Any:
     return other if other.shape == self.shape else ops.BroadcastTo(self.shape)(other)
 
 
+def with_gradient_of(old: Any, new: Any) -> Any:
+    """The numbers of one tensor, through which the gradient of another one goes."""
+    apart = ops.stop_gradient(new)
+    if not (old.dtype.is_float or old.dtype.is_complex):
+        return apart
+    return apart + (old - ops.stop_gradient(old))
+
+
 def filled(self: Any, value: Any) -> Any:
     """One number everywhere in the place of a tensor."""
     if isinstance(value, (int, float, bool)):
