@@ -14,7 +14,7 @@ class Drawn(NamedTuple):
     """A tensor of random numbers from `low` to `high`.
 
     "positive" is a matrix of positive eigenvalues, "signs" are -1 and 1, "whole" whole numbers, "places" some of
-    twelve, each once in an image, "bags" where bags of seven rows begin.
+    twelve, each once in an image, "bags" where bags of seven rows begin, "counts" nine in six parts.
     """
 
     dtype: str
@@ -33,6 +33,8 @@ class Drawn(NamedTuple):
             return rng.permutation(12)[:4].reshape(2, 2) + np.zeros(self.shape, "int64")
         if self.dtype == "bags":
             return np.array([0, 2, 4, 7][: self.shape[0]])
+        if self.dtype == "counts":
+            return rng.permutation([0, 3, 1, 2, 0, 3][: self.shape[0]])
         if self.dtype == "bool":
             return rng.random(self.shape) < 0.5
         if self.dtype == "int64":
@@ -285,6 +287,12 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("lstm.input", floats(5, 2, 3), (floats(2, 2, 4), floats(2, 2, 4)), (
         floats(16, 3), floats(16, 4), floats(16), floats(16), floats(16, 4), floats(16, 4), floats(16), floats(16)),
      True, 2, 0.0, True, False, False),
+    ("lstm.input", floats(5, 2, 3), (floats(2, 2, 2), floats(2, 2, 4)), (
+        floats(16, 3), floats(16, 2), floats(16), floats(16), floats(2, 4),
+        floats(16, 2), floats(16, 2), floats(16), floats(16), floats(2, 4)), True, 2, 0.0, True, False, False),
+    ("lstm.input", floats(2, 5, 3), (floats(2, 2, 2), floats(2, 2, 4)), (
+        floats(16, 3), floats(16, 2), floats(2, 4), floats(16, 3), floats(16, 2), floats(2, 4)),
+     False, 1, 0.0, True, True, True),
     ("gru.input", floats(2, 5, 3), floats(2, 2, 4), (
         floats(12, 3), floats(12, 4), floats(12, 3), floats(12, 4)), False, 1, 0.0, False, True, True),
     ("rnn_tanh.input rnn_relu.input", floats(5, 2, 3), floats(1, 2, 4), (
@@ -362,4 +370,22 @@ _MORE: tuple[tuple[Any, ...], ...] = (
     ("hann_window.default hamming_window.default blackman_window.default bartlett_window.default", 6),
     ("hann_window.periodic hamming_window.periodic blackman_window.periodic bartlett_window.periodic", 7, False),
     ("logspace.default", 0.0, 2.0, 5, 2.0),
+    ("hardtanh.default", floats(3, low=1, high=1)), ("hardtanh.default", floats(3, low=0, high=0), 0, 6),
+    ("logcumsumexp.default", floats(3, 5, low=-300, high=300), 1),
+    ("linalg_norm.default", X, 1), ("linalg_norm.default", X, -2), ("linalg_norm.default", floats(2, 3, 4), 1, (0, 2)),
+    ("linalg_norm.default", floats(2, 3, 4), 3, (1,), True), ("linalg_norm.default", ROW, 1),
+    ("linalg_norm.ord_str", X, "fro"), ("linalg_norm.ord_str", floats(2, 3, 4), "nuc", (0, 2), True),
+    ("special_entr.default", X),
+    ("special_xlog1py.default", floats(3, 4, low=1e4, high=1e5), floats(3, 4, high=1e-7, low=1e-8)),
+    ("special_xlog1py.default", Drawn("whole", (3, 4)), floats(4, low=0.5)),
+    ("sigmoid.default tanh.default", WHOLE), ("sigmoid.default tanh.default", TRUTH),
+    ("median.default", floats(3, 5)), ("rot90.default", X), ("rot90.default", floats(2, 3, 4), -3, (2, 1)),
+    ("__lshift__.Tensor bitwise_left_shift.Tensor __rshift__.Tensor bitwise_right_shift.Tensor", WHOLE, MORE),
+    ("__lshift__.Scalar bitwise_left_shift.Tensor_Scalar __rshift__.Scalar bitwise_right_shift.Tensor_Scalar",
+     WHOLE, 2),
+    ("scatter_reduce.two", WHOLE, 1, integers(3, 4), WHOLE, "mean"),
+    ("scatter_reduce.two", WHOLE, 1, integers(3, 4), MORE, "mean", {"include_self": False}),
+    ("repeat_interleave.self_Tensor", X, integers(1, low=2, high=3), 1, {"output_size": 8}),
+    ("repeat_interleave.self_Tensor", floats(6), Drawn("counts", (6,)), {"output_size": 9}),
+    ("repeat_interleave.self_Tensor", floats(6, 2), Drawn("counts", (6,)), 0, {"output_size": 9}),
 )  # fmt: skip

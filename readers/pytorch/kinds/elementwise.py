@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.api import mint, ops
 from mspc.api.mint.nn import functional
-from mspc.ir.types import BOOL
+from mspc.ir.types import BOOL, FLOAT32
 from mspc.readers.pytorch.kinds.kind import row
 
 
@@ -74,6 +74,27 @@ def rounded(self: Any, decimals: Any) -> Any:
     return ops.round(self * scale) / scale if decimals >= 0 else ops.round(self / scale) * scale
 
 
+def shifted(operator: Any) -> Any:
+    """A function that moves bits by as many places as a tensor or a number says."""
+    return lambda self, other: operator()(self, ops.cast(other, self.dtype))
+
+
+def of_floats(operator: Any) -> Any:
+    """A function of floats, which integers and Bool are made first."""
+    return lambda self: operator()(self if self.dtype.is_float or self.dtype.is_complex else ops.cast(self, FLOAT32))
+
+
+def entropy(self: Any) -> Any:
+    """-x log(x), and no number is as small as that of one below 0."""
+    return ops.where(ops.Less()(self, 0), ops.full_like(self, float("-inf")), ops.Neg()(ops.xlogy(self, self)))
+
+
+def times_log_of_more(self: Any, other: Any) -> Any:
+    """self * log(1 + other), and 0 where self is 0."""
+    nothing = ops.LogicalAnd()(ops.Equal()(self, 0), ops.LessEqual()(other, -1))
+    return self * ops.Log1p()(ops.where(nothing, ops.zeros_like(other), other))
+
+
 def relu_gradient(grad_output: Any, self: Any, threshold: Any) -> Any:
     """The gradient where `self` is above the threshold."""
     return ops.where(ops.Greater()(self, threshold), grad_output, ops.zeros_like(grad_output))
@@ -112,6 +133,10 @@ ELEMENTWISE = (
         lambda self, other: bits(ops.BitwiseOr(), ops.LogicalOr(), self, other)),
     row("__xor__.Tensor bitwise_xor.Tensor bitwise_xor.Scalar", "self, other",
         lambda self, other: bits(ops.BitwiseXor(), ops.NotEqual(), self, other)),
+    row("__lshift__.Tensor __lshift__.Scalar bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar",
+        "self, other", shifted(ops.LeftShift)),
+    row("__rshift__.Tensor __rshift__.Scalar bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar",
+        "self, other", shifted(ops.RightShift)),
     row("bitwise_not.default", "self", inverted),
     row("logical_not.default", "self", lambda self: ops.logical_not(ops.cast(self, BOOL))),
     row("logical_and.default", "self, other", lambda self, other: ops.LogicalAnd()(ops.cast(self, BOOL),
@@ -148,7 +173,7 @@ ELEMENTWISE = (
     row("atan.default", "self", lambda self: ops.Atan()(self)),
     row("sinh.default", "self", lambda self: ops.Sinh()(self)),
     row("cosh.default", "self", lambda self: ops.Cosh()(self)),
-    row("tanh.default", "self", lambda self: ops.Tanh()(self)),
+    row("tanh.default", "self", of_floats(ops.Tanh)),
     row("erf.default", "self", lambda self: ops.Erf()(self)),
     row("floor.default", "self", ops.floor),
     row("ceil.default", "self", ops.ceil),
@@ -160,7 +185,7 @@ ELEMENTWISE = (
     row("relu.default", "self", lambda self: ops.ReLU()(self)),
     row("relu6.default", "self", lambda self: ops.ReLU6()(self)),
     row("silu.default", "self", lambda self: ops.SiLU()(self)),
-    row("sigmoid.default special_expit.default", "self", lambda self: ops.Sigmoid()(self)),
+    row("sigmoid.default special_expit.default", "self", of_floats(ops.Sigmoid)),
     row("log_sigmoid.default", "self", functional.logsigmoid),
     row("gelu.default", "self, approximate='none'", lambda self, approximate: ops.gelu(self, approximate)),
     row("leaky_relu.default", "self, negative_slope=0.01", ops.leaky_relu),
@@ -169,8 +194,7 @@ ELEMENTWISE = (
     row("selu.default", "self", ops.selu),
     row("mish.default", "self", ops.mish),
     row("softplus.default", "self, beta=1, threshold=20", ops.softplus),
-    row("hardtanh.default", "self, min_val=-1, max_val=1",
-        lambda self, min_val, max_val: clamped(self, min_val, max_val)),
+    row("hardtanh.default", "self, min_val=-1, max_val=1", ops.hardtanh),
     row("hardswish.default", "self", ops.hardswish),
     row("hardsigmoid.default", "self", ops.hardsigmoid),
     row("prelu.default", "self, weight", ops.prelu),
@@ -208,10 +232,10 @@ ELEMENTWISE = (
     row("special_i0e.default", "self", ops.bessel_i0e),
     row("special_i1.default", "self", ops.bessel_i1),
     row("special_i1e.default", "self", ops.bessel_i1e),
-    row("special_entr.default", "self", lambda self: ops.Neg()(ops.xlogy(self, self))),
+    row("special_entr.default", "self", entropy),
     row("special_ndtr.default", "self", lambda self: ops.Erfc()(self * -(0.5**0.5)) * 0.5),
     row("special_ndtri.default", "self", lambda self: ops.Erfinv()(self * 2 - 1) * 2**0.5),
-    row("special_xlog1py.default", "self, other", lambda self, other: ops.xlogy(self, other + 1)),
+    row("special_xlog1py.default", "self, other", times_log_of_more),
     row("threshold_backward.default", "grad_output, self, threshold", relu_gradient),
 )  # fmt: skip
 """Kinds of numbers, one element at a time."""

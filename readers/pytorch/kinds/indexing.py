@@ -97,13 +97,26 @@ def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, inclu
     if reduce == "mean":
         count = mint.scatter_add(ops.zeros_like(self), dim, index, ops.ones_like(src))
         total = scattered_with(self, dim, index, src, "sum", include_self)
-        return total / (count + 1 if include_self else ops.Maximum()(count, ops.ones_like(count)))
+        many = count + 1 if include_self else ops.Maximum()(count, ops.ones_like(count))
+        return total / many if self.dtype.is_float else ops.FloorDiv()(total, many)
     if reduce in ("amax", "amin", "prod"):
         return scattered_apart(self, dim, index, src, reduce, include_self)
     if reduce != "sum":
         raise ApiValueError(f"scatter_reduce: reduce is {reduce!r}; read are 'sum', 'mean', 'prod', 'amax' and 'amin'")
     base = self if include_self else mint.scatter(self, dim, index, ops.zeros_like(src))
     return mint.scatter_add(base, dim, index, src)
+
+
+def repeated(self: Any, repeats: Any, dim: Any, output_size: Any) -> Any:
+    """Every slice along a dimension, every element where that is None, as often as a tensor says."""
+    if output_size is None:
+        raise ApiValueError("repeat_interleave: how many elements it gives is only known at run time; say output_size")
+    x = ops.Reshape()(self, (-1,)) if dim is None else self
+    place = 0 if dim is None else dim
+    each = ops.BroadcastTo((x.shape[place],))(repeats)
+    ends = ops.CumSum()(ops.cast(each, INT64), 0)
+    places = mint.searchsorted(ends, ops.cast(ops.arange(output_size), INT64), right=True)
+    return mint.index_select(x, place, places)
 
 
 def put_flat(self: Any, index: Any, source: Any, accumulate: Any) -> Any:
@@ -136,6 +149,7 @@ INDEXING = (
     row("index_copy.default", "self, dim, index, source",
         lambda self, dim, index, source: mint.scatter(self, dim, index_along(source, dim, index), source)),
     row("index_fill.int_Scalar index_fill.int_Tensor", "self, dim, index, value", ops.index_fill),
+    row("repeat_interleave.self_Tensor", "self, repeats, dim=None, output_size=None", repeated),
     row("take.default", "self, index", lambda self, index: ops.take(ops.Reshape()(self, (-1,)), index)),
     row("scatter_add.default", "self, dim, index, src", mint.scatter_add),
     row("index_add.default", "self, dim, index, source, alpha=1",

@@ -16,6 +16,14 @@ def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> An
     return ops.matrix_norm(typed(self, dtype), order, tuple(dim), keepdim)
 
 
+def norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
+    """The norm of matrices where an order and two dimensions are meant, else that of all that lies along dimensions."""
+    if order is None:
+        return vector_norm(self, 2, dim, keepdim, dtype)
+    dims = tuple(range(len(self.shape))) if dim is None else tuple(dim)
+    return (matrix_norm if len(dims) == 2 else vector_norm)(self, order, dims, keepdim, dtype)
+
+
 def solved(matrix: Any, right: Any, left: Any) -> Any:
     """x of matrix @ x = right, or of x @ matrix = right."""
     if left:
@@ -88,6 +96,8 @@ MATRICES = (
     row("linalg_det.default", "A", lambda matrix: ops.MatrixDeterminant()(matrix)),
     row("linalg_cholesky.default", "self, upper=False", ops.cholesky),
     row("linalg_solve.default", "A, B, left=True", solved),
+    row("linalg_norm.default", "self, ord=None, dim=None, keepdim=False, dtype=None", norm),
+    row("linalg_norm.ord_str", "self, ord, dim=None, keepdim=False, dtype=None", norm),
     row("linalg_matrix_norm.default", "self, ord, dim=(-2, -1), keepdim=False, dtype=None", matrix_norm),
     row("linalg_matrix_norm.str_ord", "self, ord='fro', dim=(-2, -1), keepdim=False, dtype=None", matrix_norm),
     row("linalg_cross.default", "self, other, dim=-1", lambda self, other, dim: ops.cross(self, other, dim)),

@@ -21,7 +21,8 @@ def sequence(
     step: one step of a layer. kind: "tanh" or "relu" of a simple one. firsts: the first value of every state.
     """
     x = ops.Transpose()(input, (1, 0, 2)) if batch_first else input
-    directions, count = (2 if bidirectional else 1), (4 if has_biases else 2)
+    directions = 2 if bidirectional else 1
+    count = len(params) // (num_layers * directions)
     lasts = []
     for layer in range(num_layers):
         outputs = []
@@ -40,14 +41,20 @@ def sequence(
 
 
 def along(step: Any, kind: Any, x: Any, states: Any, own: Any, has_biases: Any, is_reverse: Any) -> Any:
-    """(outputs of all steps, the last states) of one layer in one direction."""
+    """(outputs of all steps, the last states) of one layer in one direction.
+
+    own: weights of the input and of the state, their biases, and what makes a smaller state of one, if anything does.
+    """
     length, batch, columns = x.shape
     given = project(ops.Reshape()(x, (length * batch, columns)), own[0], own[2] if has_biases else None)
     given = ops.Reshape()(given, (length, batch, own[0].shape[0]))
     bias = own[3] if has_biases else None
+    smaller = own[-1] if len(own) % 2 else None
     outputs = []
     for i in range(length):
         states = step(given[length - 1 - i if is_reverse else i], states, own[1], bias, kind)
+        if smaller is not None:
+            states = (project(states[0], smaller, None), *states[1:])
         outputs.append(states[0])
     if is_reverse:
         outputs = [outputs[length - 1 - i] for i in range(length)]

@@ -90,12 +90,6 @@ def mean_of_numbers(self: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
     return sums / ops.ReduceSum(keepdim)(there, axes(dim))
 
 
-def running_log_total(self: Any, dim: Any) -> Any:
-    """log(cumsum(exp(x)))."""
-    most = ops.stop_gradient(ops.ReduceMax(True)(self, dim))
-    return ops.Log()(ops.CumSum()(ops.Exp()(self - most), dim)) + most
-
-
 def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> Any:
     """What a share of the numbers is below, linearly between two of them, or one of the two."""
     x = ops.Reshape()(self, (-1,)) if dim is None else self
@@ -118,7 +112,7 @@ def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> An
 REDUCTIONS = (
     row("aminmax.default", "self, dim=None, keepdim=False", ends),
     row("nanmean.default", "self, dim=None, keepdim=False, dtype=None", mean_of_numbers),
-    row("logcumsumexp.default", "self, dim", running_log_total),
+    row("logcumsumexp.default", "self, dim", ops.logcumsumexp),
     row("quantile.scalar", "self, q, dim=None, keepdim=False, interpolation='linear'", between),
     row("std_mean.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim: (
         ops.Sqrt()(spread(self, dim, int(unbiased), keepdim)), mean(self, dim, keepdim))),
@@ -168,9 +162,8 @@ REDUCTIONS = (
         lambda self, dim, keepdim: ops.ReduceAny(keepdim)(ops.cast(self, BOOL), axes(dim))),
     row("norm.ScalarOpt_dim", "self, p, dim, keepdim=False", vector_norm),
     row("linalg_vector_norm.default", "self, ord=2, dim=None, keepdim=False, dtype=None", vector_norm),
-    row("linalg_norm.default", "self, ord=None, dim=None, keepdim=False, dtype=None",
-        lambda self, order, dim, keepdim, dtype: vector_norm(self, 2 if order is None else order, dim, keepdim, dtype)),
     row("norm.Scalar", "self, p=2", lambda self, p: vector_norm(self, p, None, False)),
+    row("median.default", "self", mint.median),
     row("median.dim", "self, dim, keepdim=False", mint.median),
     row("kthvalue.default", "self, k, dim=-1, keepdim=False", mint.kthvalue),
     row("cummax.default", "self, dim", mint.cummax),

@@ -313,6 +313,7 @@ SHAPES = (
     row("stack.default", "tensors, dim=0", lambda tensors, dim: ops.Stack(dim)(tensors)),
     row("repeat.default", "self, repeats", repeated),
     row("tile.default", "self, dims", repeated),
+    row("rot90.default", "self, k=1, dims=(0, 1)", ops.rot90),
     row("repeat_interleave.self_int", "self, repeats, dim=None, -output_size=None", ops.repeat_interleave),
     row("flip.default", "self, dims", lambda self, dims: ops.flip(self, tuple(dims))),
     row("roll.default", "self, shifts, dims=()",
