@@ -19,6 +19,7 @@ from mspc.ir.types import BFLOAT16, FLOAT16, INT64, DType, TensorType
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, NodeResult, ProgramOutput
+from mspc.readers.pytorch.written_values import differentiated_names
 
 FULL = ("", "float32", "tf32")
 """Names of precisions in which all is Float32; of the last one products of a GPU round their operands."""
@@ -144,10 +145,23 @@ def compiled_as(program: ExportedProgram, training: Training) -> Compiled:
         trained = _in_parts(program, trained, training.accumulate)
     if not training.optimizer:
         return trained
-    optimizer = optimizer_of(training.optimizer)(trained.network.trainable_params())
+    optimizer = optimizer_of(training.optimizer)(_groups(network, trained.network.trainable_params()))
     step: Cell = Scaled(trained.network, optimizer) if half == FLOAT16 else TrainOneStepCell(trained.network, optimizer)
     object.__setattr__(step, "argument_names", trained.network.argument_names)
     return Compiled(step, trained.inputs)
+
+
+def _groups(network: ImportedNetwork, parameters: list[Any]) -> list[Any]:
+    """What an optimizer updates: parameters by which the loss has no gradient are not decayed, as PyTorch leaves those
+    as they are."""
+    results = [each.value.name for each in network.results if isinstance(each.value, NodeResult)]
+    reached = differentiated_names(network.program.graph, results)
+    found = {id(tensor) for name, tensor in network.held.items() if name in reached}
+    apart = [each for each in parameters if id(each) not in found]
+    if not apart:
+        return parameters
+    updated = [{"params": [each for each in parameters if id(each) in found]}] if len(apart) < len(parameters) else []
+    return [*updated, {"params": apart, "weight_decay": 0.0}]
 
 
 def half_of(name: str) -> DType | None:

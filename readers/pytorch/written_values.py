@@ -6,7 +6,7 @@ tensor, and every other view of it is taken anew when it is read again, as the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mspc.api import ops
@@ -16,7 +16,7 @@ from mspc.readers.pytorch.control import CONTROL, INLINED, inlined
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
 from mspc.readers.pytorch.kinds.kind import Function, Kind
 from mspc.readers.pytorch.kinds.table import GIVEN, kind_of, kinds
-from mspc.readers.pytorch.program import ExportedGraph, ExportedNode, ExportedProgram, NodeResult
+from mspc.readers.pytorch.program import ExportedGraph, ExportedNode, ExportedProgram, ExportedType, NodeResult
 
 Call = Callable[[Function, Sequence[Any]], Any]
 """Computes a function of values."""
@@ -61,6 +61,7 @@ APART = "aten.detach.default"
 """The view of all elements through which no gradient goes."""
 STOPPED = "aten.detach_.default"
 """The kind that takes a tensor's gradient away, and leaves its numbers."""
+STOPS = frozenset({APART, STOPPED})
 
 
 def split_dimension(kind: str, operands: Sequence[Any], rank: int) -> int:
@@ -171,8 +172,48 @@ def written_names(graph: ExportedGraph) -> set[str]:
     return written | {name for name, first in origin.items() if first in written}
 
 
-def _written_and_origin(graph: ExportedGraph) -> tuple[set[str], dict[str, str]]:
-    """(the names whose elements are overwritten, for every view the name of the whole)."""
+def differentiated_names(graph: ExportedGraph, results: Iterable[str]) -> set[str]:
+    """The names of values by which results have gradients: what they are computed of, where nothing stops those."""
+    _, origin = _written_and_origin(graph, of_gradients=True)
+    reached = {origin.get(name, name) for name in results}
+    for node in reversed(graph.nodes):
+        kind = None if node.target in CONTROL else kind_of(node.target)
+        given = dict(node.arguments)
+        written = [given.get(name) for name in kind.writes] if kind is not None else []
+        found = [*node.results, *[each.name for each in written if isinstance(each, NodeResult)]]
+        if not reached.isdisjoint(origin.get(name, name) for name in found):
+            reached |= {origin.get(name, name) for name in _differentiated_operands(node)}
+    return reached | {name for name, first in origin.items() if first in reached}
+
+
+def _differentiated_operands(node: ExportedNode) -> set[str]:
+    """The operands by which the results of a node have gradients."""
+    if node.target in STOPS or (node.types and not any(map(_is_differentiated, node.types))):
+        return set()
+    if node.target not in INLINED:
+        return _names_in(tuple([value for _, value in node.arguments]))
+    graph, operands, is_differentiated = inlined(node)
+    if not is_differentiated:
+        return set(_through(node)[1].values())
+    reached = differentiated_names(graph, _names_in(tuple(graph.outputs)))
+    pairs = zip(graph.inputs, operands, strict=True)
+    return {operand.name for (name, _), operand in pairs if name in reached and isinstance(operand, NodeResult)}
+
+
+def _is_differentiated(type: ExportedType | None) -> bool:
+    return type is None or type.dtype.is_float or type.dtype.is_complex
+
+
+def _names_in(value: Any) -> set[str]:
+    """The values in an argument, in lists, too."""
+    if isinstance(value, NodeResult):
+        return {value.name}
+    return set().union(*map(_names_in, value)) if isinstance(value, tuple) else set()
+
+
+def _written_and_origin(graph: ExportedGraph, of_gradients: bool = False) -> tuple[set[str], dict[str, str]]:
+    """(the names whose elements are overwritten, for every view the name of the whole). of_gradients: but for views
+    through which none go."""
     origin: dict[str, str] = {}
     written: set[str] = set()
     for node in graph.nodes:
@@ -186,7 +227,7 @@ def _written_and_origin(graph: ExportedGraph) -> tuple[set[str], dict[str, str]]
         overwritten = [given.get(name) for name in kind.writes] if kind is not None else []
         if node.target != STOPPED:
             written |= {origin.get(each.name, each.name) for each in overwritten if isinstance(each, NodeResult)}
-        base = returned(node, kind) if kind is not None else None
+        base = returned(node, kind) if kind is not None and not (of_gradients and node.target in STOPS) else None
         if base is not None:
             origin |= dict.fromkeys(node.results, origin.get(base.name, base.name))
     return written, origin
