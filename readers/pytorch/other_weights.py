@@ -19,6 +19,7 @@ from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, ProgramInput
 from mspc.readers.pytorch.weights import Weights
+from mspc.readers.pytorch.written_values import read_names
 from mspc.sharding.pieces import Box
 
 
@@ -40,7 +41,8 @@ SHOWN = 3
 def with_weights(
     program: ExportedProgram, stored: Checkpoint, names: Mapping[str, Joined] = NO_NAMES, advice: str = ""
 ) -> ExportedProgram:
-    """The program with the parameters of a checkpoint and those of its buffers that are there; others stay as they are.
+    """The program with the parameters of a checkpoint and those of its buffers that are there; others stay as they are,
+    and so do parameters that are not there and that nothing is computed of, which no run saves.
 
     Args:
         names: what the checkpoint has for parameters, where that is not a tensor of their name. advice: a note of the
@@ -52,11 +54,12 @@ def with_weights(
     behind = len(program.weights.files.paths)
     tensors = dict(program.weights.tensors)
     strided = dict(program.weights.strided) if isinstance(program.weights, Weights) else {}
+    read = read_names(program.graph)
     for each in program.inputs:
         if each.type is None or each.kind not in ("parameter", "buffer") or not each.persistent:
             continue
         given = _made_of(stored, each, program.same, names)
-        if given is None and each.kind == "buffer":
+        if given is None and (each.kind == "buffer" or each.name not in read):
             continue  # it has what it was made with
         name = program.same.get(each.qualified, each.qualified)
         if given is None:

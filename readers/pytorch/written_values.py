@@ -186,6 +186,11 @@ def differentiated_names(graph: ExportedGraph, results: Iterable[str]) -> set[st
     return reached | {name for name, first in origin.items() if first in reached}
 
 
+def read_names(graph: ExportedGraph) -> set[str]:
+    """The names of all values that nodes or the caller are given."""
+    return _names_in((*[value for node in graph.nodes for _, value in node.arguments], *graph.outputs))
+
+
 def _differentiated_operands(node: ExportedNode) -> set[str]:
     """The operands by which the results of a node have gradients."""
     if node.target in STOPS or (node.types and not any(map(_is_differentiated, node.types))):

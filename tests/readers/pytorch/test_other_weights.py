@@ -93,3 +93,11 @@ def test_what_does_not_fit(tmp_path: Path, tensors: dict[str, Any], names: Any, 
     given = {name: array for name, array in (VALUES | tensors).items() if array is not None}
     with pytest.raises(MspcError, match=message):
         loaded(tmp_path, given, names)
+
+
+def test_a_parameter_that_nothing_is_computed_of_need_not_be_there(tmp_path: Path) -> None:
+    """A run saves what its program has read."""
+    head = np.arange(3, dtype=np.float32)
+    program = loaded(tmp_path, VALUES, change=lambda made: made.stored("head.bias", head))
+    assert np.array_equal(program.weights.read("head.bias"), head)
+    assert np.array_equal(program.weights.read("first.bias"), VALUES["first.bias"])
