@@ -44,9 +44,30 @@ def put(self: Any, indices: Any, values: Any, accumulate: Any) -> Any:
             other = ops.cast(row, self.dtype) + self if accumulate else ops.cast(row, self.dtype)
             return ops.where(mask, other, self)
     places_of("index_put", indices)
-    if None in [None if index is None else 0 for index in indices]:
-        raise ApiValueError("index_put: every dimension up to the last one that is indexed needs places")
-    return self.index_put(tuple(indices), ops.cast(values, self.dtype), accumulate)
+    values = ops.cast(values, self.dtype)
+    taken = [d for d, index in enumerate(indices) if index is not None]
+    if len(taken) == len(indices):
+        return self.index_put(tuple(indices), values, accumulate)
+    order = (*taken, *(d for d in range(len(self.shape)) if d not in taken))
+    back = tuple([order.index(d) for d in range(len(order))])
+    places = tuple([indices[d] for d in taken])
+    rows = values_ahead(self.shape, taken, places, values)
+    return ops.Transpose()(ops.Transpose()(self, order).index_put(places, rows, accumulate), back)
+
+
+def values_ahead(shape: Any, taken: Any, places: Any, values: Any) -> Any:
+    """What is put at places along some dimensions of a shape, with the dimensions of the places first: they are behind
+    what lies ahead of the dimensions, where these follow each other."""
+    count = max([len(each.shape) for each in places])
+    sizes = [1] * count
+    for each in places:
+        for back, size in enumerate(reversed(each.shape)):
+            sizes[count - 1 - back] = max(size, sizes[count - 1 - back])
+    rest = [size for d, size in enumerate(shape) if d not in taken]
+    ahead = taken[0] if taken[-1] - taken[0] + 1 == len(taken) else 0
+    whole = ops.BroadcastTo((*rest[:ahead], *sizes, *rest[ahead:]))(values)
+    end = ahead + count
+    return ops.Transpose()(whole, (*range(ahead, end), *range(ahead), *range(end, len(whole.shape))))
 
 
 def gathered(self: Any, dim: Any, index: Any) -> Any:
