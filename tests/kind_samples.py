@@ -330,7 +330,7 @@ _MORE: tuple[tuple[Any, ...], ...] = (
     ("heaviside.default", WHOLE_FLOATS, floats()), ("ldexp.Tensor", X, integers(3, 4, high=3)),
     ("signbit.default deg2rad.default rad2deg.default i0.default special_i0.default special_i0e.default "
      "special_i1.default special_i1e.default special_ndtr.default angle.default", X),
-    ("angle.default abs.default", COMPLEX),
+    ("angle.default abs.default sum.default", COMPLEX), ("sum.dim_IntList", COMPLEX, (1,), True),
     ("round.decimals", floats(3, 4, low=-30, high=30), {"decimals": 1}),
     ("round.decimals", floats(3, 4, low=-300, high=300), {"decimals": -1}),
     ("polygamma.default", 1, POSITIVE), ("special_entr.default", POSITIVE), ("special_xlog1py.default", X, POSITIVE),

@@ -21,7 +21,8 @@ def axes(dim: Any) -> Any:
 
 def total(self: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Any:
     """The sum; integers and Bool add up to Int64."""
-    x = ops.cast(self, INT64) if dtype is None and not self.dtype.is_float else typed(self, dtype)
+    counts_whole = dtype is None and not (self.dtype.is_float or self.dtype.is_complex)
+    x = ops.cast(self, INT64) if counts_whole else typed(self, dtype)
     return ops.ReduceSum(keepdim)(x, axes(dim))
 
 
