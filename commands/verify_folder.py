@@ -4,6 +4,7 @@ as it was read from the script, whose text is in `program.json`."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mspc.ir.graph import STAGES, Graph, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
 from mspc.ir.text.source_text import Malformed
-from mspc.ir.types import TensorType, dtype_of
+from mspc.ir.types import TensorType, Type, dtype_of
 from mspc.ops.check_graph import check_graph
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.sharding.constraints import release_constraints
@@ -49,9 +50,10 @@ def verify_folder(
     one, doubled = network_alone(network)
     graphs, edited = graphs_of_ranks(program)
     types = [_type(program, entry) for entry in program.inputs]
+    config = Config(ranks=program.ranks // stages, mode=program.mode, gradients_mean=mean, pipeline_stages=stages)
+    _check_told(program, one, types, many, config.feeds_own_rows)
     if any(len(graph.results) != len(many.results) for graph in graphs):
         raise MspcError(f"{folder} has {len(many.results)} outputs, but the graph of some rank has others")
-    config = Config(ranks=program.ranks // stages, mode=program.mode, gradients_mean=mean, pipeline_stages=stages)
     layouts = [_layout(program, entry, type, stages) for entry, type in zip(program.inputs, types, strict=True)]
     compared = VerifiedProgram(
         one,
@@ -163,11 +165,50 @@ def ranks_together(program: Program, network: Graph) -> Graph:
     return graph
 
 
+def _check_told(program: Program, one: Graph, inputs: Sequence[Type], many: Graph, own_rows: bool) -> None:
+    """See that what the program says it takes, gives and holds is what its network does. own_rows: the network has one
+    rank's rows, the program the global batch, so that sizes of inputs and outputs are no matter.
+
+    Raises:
+        MspcError: one of the two was changed.
+    """
+    path = program.folder / PROGRAM
+    taken = [parameter.type for parameter in one.parameters if parameter.kind == "input"]
+    given = [value.type for value in one.results]
+    for what, told, own in (("inputs", inputs, taken), ("outputs", [value.type for value in many.results], given)):
+        if len(told) != len(own):
+            raise MspcError(f"{path} is damaged: {what}: {len(told)}, in its network {len(own)}")
+        for i, (one_told, one_own) in enumerate(zip(told, own, strict=True)):
+            _check_type(path, f"{what}[{i}]", one_told, one_own, own_rows)
+    held = {parameter.name: parameter.type for parameter in many.parameters}
+    for parameter in one.parameters:
+        if parameter.kind != "parameter":
+            continue
+        if parameter.name not in held:
+            raise MspcError(f"{path} is damaged: its parameters lack {parameter.name!r}, which its network has")
+        _check_type(path, f"parameter {parameter.name!r}", held[parameter.name], parameter.type, False)
+
+
+def _check_type(path: Path, what: str, told: Type, own: Type, any_sizes: bool) -> None:
+    """Raises MspcError where a type of the program is not that of its network."""
+    alike = any_sizes and isinstance(told, TensorType) and isinstance(own, TensorType) and told.dtype == own.dtype
+    if alike or told == own:
+        return
+    raise MspcError(f"{path} is damaged: {what} is a {told}, in its network a {own}")
+
+
 def _type(program: Program, entry: dict[str, Any]) -> TensorType:
     try:
-        return TensorType(dtype_of(str(entry["dtype"])), tuple(int(n) for n in entry["shape"]))
-    except (MspcError, KeyError, TypeError, ValueError) as error:
+        return TensorType(dtype_of(str(entry["dtype"])), _sizes(entry["shape"]))
+    except (MspcError, KeyError, ValueError) as error:
         raise MspcError(f"{program.folder / PROGRAM} is damaged: {entry.get('name', 'an output')}: {error}") from None
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    """The sizes of a shape. Raises ValueError where it is no list of them."""
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"its shape is {shape!r:.80}")
+    return tuple(shape)
 
 
 def _layout(program: Program, entry: dict[str, Any], type: TensorType, stages: int) -> Layout:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,6 +146,30 @@ def test_a_damaged_program_is_refused(
     with pytest.raises(MspcError) as raised:
         verify(out)
     assert raised.value.message == message.format(out=out)
+
+
+@pytest.mark.parametrize(
+    ("key", "entries", "message"),
+    [
+        ("inputs", lambda found: found[:1], "inputs: 1, in its network 2"),
+        ("outputs", lambda found: [found[0] | {"dtype": "Int32"}],
+         "outputs[0] is a <Tensor[Int32], ()>, in its network a <Tensor[Float32], ()>"),
+        ("parameters", lambda found: found[1:], "its parameters lack 'w', which its network has"),
+        ("parameters", lambda found: [found[0] | {"shape": [4, 8]}, *found[1:]],
+         "parameter 'w' is a <Tensor[Float32], (4, 8)>, in its network a <Tensor[Float32], (8, 4)>"),
+        ("parameters", lambda found: [found[0] | {"shape": [float("inf"), 4]}, *found[1:]], "w: its shape is [inf, 4]"),
+        ("parameters", lambda found: [found[0] | {"shape": [8.5, 4]}, *found[1:]], "w: its shape is [8.5, 4]"),
+    ],
+)  # fmt: skip
+def test_a_program_that_is_not_its_networks_is_refused(
+    folder: Callable[..., Path], key: str, entries: Callable[[Any], Any], message: str
+) -> None:
+    out = folder(**SHARDED)
+    program = json.loads((out / "program.json").read_text())
+    (out / "program.json").write_text(json.dumps(program | {key: entries(program[key])}))
+    with pytest.raises(MspcError) as raised:
+        verify(out)
+    assert raised.value.message == f"{out}/program.json is damaged: {message}"
 
 
 def test_an_empty_folder_is_no_program(tmp_path: Path) -> None:
