@@ -16,6 +16,8 @@ from mspc.ops.control.structural import label_of_result
 
 HOW = "mspc verify --scale TARGET --json FILE writes one"
 COUNTS = ("ranks", "kinds", "steps", "seed")
+LARGEST = 1 << 63
+"""Whole numbers below are numbers of Float64, too."""
 Content = Mapping[str, Any]
 
 
@@ -41,13 +43,17 @@ def read_proof(path: Path, dump: Dump) -> dict[str, Any]:
             "said": [str(text) for text in content["said"]],
             "place": str(_failure(content).get("place", "")),
             "node": _node(_failure(content), dump),
-            "sizes": [[[str(n) for n in row["tensors"]], row["real"], row["small"]] for row in content["sizes"]],
+            "sizes": [
+                [[str(name) for name in row["tensors"]], _counts(row, "real"), _counts(row, "small")]
+                for row in content["sizes"]
+            ],
             "compared": len(content["values"]),
             "values": _values(content["values"]),
-            "placed": 0 if content["memory"] is None else int(content["memory"]["values"]),
+            "placed": 0 if content["memory"] is None else _count(content["memory"], "values"),
         }
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise MspcError(f"{path} is damaged: {type(error).__name__}: {error}", notes=[HOW]) from None
+        what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        raise MspcError(f"{path} is damaged: {what}", notes=[HOW]) from None
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -62,8 +68,9 @@ def _content(path: Path) -> dict[str, Any]:
     if (
         not isinstance(content, dict)
         or not isinstance(content.get("equal"), bool)
-        or not all(isinstance(content.get(name), int) for name in COUNTS)
-        or not isinstance(content.get("seconds"), int | float)
+        or not all(_is_count(content.get(name)) for name in COUNTS)
+        or not _is_number(content.get("seconds"))
+        or not math.isfinite(content["seconds"])
     ):
         raise MspcError(f"{path} is no report of mspc verify --scale", notes=[HOW])
     return content
@@ -103,11 +110,12 @@ def _values(rows: list[Any]) -> list[list[Any]]:
         if key not in worst or _order(row) > _order(worst[key]):
             worst[key] = row
         by_step = ranks.setdefault(key, {})
-        by_step[row["step"]] = by_step.get(row["step"], 0) + int(row["ranks"])
+        by_step[_count(row, "step")] = by_step.get(row["step"], 0) + _count(row, "ranks")
     made = [
         [
-            *key, max(ranks[key].values()), _number(row["difference"]), _number(row["tolerance"]), bool(row["same"]),
-            [] if row["same"] else [row["step"], row["rank"], row["element"]],
+            *key, max(ranks[key].values()), _shown(_number(row, "difference")),
+            _shown(_number(row, "tolerance")), _same(row),
+            [] if _same(row) else [row["step"], _rank(row), _counts(row, "element")],
         ]
         for key, row in worst.items()
     ]  # fmt: skip
@@ -116,11 +124,52 @@ def _values(rows: list[Any]) -> list[list[Any]]:
 
 def _order(row: Content) -> tuple[bool, int, float]:
     """What is wrong is larger, the earlier the more, and then what is further apart for what it may be."""
-    difference, tolerance = float(row["difference"]), float(row["tolerance"])
-    wrong = not row["same"]
-    return wrong, -int(row["step"]) * wrong, difference / tolerance if tolerance else difference
+    difference, tolerance = _number(row, "difference"), _number(row, "tolerance")
+    wrong = not _same(row)
+    return wrong, -_count(row, "step") * wrong, difference / tolerance if tolerance else difference
 
 
-def _number(number: Any) -> float | None:
+def _shown(number: float) -> float | None:
     """As the page has it: None for what is endless."""
     return float(f"{number:.3g}") if math.isfinite(number) else None
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < LARGEST)
+
+
+def _count(row: Content, key: str) -> int:
+    """An entry that counts. Raises ValueError for any other, KeyError where it is missing."""
+    if not _is_count(row[key]):
+        raise ValueError(f"{key} is {row[key]!r:.80}, not a number that counts")
+    return row[key]
+
+
+def _counts(row: Content, key: str) -> list[int]:
+    """A list of such. Raises as `_count`."""
+    if not isinstance(row[key], list) or not all(map(_is_count, row[key])):
+        raise ValueError(f"{key} is {row[key]!r:.80}, not a list of numbers that count")
+    return row[key]
+
+
+def _rank(row: Content) -> int:
+    """The rank that a value is wrong on, -1 where it is none's alone. Raises as `_count`."""
+    return -1 if row["rank"] == -1 else _count(row, "rank")
+
+
+def _number(row: Content, key: str) -> float:
+    """An entry that measures; it may be endless. Raises as `_count`."""
+    if not _is_number(row[key]):
+        raise ValueError(f"{key} is {row[key]!r:.80}, not a number")
+    return float(row[key])
+
+
+def _same(row: Content) -> bool:
+    """Raises as `_count`."""
+    if not isinstance(row["same"], bool):
+        raise ValueError(f"same is {row['same']!r:.80}, not true or false")
+    return row["same"]

@@ -100,6 +100,36 @@ def test_what_is_no_report_of_this_compile(right: Case, tmp_path: Path) -> None:
         read_proof(tmp_path / "none.json", read_dump(graphs))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"difference": "a"}, "difference is 'a', not a number"),
+        ({"tolerance": 10**400}, "tolerance is 1000"),
+        ({"step": float("nan")}, "step is nan, not a number that counts"),
+        ({"ranks": 1.5}, "ranks is 1.5, not a number that counts"),
+        ({"same": 0}, "same is 0, not true or false"),
+        ({"same": False, "rank": 0, "element": [float("inf")]}, "element is [inf], not a list of numbers that count"),
+        ({"same": False, "rank": None, "element": []}, "rank is None, not a number that counts"),
+        ({"same": False, "rank": 0}, "there is no 'element'"),
+    ],
+)
+def test_a_damaged_value_is_refused(right: Case, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    report = json.loads(right[1].read_text())
+    report["values"][0] |= change
+    assert refused(report, right[0], tmp_path).startswith(f"report.json is damaged: {message}")
+
+
+def test_a_report_without_a_time_or_with_other_sizes(right: Case, tmp_path: Path) -> None:
+    report = json.loads(right[1].read_text())
+    none = "report.json is no report of mspc verify --scale"
+    assert refused(report | {"seconds": float("inf")}, right[0], tmp_path) == none
+    assert refused(report | {"seed": True}, right[0], tmp_path) == none
+    report["sizes"][0]["real"] = [float("nan")]
+    assert refused(report, right[0], tmp_path) == (
+        "report.json is damaged: real is [nan], not a list of numbers that count"
+    )
+
+
 @pytest.mark.skipif(bool(browser.why_not()), reason=browser.why_not())
 def test_a_reader_comes_from_the_failure_to_its_node(wrong: Case, chromium: Any, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
