@@ -3,8 +3,6 @@ parts of a few places, as pieces of a causal attention and the exchanges between
 
 from __future__ import annotations
 
-from collections import Counter
-
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import seconds, sent_bytes
 from mspc.compiler.driver import Compiled
@@ -15,7 +13,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.times import nodes_with_times
 from mspc.passes.per_rank.rank_kinds import neighbours
 from mspc.passes.per_rank.rank_parts import RankElement, operand_type
-from mspc.passes.per_rank.slice_to_rank import add_on_rank
+from mspc.passes.per_rank.slice_to_rank import Shared, add_on_rank
 from mspc.passes.sharding.constraints import is_released
 
 
@@ -56,25 +54,34 @@ class _Parts:
         self.machine = machine
         self.positions = places.positions
         differing = set(places.positions.differing())
-        self.nodes: dict[int, Node] = {}
-        self.counts: Counter[int] = Counter()
+        self.nodes: dict[int, list[tuple[Node, int]]] = {}
+        self.operands: dict[Value, Value] = {}
         for node in places.graph.nodes:
             number = places.positions.of_node.get(node)
             if number in differing and not is_released(node):
-                self.nodes.setdefault(number, node)
-                self.counts[number] += places.times.get(node, 1)
+                self.nodes.setdefault(number, []).append((node, places.times.get(node, 1)))
 
     def on(self, rank: int) -> tuple[float, float]:
         """(bytes that a rank sends for them, seconds that they take one by one) in a step."""
         nbytes = time = 0.0
-        for number, node in self.nodes.items():
-            sent, took = self._of(node, self.positions.all[number].on(rank))
-            nbytes += self.counts[number] * sent
-            time += self.counts[number] * took
+        shared: Shared = {}
+        for number, nodes in self.nodes.items():
+            part = self.positions.all[number].on(rank)
+            # What operators share runs once: there each of them is looked at.
+            shares = any(made.shared is not None for made in part.nodes)
+            each = nodes if shares else [(nodes[0][0], sum(times for _, times in nodes))]
+            for node, times in each:
+                sent, took = self._of(node, part, shared)
+                nbytes += times * sent
+                time += times * took
         return nbytes, time
 
-    def _of(self, node: Node, part: RankElement) -> tuple[float, float]:
+    def _of(self, node: Node, part: RankElement, shared: Shared) -> tuple[float, float]:
         made: list[Node] = []
-        add_on_rank(made, node, [Value(operand_type(node, i)) for i in range(len(node.inputs))], part, {})
+        add_on_rank(made, node, [self._operand(node, i) for i in range(len(node.inputs))], part, shared)
         run = [each for each in made if not each.op.is_view]
         return sum(map(sent_bytes, run)), sum(seconds(each, self.machine) for each in run)
+
+    def _operand(self, node: Node, index: int) -> Value:
+        """What stands for an operand on any rank, the same one for all that read it."""
+        return self.operands.setdefault(node.inputs[index], Value(operand_type(node, index)))

@@ -23,6 +23,29 @@ from mspc.search.plans.table import plan_of_file, plans_for
 
 NETWORKS = Path(__file__).resolve().parents[3] / "benchmarks" / "networks"
 RANKS = 8
+WINDOWS = """
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True)
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first = Parameter(Tensor(np.ones((4, 3, 3, 3), np.float32)))
+        self.second = Parameter(Tensor(np.ones((5, 4, 3, 3), np.float32)))
+        self.one = ops.Conv2D(4, 3, pad_mode="same").shard(((1, 1, 8, 1), (1, 1, 1, 1)))
+        self.other = ops.Conv2D(5, 3, pad_mode="same", stride=2).shard(((2, 1, 4, 1), (1, 1, 1, 1)))
+
+    def construct(self, x):
+        return ops.square(self.other(ops.tanh(self.one(x, self.first)), self.second)).mean()
+
+
+net = Net()
+nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))(Tensor(shape=(2, 3, 32, 8), dtype=ms.float32))
+"""
 
 
 def compiled(script: str, given: str) -> Compiled:
@@ -40,6 +63,14 @@ def compiled(script: str, given: str) -> Compiled:
 )
 def test_bytes_are_those_of_the_programs(script: str, given: str) -> None:
     made = compiled(script, given)
+    found, sent = rank_loads(made, H200), sent_by_ranks(made)
+    assert (found.rank, found.most, found.mean) == (sent.rank, pytest.approx(sent.most), pytest.approx(sent.mean))
+
+
+def test_what_operators_share_is_sent_once(tmp_path: Path) -> None:
+    """A gradient of a filter reads the slices beside its own that the convolution has received."""
+    (tmp_path / "net.py").write_text(WINDOWS)
+    made = compiled(str(tmp_path / "net.py"), "")
     found, sent = rank_loads(made, H200), sent_by_ranks(made)
     assert (found.rank, found.most, found.mean) == (sent.rank, pytest.approx(sent.most), pytest.approx(sent.mean))
 
