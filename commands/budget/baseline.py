@@ -64,11 +64,10 @@ def baseline_of(facts: CompileFacts) -> Baseline:
             runs[fact.row.operator] += fact.row.runs
         counts |= runs
     memory = [kind.peak_bytes for kind in facts.kinds if kind.peak_bytes is not None]
-    steps = [kind.times.step for kind in facts.kinds if kind.times is not None]
     return Baseline(
         max(kind.bytes_sent for kind in facts.kinds),
         max(memory, default=None),
-        max(steps, default=None),
+        facts.step,
         dict(sorted(counts.items())),
     )
 

@@ -74,6 +74,9 @@ def _memory(facts: CompileFacts, most: int) -> Iterator[Breach]:
 
 
 def _step(facts: CompileFacts, most: float) -> Iterator[Breach]:
+    if facts.pipeline is not None and facts.pipeline.step is not None:
+        yield from _step_of_stages(facts, facts.pipeline.step, most)
+        return
     timed = [(kind.times, kind) for kind in facts.kinds if kind.times is not None]
     if not timed:
         raise MspcError(f"{facts.name} does not say how long a step takes, which {STEP} limits")
@@ -85,6 +88,16 @@ def _step(facts: CompileFacts, most: float) -> Iterator[Breach]:
         )
         slowest = sorted(worst.collectives, key=lambda fact: -(fact.seconds or 0.0))
         yield Breach(STEP, message, worst.ranks, _times(times.step, most), tuple(slowest))
+
+
+def _step_of_stages(facts: CompileFacts, step: float, most: float) -> Iterator[Breach]:
+    if step > most:
+        share, busiest = min(((kind.idle or 0.0, kind) for kind in facts.kinds), key=lambda entry: entry[0])
+        message = (
+            f"a step is predicted to take {time_text(step)} with the waits of stages for each other, {time_text(most)} "
+            f"may be; the busiest stage is idle for {share:.1%} of it"
+        )
+        yield Breach(STEP, message, busiest.ranks, _times(step, most))
 
 
 def _idle(facts: CompileFacts, most: float) -> Iterator[Breach]:

@@ -169,6 +169,14 @@ class CompileFacts:
     pipeline: PipelineFacts | None = None
     notes: list[str] = field(default_factory=list[str])
 
+    @property
+    def step(self) -> float | None:
+        """Predicted seconds of a step, those in which stages wait for each other among them; None where nothing
+        tells."""
+        if self.pipeline is not None and self.pipeline.step is not None:
+            return self.pipeline.step
+        return max((kind.times.step for kind in self.kinds if kind.times is not None), default=None)
+
 
 def cell_of(scope: str) -> str:
     """The scope of the forward nodes that a node belongs to: its own, or that of what it is the gradient of."""

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mspc.commands.budget.baseline import baseline_of
 from mspc.commands.budget.limits import budget_of
 from mspc.commands.check import CheckOutput, Limits, check_target
 from mspc.commands.compile import CompileOptions, compile_target
@@ -126,6 +127,23 @@ def test_a_budget_holds_stages_to_their_idle_time(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out.startswith("max-idle: a stage is idle for ")
     with pytest.raises(MspcError, match="max-idle is 'x', not a share as in 5% or"):
         checked("x")
+
+
+def test_a_budget_holds_the_step_with_the_waits_of_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    compile_target(written(tmp_path), CompileOptions(2, out=out, loudness=QUIET))
+    facts = folder_facts(out)
+    assert facts.pipeline is not None
+    assert facts.step == facts.pipeline.step
+    assert facts.step != max(kind.times.step for kind in facts.kinds if kind.times is not None)
+    assert baseline_of(facts).step == facts.step
+
+    def checked(share: float) -> int:
+        limits = Limits(budget_of({"max-step": f"{(facts.step or 0.0) * share * 1e6:.3f}us"}))
+        return check_target(str(out), CompileOptions(), limits, CheckOutput())
+
+    assert (checked(0.99), checked(1.01)) == (1, 0)
+    assert " with the waits of stages for each other, " in capsys.readouterr().out
 
 
 def test_a_search_is_for_as_many_stages_and_explains_one(
