@@ -80,7 +80,7 @@ class StagedNetwork:
     @cached_property
     def units(self) -> list[Unit]:
         """What stages are made of, in order."""
-        return units_of(self.loop)
+        return units_of(self.loop, self.free)
 
     @cached_property
     def is_folded(self) -> bool:

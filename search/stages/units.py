@@ -11,23 +11,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
+from typing import Any
 
 from mspc.ir.cell_names import CELLS, each_of_cells
-from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.graph import OFFLOAD, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.loops import body_of, runs_layers
 from mspc.ops.control.structural import TupleGetItem
 
 FEW = 4
 """Values that may cross a place between two units at most."""
+MARKS = ("recompute", "keeps_communication", "gathers_again", "strategy_gen_mode")
+"""Attributes that say what the script asks of the cell of an operator."""
 CONTAINERS = ("CellList", "SequentialCell")
 """Cells that are only what is in them."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Cells that stay on one stage, by their scopes. kind: equal for units whose operators are equal, and of whose
-    parameters the same are trained."""
+    """Cells that stay on one stage, by their scopes. kind: equal for units whose operators are equal, of which the
+    script asks the same, and of whose parameters the same are trained."""
 
     cells: tuple[str, ...]
     kind: str
@@ -42,8 +45,9 @@ class _Part:
     end: int
 
 
-def units_of(loop: Node) -> list[Unit]:
-    """The units of a loop over micro-batches, read but not compiled yet."""
+def units_of(loop: Node, free: bool = False) -> list[Unit]:
+    """The units of a loop over micro-batches, read but not compiled yet. free: the script's strategies do not
+    count."""
     body = body_of(loop)
     given = zip(body.parameters, loop.inputs, strict=True)
     frozen = {inside for inside, p in given if isinstance(p, Parameter) and p.kind == "parameter" and not p.trainable}
@@ -54,13 +58,21 @@ def units_of(loop: Node) -> list[Unit]:
     units: list[Unit] = []
     for part in parts:
         own = nodes[part.first : part.end]
-        kind = repr([(node.op, [(str(v.type), v in frozen) for v in node.inputs]) for node in own])
+        kind = repr([(node.op, [(str(v.type), v in frozen) for v in node.inputs], _asked(node, free)) for node in own])
         cells = [tuple(each_of_cells(scope)) for scope in part.scopes]
         if len(part.scopes) == 1 and len(cells[0]) > 1:
             units += [Unit((cell,), kind) for cell in cells[0]]
         else:
             units.append(Unit(tuple(name for each in cells for name in each), kind))
     return units
+
+
+def _asked(node: Node, free: bool) -> list[Any]:
+    """What the script asks of an operator and of those inside of it: strategies, and marks without the cells' names."""
+    marks = {key: bool(node.attrs[key]) for key in MARKS if key in node.attrs}
+    marks |= {OFFLOAD: str(node.attrs[OFFLOAD]).partition(", ")[2]} if OFFLOAD in node.attrs else {}
+    strategies = () if free else (node.in_strategy, node.out_strategy)
+    return [marks, strategies, [_asked(inner, free) for region in node.regions for inner in region.nodes]]
 
 
 def scope_of_node(node: Node) -> str:
