@@ -24,6 +24,7 @@ from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.fused.body import BodyLine, line_of
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
 from mspc.verify.float64_graph import wide_op, wide_type
@@ -140,7 +141,7 @@ class Resized:
 
     def _op(self, node: Node, op: Any) -> Any:
         if node.regions or (isinstance(op, Collective) and not isinstance(op, WITH_SIZES)):
-            return wide_op(op)
+            return _in_float64(op)
         types = [t for v in node.inputs for t in element_types(v.type)]
         operands = [d for v in node.inputs for d in self.sizing.dims(v)]
         if isinstance(op, FusedElementwise):
@@ -159,7 +160,7 @@ class Resized:
         def divisor(dim: Dim) -> int:
             return self.sizing.divisor((made if dim.of_result else operands)[dim.tensor][dim.dimension])
 
-        return wide_op(resized(op, row.numbers, divisor))
+        return _in_float64(resized(op, row.numbers, divisor))
 
     def _resized_lines(
         self, node: Node, op: FusedElementwise, types: Sequence[TensorType], operands: Dims
@@ -185,11 +186,15 @@ class Resized:
             raise ValueError(f"gives {inferred}, not {made.type}")
 
 
-
-
 @lru_cache(maxsize=65536)
 def _inferred(op: Op, types: tuple[Any, ...]) -> Type:
     return op.infer(*types)
+
+
+def _in_float64(op: Any) -> Any:
+    """The operator in Float64. A product of halves that gives Float32 is a plain one there."""
+    made = wide_op(op)
+    return replace(made, wide=False) if isinstance(made, FusedMatMul) and made.wide else made
 
 
 def _wide_lines(op: FusedUpdate | GroupedUpdate) -> Op:

@@ -141,7 +141,71 @@ def _rows(seed: int) -> Script:
     return text, ranks
 
 
+HALVES = """
+import numpy as np
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+
+ms.set_auto_parallel_context(
+    parallel_mode="semi_auto_parallel", full_batch=True, enable_parallel_optimizer={shared},
+    parallel_optimizer_config={{"parallel_optimizer_threshold": 0}},
+)
+HALF, DATA, TENSOR = ms.{half}, {data}, {tensor}
+draw = np.random.RandomState(0)
+
+
+def weight(*shape):
+    return Parameter(Tensor(draw.randn(*shape) * 0.3, ms.float32))
+
+
+class Layer(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.up, self.bias, self.down = weight(16, 32), weight(32), weight(32, 16)
+        self.first = ops.MatMul().shard(((DATA, 1), (1, TENSOR)))
+        self.second = ops.MatMul().shard(((DATA, TENSOR), (TENSOR, 1)))
+
+    def construct(self, x):
+        inside = self.first(x.astype(HALF), self.up.astype(HALF)){bias}
+        return {around}(self.second(ops.{activation}(inside).astype(HALF), self.down.astype(HALF)))
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.CellList([Layer() for _ in range(2)])
+
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x){added}
+        return ops.square(x.astype(ms.float32)).mean()
+
+
+net = nn.GradAccumulationCell(Net(), {parts}) if {parts} > 1 else Net()
+optimizer = nn.AdamWeightDecay(net.trainable_params(), 0.01)
+step = nn.{step}
+step(Tensor(np.ones((24, 16), np.float32)))
+"""
+
+
+def _halves(seed: int) -> Script:
+    """Products of halves, whose gradients are added up over ranks, parts of the batch and residuals."""
+    draw = np.random.default_rng([seed, 11])
+    data, tensor = [(1, 2), (2, 1), (2, 2), (4, 1), (2, 4)][int(draw.integers(5))]
+    step = ["TrainOneStepCell(net, optimizer)",
+            "TrainOneStepWithLossScaleCell(net, optimizer, Tensor(128.0, ms.float32))"]  # fmt: skip
+    text = HALVES.format(
+        half=str(draw.choice(["float16", "bfloat16"])), data=data, tensor=tensor, shared=bool(draw.integers(2)),
+        bias=str(draw.choice(["", " + self.bias.astype(HALF)", ".astype(ms.float32) + self.bias"])),
+        around=str(draw.choice(["", "ops.tanh", "ops.relu"])), activation=str(draw.choice(["relu", "gelu", "tanh"])),
+        added=str(draw.choice(["", " + x", ".astype(ms.float32) + x"])),
+        parts=int(draw.choice([1, 1, 3])), step=step[int(draw.integers(2))],
+    )  # fmt: skip
+    return text, data * tensor
+
+
 WRITTEN: dict[str, Callable[[int], Script]] = {
     "stages": _stages, "experts": _experts, "context": _context, "control": _control, "rows": _rows, "public": _public,
+    "halves": _halves,
 }  # fmt: skip
 """By source what makes the script of a seed."""
