@@ -20,6 +20,7 @@ from mspc.plans.files.stage_table import StagePlan, together
 from mspc.plans.operator_names import layer_nodes
 from mspc.search.plans.alternatives import WAYS
 from mspc.search.plans.megatron import shard_in_pairs
+from mspc.search.plans.regions import refuse_regions
 from mspc.search.stages.problem import Borders, Way
 from mspc.search.stages.units import Unit, units_of
 
@@ -44,8 +45,8 @@ class StagedNetwork:
 
     @cached_property
     def loop(self) -> Node:
-        """The loop over micro-batches, read without stages. Raises MspcError where the network has none, or is not
-        trained."""
+        """The loop over micro-batches, read without stages. Raises MspcError where the network has none, is not
+        trained, or has loops and branches that the search does not weigh."""
         graph = self.traced(StagePlan(2, "1f1b", 0, tries=True), 1).traced.graph
         loop = micro_batch_loop(graph)
         if loop is None or not any(node.phase == "update" for node in graph.nodes):
@@ -54,6 +55,7 @@ class StagedNetwork:
                 notes=["wrap the network, before the training step: PipelineCell(network, micro_size)"],
                 kind=RuntimeError,
             )
+        refuse_regions(body_of(loop))
         return loop
 
     @cached_property

@@ -8,6 +8,7 @@ import pytest
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.commands.compile import CompileOptions, find_call
+from mspc.ir.diagnostics import MspcError
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.stages.costing import unit_costs
 from mspc.search.stages.network import StagedNetwork
@@ -54,3 +55,15 @@ def test_layers_keep_the_strategies_that_the_script_gives_each(tmp_path: Path) -
     assert of_first == [((2, 1), (1, 1)), ((1, 2), (2, 1)), *[((2, 1), (1, 1))] * 4]
     free = searched(tmp_path, "net.layers[1].first.shard(((1, 2), (2, 1)))\n", free=True)
     assert kinds_of(free) == [0, 0, 0, 0, 0]
+
+
+def test_branches_in_stages_are_refused_at_their_line(tmp_path: Path) -> None:
+    branch = "        if inside.mean() > 0:\n            inside = ops.matmul(inside, self.up.T @ self.up)\n"
+    text = script().replace("        return self.add(x,", f"{branch}        return self.add(x,")
+    (tmp_path / "net.py").write_text(text)
+    captured = find_call(str(tmp_path / "net.py"), CompileOptions(4)).captured
+    network = StagedNetwork(captured, PlanRequest(4, H200).config(captured))
+    with pytest.raises(MspcError, match="the search does not weigh what the run decides") as caught:
+        network.loop  # noqa: B018  # which reads the network
+    assert caught.value.location is not None
+    assert text.splitlines()[caught.value.location.line - 1].strip() == "if inside.mean() > 0:"
