@@ -3,6 +3,8 @@ the most."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.late_dataclass import dataclass
@@ -24,9 +26,16 @@ class Sent:
 def sent_by_ranks(compiled: Compiled) -> Sent:
     """What the ranks send, those of one kind as the first of them: they differ in numbers of ranks and offsets alone.
     Raises MspcError where no rank's graph can be made."""
+    found = sent_by_each(compiled, range(min(LOOKED_AT, compiled.config.all_ranks)))
+    most = max(found)
+    return Sent(most, found.index(most), sum(found) / len(found))
+
+
+def sent_by_each(compiled: Compiled, ranks: Iterable[int]) -> list[float]:
+    """What each of these ranks sends, found as above. Raises MspcError as above."""
     known: dict[int, float] = {}
     found: list[float] = []
-    for rank in range(min(LOOKED_AT, compiled.config.all_ranks)):
+    for rank in ranks:
         kind = compiled.rank_graphs.kind(rank, ())
         nbytes = known.get(kind) if kind is not None else None
         if nbytes is None:
@@ -35,5 +44,4 @@ def sent_by_ranks(compiled: Compiled) -> Sent:
         if kind is not None:
             known[kind] = nbytes
         found.append(nbytes)
-    most = max(found)
-    return Sent(most, found.index(most), sum(found) / len(found))
+    return found

@@ -3,11 +3,13 @@ parts of a few places, as pieces of a causal attention and the exchanges between
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import seconds, sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.compiler.rank_graphs import RankPlaces
-from mspc.compiler.sent_bytes import LOOKED_AT, sent_by_ranks
+from mspc.compiler.sent_bytes import LOOKED_AT, sent_by_each, sent_by_ranks
 from mspc.ir.graph import Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.times import nodes_with_times
@@ -45,6 +47,16 @@ def rank_loads(compiled: Compiled, machine: Machine) -> RankLoads:
     sent_by = [base + own[rank][0] for rank in ranks]
     most = max(sent_by)
     return RankLoads(most, sent_by.index(most), sum(sent_by) / len(sent_by), slowest)
+
+
+def most_sent(compiled: Compiled, stages: Iterable[int], machine: Machine) -> float:
+    """Bytes that the rank of some stages sends that sends the most in a step. Where ranks that are next to each other
+    send alike, the first one of each stage is looked at. Raises MspcError as above."""
+    count = compiled.config.ranks
+    parts = _Parts(compiled.rank_graphs.places, machine.under(compiled.graph.attrs))
+    alike = len({parts.on(rank)[0] for rank in neighbours(count)}) == 1
+    looked = range(1 if alike else min(LOOKED_AT, count))
+    return max(sent_by_each(compiled, [stage * count + rank for stage in stages for rank in looked]))
 
 
 class _Parts:

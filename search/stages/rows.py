@@ -19,7 +19,8 @@ from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan
 from mspc.search.plans.degrees import Degrees, degrees_of
 from mspc.search.plans.figures import count_of, on_host_of
-from mspc.search.stages.costing import CostedUnits, bytes_of, memory_of, parts_of_units
+from mspc.search.plans.rank_loads import most_sent
+from mspc.search.stages.costing import CostedUnits, memory_of, parts_of_units
 from mspc.search.stages.network import StagedNetwork, plan_of
 from mspc.search.stages.problem import Borders, Way
 from mspc.search.stages.walk import Walk, walk_of
@@ -98,7 +99,7 @@ def measured(
         tuple(map(len, chunks)),
         times.makespan,
         sum(map(times.idle_share, range(way.stages))) / way.stages,
-        max(map(bytes_of, graphs.values())),
+        most_sent(compiled, graphs, machine),
         max(memory_of(graph, network, compiled) for graph in graphs.values()),
         compiled=len(graphs), mesh=_mesh(network, way), cut_further=count_of(compiled.strategies.parameters),
         recompute=tuple(compiled.strategies.recomputed),

@@ -10,14 +10,14 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.timeline import Timeline
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_call
-from mspc.compiler.sent_bytes import sent_by_ranks
+from mspc.compiler.sent_bytes import sent_by_each, sent_by_ranks
 from mspc.engine.capture import capture
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.plans import table
 from mspc.search.plans.alternatives import PlanRequest, all_ways
 from mspc.search.plans.chosen_pairs import FAR, SLOWER, folded_network, folded_tries
-from mspc.search.plans.rank_loads import rank_loads
+from mspc.search.plans.rank_loads import most_sent, rank_loads
 from mspc.search.plans.row import DATA_PARALLEL, SEARCH
 from mspc.search.plans.table import plan_of_file, plans_for
 
@@ -73,6 +73,21 @@ def test_what_operators_share_is_sent_once(tmp_path: Path) -> None:
     made = compiled(str(tmp_path / "net.py"), "")
     found, sent = rank_loads(made, H200), sent_by_ranks(made)
     assert (found.rank, found.most, found.mean) == (sent.rank, pytest.approx(sent.most), pytest.approx(sent.mean))
+
+
+def test_the_bytes_of_stages_are_those_of_the_rank_that_sends_the_most(tmp_path: Path) -> None:
+    """Slices in the middle have two beside them, the first one has one."""
+    text = WINDOWS.replace("full_batch=True", "full_batch=True, pipeline_stages=2")
+    text = text.replace("(2, 1, 4, 1)", "(1, 1, 4, 1)").replace("(1, 1, 8, 1)", "(1, 1, 4, 1)")
+    text = text.replace("net = Net()", "net = nn.PipelineCell(Net(), 2, {'stem': 0, 'other': 1})")
+    text = text.replace("self.one = ops", "self.stem, self.other = nn.Tanh(), nn.ReLU()\n        self.one = ops")
+    text = text.replace("self.other = ops", "self.two = ops")
+    text = text.replace("self.other(ops.tanh(", "self.other(self.two(self.stem(")
+    text = text.replace("self.second))", "self.second)))")
+    (tmp_path / "net.py").write_text(text)
+    made = compiled(str(tmp_path / "net.py"), "")
+    firsts = sent_by_each(made, [0, RANKS // 2])
+    assert most_sent(made, [0, 1], H200) == sent_by_ranks(made).most > max(firsts)
 
 
 def test_the_slowest_rank_of_a_ring_is_the_one_whose_program_takes_the_longest() -> None:
