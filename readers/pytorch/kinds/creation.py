@@ -49,11 +49,14 @@ def overwritten(self: Any, src: Any) -> Any:
 
 
 def with_gradient_of(old: Any, new: Any) -> Any:
-    """The numbers of one tensor, through which the gradient of another one goes."""
+    """The numbers of one tensor, through which the gradient of another one goes, where that is finite."""
     apart = ops.stop_gradient(new)
     if not (old.dtype.is_float or old.dtype.is_complex):
         return apart
-    return apart + (old - ops.stop_gradient(old))
+    nothing = old - ops.stop_gradient(old)
+    if old.dtype.is_complex:
+        return apart + nothing
+    return apart + ops.where(ops.IsFinite()(old), nothing, ops.zeros_like(old))
 
 
 def filled(self: Any, value: Any) -> Any:

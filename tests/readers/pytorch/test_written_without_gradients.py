@@ -60,6 +60,17 @@ def test_a_weight_that_is_clipped_is_trained(tmp_path: Path) -> None:
     assert gradient(made, tmp_path) == (8.5, [5, 7], {"w": [1, 0.5]})
 
 
+def test_what_is_infinite_is_clipped(tmp_path: Path) -> None:
+    made = Exported()
+    w = made.stored("w", np.array([0.0, 2.0], np.float32))
+    x = made.user("x", F, (2,))
+    made.node("aten.div.Tensor", {"self": x, "other": w}, {"own": (F, (2,))})
+    without_gradients(made, ["own"], [("aten.clamp_.default", {"self": "own", "max": 1}, "cut")], {"within": "cut"})
+    total(made, "within", x)
+    loss, [_, of_finite], _ = gradient(made, tmp_path)
+    assert (loss, of_finite) == (12, -7 * 7 / 4)
+
+
 def test_what_is_computed_and_clipped_is_differentiated_as_before(tmp_path: Path) -> None:
     made = Exported()
     w = made.stored("w", np.array([2.0, 3.0], np.float32))
