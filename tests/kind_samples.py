@@ -5,41 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from mspc.ir.types import FLOAT64, INT64
-
-
-class Drawn(NamedTuple):
-    """A tensor of random numbers from `low` to `high`.
-
-    "positive" is a matrix of positive eigenvalues, "signs" are -1 and 1, "whole" whole numbers, "places" some of
-    twelve, each once in an image, "bags" where bags of seven rows begin, "counts" nine in six parts.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    low: float = -1.0
-    high: float = 1.0
-
-    def array(self, rng: np.random.Generator) -> np.ndarray:
-        if self.dtype == "positive":
-            return (np.eye(self.shape[0]) + 0.2).astype("float32")
-        if self.dtype == "signs":
-            return np.where(rng.random(self.shape) < 0.5, -1, 1).astype("float32")
-        if self.dtype == "whole":
-            return rng.integers(-1, 2, self.shape).astype("float32")
-        if self.dtype == "places":
-            return rng.permutation(12)[:4].reshape(2, 2) + np.zeros(self.shape, "int64")
-        if self.dtype == "bags":
-            return np.array([0, 2, 4, 7][: self.shape[0]])
-        if self.dtype == "counts":
-            return rng.permutation([0, 3, 1, 2, 0, 3][: self.shape[0]])
-        if self.dtype == "bool":
-            return rng.random(self.shape) < 0.5
-        if self.dtype == "int64":
-            return rng.integers(int(self.low), int(self.high), self.shape)
-        return rng.uniform(self.low, self.high, self.shape).astype(self.dtype)
+from tests.drawn import Drawn, bools, floats, integers
 
 
 class Call(NamedTuple):
@@ -48,18 +15,6 @@ class Call(NamedTuple):
     kind: str
     args: tuple[Any, ...]
     named: dict[str, Any]
-
-
-def floats(*shape: int, low: float = -1.0, high: float = 1.0) -> Drawn:
-    return Drawn("float32", shape, low, high)
-
-
-def integers(*shape: int, low: int = 0, high: int = 4) -> Drawn:
-    return Drawn("int64", shape, low, high)
-
-
-def bools(*shape: int) -> Drawn:
-    return Drawn("bool", shape)
 
 
 X, Y, ROW = floats(3, 4), floats(3, 4), floats(4)
@@ -252,14 +207,20 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     ("adaptive_avg_pool2d.default", IMAGE, (1, 1)), ("adaptive_avg_pool1d.default", floats(2, 4, 8), (4,)),
     ("adaptive_avg_pool1d.default", floats(2, 4, 8), (1,)),
     ("upsample_nearest2d.vec", IMAGE, None, (2.0, 2.0)), ("upsample_nearest2d.default", IMAGE, (9, 12)),
+    ("upsample_nearest2d.vec _upsample_nearest_exact2d.vec", IMAGE, None, (1.7, 0.6)),
     ("upsample_bilinear2d.vec", IMAGE, (9, 12), False, None), ("upsample_bilinear2d.default", IMAGE, (9, 12), True),
+    ("upsample_bilinear2d.vec", IMAGE, None, False, (1.7, 0.6)),
+    ("upsample_bilinear2d.vec", IMAGE, None, True, (1.7, 2.0)),
+    ("upsample_nearest2d.default", IMAGE, (9, 82), 1.5, 13.8),
+    ("upsample_bilinear2d.default upsample_bicubic2d.default", IMAGE, (10, 3), False, 1.7, 0.6),
     ("upsample_bicubic2d.vec", IMAGE, (9, 12), False, None), ("upsample_bicubic2d.default", IMAGE, (9, 12), False),
     ("upsample_bicubic2d.vec _upsample_bicubic2d_aa.vec _upsample_bilinear2d_aa.vec", IMAGE, (4, 5), False, None),
     ("upsample_bicubic2d.vec", IMAGE, None, True, (1.5, 2.0)),
     ("_upsample_bicubic2d_aa.vec", IMAGE, (9, 12), False, None),
-    ("upsample_nearest1d.vec", floats(2, 4, 8), None, (2.0,)),
+    ("upsample_nearest1d.vec", floats(2, 4, 8), None, (2.0,)), ("upsample_nearest1d.vec", floats(2, 1, 2), (82,), None),
+    ("_upsample_nearest_exact1d.vec", floats(2, 4, 7), None, (1.6,)),
     ("upsample_linear1d.vec", floats(2, 4, 8), (16,), False, None),
-    ("upsample_nearest3d.vec", floats(2, 2, 3, 3, 3), None, (2.0, 2.0, 2.0)),
+    ("upsample_nearest3d.vec _upsample_nearest_exact3d.vec", floats(2, 2, 3, 3, 3), None, (2.0, 2.0, 1.5)),
     ("im2col.default", IMAGE, (2, 2), (1, 1), (0, 0), (2, 2)),
     ("col2im.default", floats(2, 16, 9), (6, 6), (2, 2), (1, 1), (0, 0), (2, 2)),
     ("grid_sampler.default grid_sampler_2d.default", IMAGE, floats(2, 3, 3, 2), 0, 0, False),
@@ -352,7 +313,7 @@ _MORE: tuple[tuple[Any, ...], ...] = (
     ("quantile.scalar", X, 0.4, 0, False, {"interpolation": "lower"}),
     ("quantile.scalar", X, 0.4, 0, True, {"interpolation": "nearest"}),
     ("adaptive_max_pool1d.default", floats(2, 4, 8), (3,)),
-    ("upsample_trilinear3d.vec", floats(2, 2, 3, 4, 5), None, False, (2.0, 1.5, 2.0)),
+    ("upsample_trilinear3d.vec", floats(2, 2, 3, 4, 5), None, False, (2.0, 1.5, 1.5)),
     ("upsample_trilinear3d.vec", floats(2, 2, 3, 4, 5), (4, 2, 7), True, None),
     ("conv_transpose3d.input", floats(2, 4, 3, 4, 5), floats(4, 3, 2, 2, 3), floats(6), (2, 1, 2), (1, 0, 1),
      (1, 0, 0), 2),

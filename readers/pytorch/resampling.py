@@ -44,6 +44,36 @@ def filtered_weights(size: int, new: int, kind: str, dtype: Any, corners: bool, 
     return (found / found.sum(axis=1, keepdims=True)).astype(dtype)
 
 
+@cache
+def linear_weights(size: int, new: int, corners: bool, factor: float | None, dtype: Any) -> np.ndarray:
+    """[new, size]: what every new pixel takes of its two neighbours."""
+    found = np.zeros((new, size))
+    step = (size - 1) / max(1, new - 1) if corners else size / new if factor is None else 1 / factor
+    for place in range(new):
+        source = place * step if corners else max((place + 0.5) * step - 0.5, 0.0)
+        first = min(int(source), size - 1)
+        part = min(max(source - first, 0.0), 1.0)
+        found[place, first] += 1 - part
+        found[place, min(first + 1, size - 1)] += part
+    return found.astype(dtype)
+
+
+@cache
+def nearest_places(size: int, new: int, factor: float | None, is_exact: bool) -> np.ndarray:
+    """[new]: which pixel every new one is, by a product in Float32, as PyTorch rounds it; is_exact: the one that the
+    middle of the new one lies in."""
+    if new == size:
+        return np.arange(size)
+    step = np.float32(size / new if factor is None else 1 / factor)
+    middles = np.arange(new, dtype=np.float32) + np.float32(0.5 if is_exact else 0.0)
+    return np.minimum(np.floor(middles * step).astype(np.int64), size - 1)
+
+
+def is_even(places: np.ndarray, size: int) -> bool:
+    """Whether pixels are spread as their numbers alone say."""
+    return bool((places == np.arange(len(places)) * size // len(places)).all())
+
+
 def cubic(distance: float, coefficient: float) -> float:
     """The weight of a pixel at a distance."""
     x = abs(distance)

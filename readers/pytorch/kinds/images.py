@@ -6,10 +6,15 @@ from typing import Any
 
 from mspc.api import mint, ops
 from mspc.api.common.tensor import Tensor
-from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
-from mspc.readers.pytorch.resampling import cubic_weights, filtered_weights
+from mspc.readers.pytorch.resampling import (
+    cubic_weights,
+    filtered_weights,
+    is_even,
+    linear_weights,
+    nearest_places,
+)
 
 
 def of_number(value: Any) -> Any:
@@ -69,9 +74,9 @@ def put_back(self: Any, indices: Any, output_size: Any) -> Any:
 def in_space(input: Any, output_size: Any, align_corners: Any, scale_factors: Any) -> Any:
     """Volumes of other sizes, linearly between their elements: planes first, and then what lies across them."""
     n, channels, depth, height, width = input.shape
-    sizes = output_size
-    if sizes is None:
-        sizes = [int(size * factor) for size, factor in zip(input.shape[2:], scale_factors, strict=True)]
+    sizes, factors = sizes_of(input, output_size, scale_factors)
+    if not align_corners and factors != (None, None, None):
+        return resized(input, output_size, "trilinear", False, scale_factors)
     planes = ops.Reshape()(ops.Transpose()(input, (0, 2, 1, 3, 4)), (n * depth, channels, height, width))
     planes = functional.interpolate(planes, tuple(sizes[1:]), None, "bilinear", align_corners)
     lines = ops.Transpose()(ops.Reshape()(planes, (n, depth, channels, -1)), (0, 2, 3, 1))
@@ -164,14 +169,40 @@ def averaged_along(self: Any, output_size: Any) -> Any:
     return functional.adaptive_avg_pool1d(self, _one(output_size))
 
 
+def sizes_of(input: Any, size: Any, factors: Any) -> Any:
+    """The sizes of images that are resized, and a factor for each, None where it says no more than the size."""
+    old = input.shape[2:]
+    by = (None,) * len(old) if factors is None else tuple(factors)
+    new = tuple(size) if size is not None else tuple([int(n * f) for n, f in zip(old, by, strict=True)])
+    return new, tuple([None if f is None or n * f == m else f for n, f, m in zip(old, by, new, strict=True)])
+
+
+def along_lines(input: Any, matrices: Any) -> Any:
+    """Every line of each dimension behind the second as a product with a matrix of weights."""
+    for dim, weights in enumerate(matrices, start=2):
+        turned = ops.matmul(ops.swapaxes(input, dim, -1), ops.Transpose()(Tensor(weights), (1, 0)))
+        input = ops.swapaxes(turned, dim, -1)
+    return input
+
+
 def resized(input: Any, size: Any, mode: Any, corners: Any, factors: Any) -> Any:
-    """Images in another size."""
-    if size is None:
-        wanted = [n * f for n, f in zip(input.shape[2:], factors, strict=True)]
-        size = tuple([int(n) for n in wanted])
-        if mode != "nearest" and tuple(wanted) != size:
-            raise ApiValueError(f"interpolate: the factors {tuple(factors)} make no whole sizes of {input.shape[2:]}")
-    return ops.interpolate(input, tuple(size), None, mode, corners)
+    """Images in another size, linearly between their pixels; by factors that make no whole sizes as these say."""
+    new, by = sizes_of(input, size, factors)
+    if corners or by == (None,) * len(by):
+        return ops.interpolate(input, new, None, mode, corners)
+    kind, lines = input.dtype.numpy, zip(input.shape[2:], new, by, strict=True)
+    return along_lines(input, [linear_weights(n, m, False, f, kind) for n, m, f in lines])
+
+
+def of_nearest(input: Any, size: Any, factors: Any, is_exact: Any = False) -> Any:
+    """Images in another size, each pixel the nearest one."""
+    new, by = sizes_of(input, size, factors)
+    lines = [nearest_places(n, m, f, is_exact) for n, m, f in zip(input.shape[2:], new, by, strict=True)]
+    if all([is_even(places, n) for places, n in zip(lines, input.shape[2:], strict=True)]):
+        return ops.interpolate(input, new, None, "nearest")
+    for dim, places in enumerate(lines, start=2):
+        input = ops.Gather()(input, Tensor(places), dim)
+    return input
 
 
 def size_of(input: Any, size: Any, factors: Any) -> Any:
@@ -256,24 +287,25 @@ IMAGES = (
     row("adaptive_avg_pool1d.default", "self, output_size", averaged_along),
     row("adaptive_max_pool2d.default", "self, output_size",
         lambda self, output_size: functional.adaptive_max_pool2d(self, tuple(output_size), True)),
-    row("upsample_nearest2d.vec", "input, output_size, scale_factors",
-        lambda input, output_size, scale_factors: resized(input, output_size, "nearest", None, scale_factors)),
-    row("upsample_nearest2d.default", "self, output_size, -scales_h=None, -scales_w=None",
-        lambda self, output_size: resized(self, output_size, "nearest", None, None)),
+    row("upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec", "input, output_size, scale_factors",
+        of_nearest),
+    row("_upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec",
+        "input, output_size, scale_factors",
+        lambda input, output_size, scale_factors: of_nearest(input, output_size, scale_factors, True)),
+    row("upsample_nearest2d.default", "self, output_size, scales_h=None, scales_w=None",
+        lambda self, output_size, *factors: of_nearest(self, output_size, factors)),
     row("upsample_bilinear2d.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: resized(input, output_size, "bilinear", corners, factors)),
-    row("upsample_bilinear2d.default", "self, output_size, align_corners, -scales_h=None, -scales_w=None",
-        lambda self, output_size, corners: resized(self, output_size, "bilinear", corners, None)),
+    row("upsample_bilinear2d.default", "self, output_size, align_corners, scales_h=None, scales_w=None",
+        lambda self, output_size, corners, *factors: resized(self, output_size, "bilinear", corners, factors)),
     row("upsample_bicubic2d.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: resized_cubically(input, output_size, corners, factors)),
     row("_upsample_bilinear2d_aa.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: filtered(input, output_size, "bilinear", corners, factors)),
     row("_upsample_bicubic2d_aa.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: filtered(input, output_size, "bicubic", corners, factors)),
-    row("upsample_bicubic2d.default", "self, output_size, align_corners, -scales_h=None, -scales_w=None",
-        lambda self, output_size, corners: resized_cubically(self, output_size, corners, None)),
-    row("upsample_nearest1d.vec upsample_nearest3d.vec", "input, output_size, scale_factors",
-        lambda input, output_size, scale_factors: resized(input, output_size, "nearest", None, scale_factors)),
+    row("upsample_bicubic2d.default", "self, output_size, align_corners, scales_h=None, scales_w=None",
+        lambda self, output_size, corners, *factors: resized_cubically(self, output_size, corners, factors)),
     row("upsample_linear1d.vec", "input, output_size, align_corners, scale_factors",
         lambda input, output_size, corners, factors: resized(input, output_size, "linear", corners, factors)),
     row("col2im.default", "self, output_size, kernel_size, dilation, padding, stride",

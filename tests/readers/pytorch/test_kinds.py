@@ -25,7 +25,8 @@ from mspc.readers.pytorch.program import (
     ProgramInput,
     ProgramOutput,
 )
-from tests.kind_samples import Call, Drawn, calls
+from tests.drawn import Drawn
+from tests.kind_samples import Call, calls
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 

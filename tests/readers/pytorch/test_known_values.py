@@ -16,8 +16,9 @@ from mspc.readers.pytorch.known_values import FOLDS, LIKE, KnownTensor, known_re
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.program import ExportedType
 from mspc.readers.pytorch.reading import read_program
+from tests.drawn import Drawn
 from tests.exported_programs import Exported
-from tests.kind_samples import Call, Drawn, calls
+from tests.kind_samples import Call, calls
 
 F, LONG, BOOL = "float32", "int64", "bool"
 SIZE = 6
