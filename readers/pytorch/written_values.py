@@ -15,7 +15,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.readers.pytorch.control import CONTROL, INLINED, inlined
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
 from mspc.readers.pytorch.kinds.kind import Function, Kind
-from mspc.readers.pytorch.kinds.table import GIVEN, kind_of, kinds
+from mspc.readers.pytorch.kinds.table import GIVEN, STOPPED, kind_of, kinds
 from mspc.readers.pytorch.program import ExportedGraph, ExportedNode, ExportedProgram, ExportedType, NodeResult
 
 Call = Callable[[Function, Sequence[Any]], Any]
@@ -59,8 +59,6 @@ _OF_DIMENSION: Mapping[str, int] = {"aten.vsplit.int": 0, "aten.hsplit.int": 1, 
 
 APART = "aten.detach.default"
 """The view of all elements through which no gradient goes."""
-STOPPED = "aten.detach_.default"
-"""The kind that takes a tensor's gradient away, and leaves its numbers."""
 STOPS = frozenset({APART, STOPPED})
 
 

@@ -34,6 +34,8 @@ OVERWRITTEN = "self"
 """What the first argument of a kind is called that writes into it."""
 GIVEN = "out"
 """What the tensor is called, and the overload, where a kind writes its result into one that it is given."""
+STOPPED = "aten.detach_.default"
+"""The kind that takes a tensor's gradient away, and leaves its numbers."""
 
 
 @cache
@@ -43,8 +45,9 @@ def kinds() -> dict[str, Kind]:
 
 
 def kind_of(name: str) -> Kind | None:
-    """The row of a kind; that of `aten.add.Tensor` for `aten.add_.Tensor`, which writes its first argument, and for
-    `aten.add.out`, which writes its last one. None where there is none."""
+    """The row of a kind; that of `aten.add.Tensor` for `aten.add_.Tensor`, which writes its first argument, for
+    `aten.add.out`, which writes its last one, and for `aten.t_.default`, after which that has another shape. None where
+    there is none."""
     found = kinds().get(name)
     if found is not None:
         return found
@@ -62,4 +65,6 @@ def kind_of(name: str) -> Kind | None:
     if plain is None:
         return None
     first = replace(plain.arguments[0], name=OVERWRITTEN)
+    if plain.put is not None and name != STOPPED:  # another shape of the same elements, which stay
+        return replace(plain, arguments=(first, *plain.arguments[1:]))
     return replace(plain, name=name, arguments=(first, *plain.arguments[1:]), put=None, writes=(OVERWRITTEN,))

@@ -252,3 +252,21 @@ def test_places_in_a_sorted_sequence(kind: str, names: tuple[str, str], tmp_path
     made.output("places")
     given = np.array([1, 2, 3], np.float32), np.array([0, 2, 2.5, 9], np.float32)
     assert computed(made, tmp_path, *given).tolist() == np.searchsorted(*given).tolist()
+
+
+def test_another_shape_in_place_leaves_the_elements_where_they_are(tmp_path: Path) -> None:
+    made = Exported()
+    x = made.user("x", F, (2, 2))
+    made.node("aten.clone.default", {"self": x}, {"own": (F, (2, 2))})
+    made.node("aten.slice.Tensor", {"self": "own", "dim": 0, "start": 0, "end": 2}, {"view": (F, (2, 2))})
+    made.node("aten.t_.default", {"self": "view"}, {"turned": (F, (2, 2))})
+    made.node("aten.unsqueeze_.default", {"self": "turned", "dim": 0}, {"more": (F, (1, 2, 2))})
+    made.node("aten.select.int", {"self": "more", "dim": 1, "index": 0}, {"row": (F, (1, 2))})
+    made.node("aten.mul_.Tensor", {"self": "row", "other": 2}, {"double": (F, (1, 2))})
+    made.output("own", "own")
+    made.output("more", "more")
+    given = numbers(2, 2)
+    own, more = computed(made, tmp_path, given)
+    expected = given * np.array([[2, 1], [2, 1]], np.float32)
+    np.testing.assert_array_equal(own, expected)
+    np.testing.assert_array_equal(more, expected.T[None])
