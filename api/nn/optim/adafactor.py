@@ -78,7 +78,7 @@ class AdaFactor(Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.scale_grad(gradients)
-        rates = self.rates()
+        rates, decays = self.rates(), self.decays()
         step = ops.reshape(ops.cast(self.global_step, FLOAT32), ()) + 1.0
         self.count_step()
         keep = 1.0 - ops.pow(step, -self.decay_rate)
@@ -86,7 +86,7 @@ class AdaFactor(Optimizer):
             self.update(parameter, mean, row, column, self.rate_now(rate, step), keep, given == 0.0, decay, gradient)
             for parameter, mean, row, column, rate, given, decay, gradient in zip(
                 self.parameters, self.exp_avg, self.rows, self.columns, rates, self.weight_decays,
-                self.decays(), gradients, strict=True,
+                decays, gradients, strict=True,
             )
         ])  # fmt: skip
 

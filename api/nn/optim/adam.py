@@ -127,14 +127,14 @@ class AdamWeightDecay(Optimizer):
         self.fused_opt = ops.AdamWeightDecay()
 
     def construct(self, gradients: Any) -> Any:
-        rates = self.rates()
+        rates, decays = self.rates(), self.decays()
         self.count_step()
         return tuple([
             self.fused_opt(
                 parameter, m, v, rate, self.beta1, self.beta2, self.eps, decay, gradient.astype(parameter.dtype)
             )
             for parameter, m, v, rate, decay, gradient in zip(
-                self.parameters, self.moments1, self.moments2, rates, self.decays(), gradients,
+                self.parameters, self.moments1, self.moments2, rates, decays, gradients,
                 strict=True
             )
         ])  # fmt: skip

@@ -35,14 +35,14 @@ class Lamb(Optimizer):
 
     def construct(self, gradients: Any) -> Any:
         gradients = self.gradients_centralization(gradients)
-        rates = self.rates()
+        rates, decays = self.rates(), self.decays()
         self.count_step()
         power1 = self.assign(self.beta1_power, self.beta1_power * self.beta1)
         power2 = self.assign(self.beta2_power, self.beta2_power * self.beta2)
         return tuple([
             self.update(parameter, m, v, power1, power2, rate, given == 0.0, decay, gradient)
             for parameter, m, v, rate, given, decay, gradient in zip(
-                self.parameters, self.moments1, self.moments2, rates, self.weight_decays, self.decays(),
+                self.parameters, self.moments1, self.moments2, rates, self.weight_decays, decays,
                 gradients, strict=True
             )
         ])  # fmt: skip

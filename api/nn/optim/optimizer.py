@@ -272,7 +272,8 @@ class Optimizer(Cell, takes_data=False):
         return tuple(found) if self.is_group else found[0]
 
     def decays(self) -> Any:
-        """The weight decay of every parameter at this step, 0 for those that are spared."""
+        """The weight decay of every parameter at this step, which `count_step` has not counted yet; 0 for those that
+        are spared."""
         return [self.decay_now(decay) for decay in self.weight_decays]
 
     def decay_now(self, decay: Any) -> Any:

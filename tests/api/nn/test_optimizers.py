@@ -327,3 +327,23 @@ def test_optimizers_of_scripts_remember_how_they_were_made():
     assert (Mine([w]).init_learning_rate, Mine([w]).init_args) == (0.1, {"power": 2.0})
     assert Mine([w], nn.CosineDecayLR(0.1, 1.0, 4)).init_learning_rate is None
     assert (Around(mine).init_params["params"], Around(mine).init_args) == ([w], {"kept": 3})
+
+
+@pytest.mark.parametrize("make", [
+    nn.Adam, nn.AdamWeightDecay, nn.AdaMax, nn.Lamb, nn.Momentum, nn.SGD,
+    lambda *given, **named: nn.AdaFactor(*given, relative_step=False, scale_parameter=False, **named),
+])  # fmt: skip
+def test_a_weight_decay_of_steps_counts_from_0(make):
+    """The decay of the first step is what the cell gives for 0, as the rate of the first step is its schedule's."""
+
+    class AfterTheFirst(nn.Cell):
+        def construct(self, step):
+            return 100.0 * step.astype(ms.float32)
+
+    def after_a_step(decay):
+        weight = Parameter(Tensor(np.array([2.0, -3.0], np.float32)), "w")
+        named = {"momentum": 0.0} if make is nn.Momentum else {}
+        make([weight], learning_rate=0.1, weight_decay=decay, **named)((Tensor(np.array([0.5, 1.0], np.float32)),))
+        return weight.asnumpy()
+
+    np.testing.assert_allclose(after_a_step(AfterTheFirst()), after_a_step(0.0), rtol=1e-6)
