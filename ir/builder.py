@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Value, element_types
 from mspc.ir.location import Frames
-from mspc.ir.types import BOOL, DType, TensorType, Type
+from mspc.ir.types import BOOL, DType, TensorType, Type, is_too_large
 
 
 class TypedOp(OpLike, Protocol):
@@ -42,6 +42,7 @@ class Builder:
             refuse_bool(op, [value.type for value in inputs])
             refuse_complex(op, [value.type for value in inputs])
             type = op.infer(*[value.type for value in inputs])  # type: ignore[misc]  # tuples reach structural operators only
+            refuse_large(op.name, type)
         except MspcError as error:
             if error.location is not None:
                 raise
@@ -73,6 +74,13 @@ def refuse_bool(op: TypedOp, types: Sequence[Type]) -> None:
         if any(element.dtype == BOOL for element in element_types(type)):
             raise MspcError(f"{op.name}: input {index} is Bool, not a number",
                             notes=["cast it first: x.astype(mindspore.int32)"], kind=TypeError)  # fmt: skip
+
+
+def refuse_large(name: str, type: Type) -> None:
+    """Raises MspcError where a value has a tensor that no text and no memory may hold."""
+    for element in element_types(type):
+        if is_too_large(element.shape):
+            raise MspcError(f"{name}: {element} has more elements than any memory holds")
 
 
 def refuse_complex(op: TypedOp, types: Sequence[Type]) -> None:

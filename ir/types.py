@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,15 @@ def real_of(dtype: DType) -> DType:
 def complex_of(dtype: DType) -> DType:
     """The complex element type whose parts hold a number of this one: Complex128 for Float64, else Complex64."""
     return dtype if dtype.is_complex else COMPLEX128 if dtype == FLOAT64 else COMPLEX64
+
+
+MOST_ELEMENTS = 1 << 60
+"""Of a tensor, dimensions 0 aside: arrays count them in 63 bits."""
+
+
+def is_too_large(shape: Iterable[int]) -> bool:
+    """Whether a tensor of this shape has more elements than any memory holds, so that no text or array may have it."""
+    return math.prod(filter(None, shape)) > MOST_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from mspc.compiler.frontend.source import FunctionSource, Sources
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.statements import run
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, Unrolled, describe, way_of
+from mspc.ir.builder import refuse_large
 from mspc.ir.deep_calls import deep_calls
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Parameter, Value
@@ -147,13 +148,20 @@ def trace(
         tracer.errors += other_mistakes(tracer.graph)
     raise_all(tracer.errors)
     assert not poisoned, "a value is missing, but no mistake was noted"
-    graph = tracer.graph
+    graph = _countable(tracer.graph)
     if tracer.folds and not _are_rolled(graph):
         return trace(target, args, sharded, script_folder, name, other_mistakes, False, stages, stage_plan)
     tracer.planned.check(graph)
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     ignored, cells = len(tracer.ignored), list(tracer.cells.values())
     return Traced(graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells)
+
+
+def _countable(graph: Graph) -> Graph:
+    """The same graph. Raises MspcError where a parameter has too many elements; of nodes their maker sees to it."""
+    for parameter in graph.parameters:
+        refuse_large(f"{parameter.kind} {parameter.name!r}", parameter.type)
+    return graph
 
 
 def _are_rolled(graph: Graph) -> bool:

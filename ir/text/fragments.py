@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from mspc.ir.layout import REDUCTIONS, Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Reference, Symbol
-from mspc.ir.text.limits import DEEPEST, LARGEST_TENSOR, LONGEST_LIST, MOST_RANKS
+from mspc.ir.text.limits import DEEPEST, LONGEST_LIST, MOST_RANKS
 from mspc.ir.text.plain_texts import (
     alone_value,
     plain_attributes,
@@ -25,7 +25,7 @@ from mspc.ir.text.plain_texts import (
     plain_tuple_type,
 )
 from mspc.ir.text.source_text import Malformed, dtype_called, name_of, string_of
-from mspc.ir.types import DTYPES, OpaqueType, StackType, TensorType, TupleType, Type
+from mspc.ir.types import DTYPES, OpaqueType, StackType, TensorType, TupleType, Type, is_too_large
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -178,7 +178,7 @@ class _Actions:
         sizes = tuple(map(int, items))
         if any(n < 0 for n in sizes):
             raise Malformed(f"the shape {sizes} has a negative dimension")
-        if math.prod(filter(None, sizes)) > LARGEST_TENSOR:
+        if is_too_large(sizes):
             raise Malformed(f"the shape {sizes} has more elements than any memory holds")
         return sizes
 

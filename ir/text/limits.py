@@ -4,8 +4,6 @@ from __future__ import annotations
 
 LARGEST_CONSTANT = 1 << 26
 """Most elements of a constant."""
-LARGEST_TENSOR = 1 << 60
-"""Most elements of a tensor, those of dimensions 0 aside: arrays count them in 63 bits."""
 LONGEST_LIST = 1 << 20
 """Most members of a list start:stop:step."""
 DEEPEST = 32

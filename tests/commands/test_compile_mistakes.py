@@ -231,3 +231,35 @@ class Net(nn.Cell):
 def test_named_network_is_refused(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     (tmp_path / "net.py").write_text(NAMED)
     assert refused(tmp_path, *arguments) == message
+
+
+LARGE = """\
+from mindspore import Parameter, nn, ops
+from mindspore.common.initializer import initializer
+
+
+class Net(nn.Cell):
+    def __init__(self, *shape):
+        super().__init__()
+        self.w = Parameter(initializer("ones", shape), "w")
+
+    def construct(self, x):
+        return ops.expand_dims(x, 1) * ops.expand_dims(x, 0) + ops.reduce_sum(self.w)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "begin"),
+    [
+        ("1", 10**30, "error: 'float32[1000000"),
+        ("1", int("9" * 4000), "error: 'float32[9999999"),
+        ("1", 10**11, "net.py:11:16: error: Mul: <Tensor[Float32], (100000000000, 100000000000)> "),
+        ("10**9, 10**9, 10", 1, "error: parameter 'w': <Tensor[Float32], (1000000000, 1000000000, 10)> "),
+    ],
+    ids=["a size", "digits", "an operator", "a parameter"],
+)
+def test_what_no_memory_holds_is_not_written(tmp_path: Path, shape: str, size: int, begin: str) -> None:
+    (tmp_path / "net.py").write_text(LARGE.replace("*shape):", "):").replace("shape)", f"({shape},))"))
+    said = refused(tmp_path, "net.py:Net()", "--input", f"float32[{size}]")
+    assert said.startswith(begin)
+    assert "has more elements than any memory holds\n" in said
