@@ -102,8 +102,10 @@ def test_sums_and_means_are_those_of_the_global_batch(
         ({"loss": "wrong.reshape(4, 4).mean()"}, "the network does not take it: "),
         ({"norm": "nn.SyncBatchNorm(6, process_groups=[[0], [1]])"},
          "the first of its values that has no such tie is"),
+        ({"loss": "ops.matmul(wrong, ops.AllGather()(wrong).T).mean()"},
+         "AllGather is of the script, and one device has nothing like it"),
     ],
-    ids=["root", "sum with decay", "fixed size", "own statistics"],
+    ids=["root", "sum with decay", "fixed size", "own statistics", "gathered rows"],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_not_called_equal(
     verify: Callable[..., str], how: dict[str, Any], why: str

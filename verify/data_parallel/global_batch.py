@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TupleType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce
 from mspc.passes.communication.reduce_gradients import summed_gradients
@@ -280,16 +281,22 @@ class _Followed:
         if not isinstance(op, Collective):
             return None
 
+        if not isinstance(op, AllReduce) or len(op.ranks) != len(self.places):
+
+            def nothing(*_: Array) -> Any:
+                self._aside(f"{node.label} is of the script, and one device has nothing like it")
+                made = tuple(np.zeros(each.shape, each.dtype.numpy) for each in element_types(node.type))
+                return made if isinstance(node.type, TupleType) else made[0]
+
+            return nothing
+
         def kernel(*operands: Array) -> Any:
             found = [self._collected(node, op, v, a) for v, a in zip(node.inputs, operands, strict=True)]
             return tuple(found) if len(found) > 1 else found[0]
 
         return kernel
 
-    def _collected(self, node: Node, op: Collective, value: Value, array: Array) -> Array:
-        if not isinstance(op, AllReduce) or len(op.ranks) != len(self.places):
-            self._aside(f"{node.label} is of the script, and one device has nothing like it")
-            return array
+    def _collected(self, node: Node, op: AllReduce, value: Value, array: Array) -> Array:
         source = value if isinstance(value, Node) else None
         if op.op in ("max", "min"):
             relation = related(array, [p[source.attrs[SCRIPT]] for p in self.places], self.least) if (
