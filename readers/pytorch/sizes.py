@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
-from mspc.readers.pytorch.expressions import Number, symbols, value_of
+from mspc.readers.pytorch.expressions import Call, Expression, Number, shown, symbols, value_of
 from mspc.readers.pytorch.program import (
     Argument,
     ExportedGraph,
@@ -32,8 +32,8 @@ def with_sizes(program: ExportedProgram, given: Mapping[str, int]) -> ExportedPr
     that the program was exported with.
 
     Raises:
-        MspcError: a name is no symbol, a value is out of its range, a symbol has none, or is known only when the
-            program runs, or an assertion of the program does not hold for them.
+        MspcError: a name is no symbol, a value is out of its range, two are none together, a symbol has none, or is
+            known only when the program runs, or an assertion of the program does not hold for them.
     """
     open_sizes = _symbols_of_inputs(program)
     sizes = _values(program, given, open_sizes)
@@ -72,14 +72,24 @@ def _symbols_of_inputs(program: ExportedProgram) -> dict[str, list[str]]:
 
 def _values(program: ExportedProgram, given: Mapping[str, int], known: Mapping[str, list[str]]) -> dict[str, int]:
     sizes = {name: value for name, value in program.examples.items() if name in known}
-    by_name = {place: symbol for symbol, places in known.items() for place in (symbol, *places)}
+    by_name: dict[str, Expression] = {
+        place: symbol for symbol, places in known.items() for place in (symbol, *places)
+    } | _derived(program)
+    said: dict[str, str] = {}
     for name, value in given.items():
         if name not in by_name:
             names = [*dict.fromkeys(by_name)]
             fixed = "all of its sizes are numbers: export it with dynamic_shapes"
             notes = [*did_you_mean(name, names), f"it has {', '.join(names)}" if names else fixed]
             raise MspcError(f"{program.name} has no size {name!r:.60}", notes=notes)
-        sizes[by_name[name]] = value
+        symbol, number = _solved(program, name, by_name[name], value)
+        if symbol in said and sizes[symbol] != number:
+            first = said[symbol]
+            raise MspcError(
+                f"{program.name}: sizes {first} and {name} are {given[first]} and {value}, and no {symbol} is both",
+                notes=[f"{each} is {shown(by_name[each])}" for each in (first, name) if each != symbol],
+            )
+        sizes[symbol], said[symbol] = number, name
     for symbol, places in known.items():
         allowed = program.ranges.get(symbol, (None, None))
         called = f"{symbol} ({', '.join(places)})" if places else symbol
@@ -93,6 +103,35 @@ def _values(program: ExportedProgram, given: Mapping[str, int], known: Mapping[s
         if value < (least or 0) or (most is not None and value > most):
             raise MspcError(f"{program.name}: the size {called} is {value}; it may be {shown_range(allowed)}")
     return sizes
+
+
+def _derived(program: ExportedProgram) -> dict[str, Expression]:
+    """The dimensions of inputs that are computed of one symbol."""
+    return {
+        f"{each.qualified}.{at}": size.expression
+        for each in program.inputs
+        for at, size in enumerate(each.type.shape if each.type is not None else ())
+        if isinstance(size, SymbolicSize) and isinstance(size.expression, Call)
+        and len(set(symbols(size.expression))) == 1
+    }  # fmt: skip
+
+
+def _solved(program: ExportedProgram, name: str, size: Expression, value: int) -> tuple[str, int]:
+    """The symbol of a size, and what it is where the size is `value`. Raises MspcError: the size never is, or grows
+    with the symbol by other steps than equal ones."""
+    if isinstance(size, str):
+        return size, value
+    symbol = next(symbols(size))
+    try:
+        first, second = (value_of(size, {symbol: at}) for at in (0, 1))
+        number = round((value - first) / (second - first))
+        if value_of(size, {symbol: number}) == value:
+            return symbol, number
+    except (ValueError, ZeroDivisionError):
+        pass
+    raise MspcError(
+        f"{program.name}: the size {name} is {shown(size)}, and never {value}", notes=[f"--size takes {symbol}, too"]
+    )
 
 
 def _check_data_dependent(program: ExportedProgram, known: set[str]) -> None:

@@ -231,6 +231,30 @@ def test_wrong_sizes(tmp_path: Path, given: dict[str, int], message: str) -> Non
         with_sizes(program, given)
 
 
+@pytest.mark.parametrize("given", [{"y.0": 23}, {"y.0": 23, "x.0": 10}, {"s77": 10, "y.0": 23}])
+def test_a_size_that_is_computed_of_a_symbol_says_what_that_is(tmp_path: Path, given: dict[str, int]) -> None:
+    made = open_rows()
+    made.user("y", "float32", ("2*s77 + 3",))
+    program = with_sizes(read_program(made.save(tmp_path / "open.pt2")), given)
+    assert [each.type for each in program.inputs[-2:]] == [ExportedType(FLOAT32, (10, 4)), ExportedType(FLOAT32, (23,))]
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"y.0": 22}, r"the size y.0 is .*, and never 22"),
+    ({"y.0": 131}, r"the size s77 \(x.0\) is 64; it may be from 2 to 60"),
+    ({"y.0": 23, "x.0": 9}, r"sizes y.0 and x.0 are 23 and 9, and no s77 is both"),
+    ({"z.0": 4, "x.0": 9}, r"sizes z.0 and x.0 are 4 and 9, and no s77 is both"),
+])  # fmt: skip
+def test_sizes_that_are_none_together(tmp_path: Path, given: dict[str, int], message: str) -> None:
+    made = open_rows()
+    made.content["range_constraints"]["s77"]["max_val"] = 60
+    made.user("y", "float32", ("2*s77 + 3",))
+    made.user("z", "float32", ("s77",))
+    program = read_program(made.save(tmp_path / "open.pt2"))
+    with pytest.raises(MspcError, match=message.replace(r"(x.0\)", r"(x.0, z.0\)")):
+        with_sizes(program, given)
+
+
 def test_a_size_without_value(tmp_path: Path) -> None:
     made = open_rows()
     for about in [*made.graph["tensor_values"].values(), {"sizes": [*made.graph["sym_int_values"].values()]}]:
