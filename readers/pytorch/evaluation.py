@@ -312,8 +312,10 @@ class _Walk:
         inner = self._entered(graph, operands, inside(node, self.autocast), differentiated and self.is_differentiated)
         for name, output in zip(node.results, graph.outputs, strict=True):
             value = inner.argument(output)
-            shares_elements = isinstance(output, NodeResult) and self.evaluator.type_of(value) is not None
-            self.values[name] = inner.named(output.name) if shares_elements else NamedValue(Storage(value), value)
+            if isinstance(output, NodeResult) and self.evaluator.type_of(value) is not None:
+                self.values[name] = inner.named(output.name)
+            else:
+                self.values[name] = NamedValue(Storage(value), value)
         if not differentiated:
             self._stop(node.results, [self.named(each.name) for each in operands if isinstance(each, NodeResult)])
 
@@ -362,9 +364,7 @@ class _Walk:
         for name, value in zip(node.results, values, strict=True):
             self.values[name] = NamedValue(Storage(value), value)
 
-    def _inside(
-        self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None
-    ) -> list[Any]:
+    def _inside(self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None) -> list[Any]:
         """What a graph gives for these operands."""
         inner = self._entered(graph, operands, autocast, self.is_differentiated)
         return [inner.argument(output) for output in graph.outputs]
