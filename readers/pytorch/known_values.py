@@ -238,11 +238,14 @@ LIKE = frozenset({"zeros_like.default", "ones_like.default", "full_like.default"
 
 def allows(mask: KnownTensor) -> Any:
     """Where a mask lets a query look at a key, as the mask's base has it: a Bool mask says it, another one adds
-    nothing there and hides all else. None where it does neither."""
+    nothing there and hides all else. None where it does neither, or where a query would look at nothing by numbers that
+    are not infinite: those leave it an equal share of all keys."""
     if mask.base.dtype == bool:
         return mask.base
     hidden = mask.base <= np.finfo(np.float16).min if mask.base.dtype.kind == "f" else None
     if hidden is None or not np.array_equal(mask.base == 0, ~hidden):
+        return None
+    if (hidden.all(-1) & np.isfinite(mask.base).any(-1)).any():
         return None
     return ~hidden
 

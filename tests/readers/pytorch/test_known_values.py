@@ -99,6 +99,21 @@ def test_a_mask_that_is_added_is_told_too(tmp_path: Path) -> None:
     assert [(node.op.sparse_mode, len(node.inputs)) for node in attentions] == [(2, 3)] * 2
 
 
+def test_a_query_that_all_is_hidden_from_by_finite_numbers_looks_at_all_alike(tmp_path: Path) -> None:
+    made = program("lt")
+    made.node("aten.where.Scalar", {"condition": "spread", "self": 0.0, "other": -1e9},
+              {"added": (F, (2, 1, SIZE, SIZE))})  # fmt: skip
+    arguments = {"query": "x", "key": "x", "value": "x", "attn_mask": "added"}
+    made.node("aten.scaled_dot_product_attention.default", arguments, {"second": (F, (2, 1, SIZE, 4))})
+    made.output("second", "second")
+    network, _ = traced(made, tmp_path)
+    x = np.random.default_rng(1).normal(size=(2, 1, SIZE, 4)).astype(np.float32)
+    rows, columns = place()
+    found = network(Tensor(x))[1].asnumpy()
+    np.testing.assert_allclose(found, expected(x, (columns < rows) | (rows == 0)) * (rows > 0)[..., :1]
+                               + x.mean(-2, keepdims=True) * (rows == 0)[..., :1], rtol=1e-5, atol=1e-6)  # fmt: skip
+
+
 def test_what_is_overwritten_later_is_not_known(tmp_path: Path) -> None:
     made = program("le")
     made.node("aten.fill_.Scalar", {"self": "queries", "value": SIZE}, {"others": (LONG, (SIZE, 1))})
