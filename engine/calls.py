@@ -31,7 +31,7 @@ from mspc.engine.ranks.environment import mpi_size
 from mspc.engine.step_counts import StepCounts
 from mspc.engine.strategy_files import StrategyFiles
 from mspc.engine.synchronization_points import ALIKE, EVERYONE, described, different_calls, joint_call, name_of
-from mspc.engine.variants import VARIABLE, Variants, graphs_to_keep
+from mspc.engine.variants import VARIABLE, Variants, counted_as, graphs_to_keep, identity
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.location import Location
@@ -76,8 +76,8 @@ class RankCalls:
         self.compiled_calls: dict[int, CompiledCall] = {}
         self.on_first_compile: Callable[[], None] = _nothing
         self._known = Variants(graphs_to_keep(), by_use=job.size == 1)
-        self._last: dict[int, CompiledCall] = {}
-        """What `launch_global` has run last of a target, by its id."""
+        self._last: dict[Any, CompiledCall] = {}
+        """What `launch_global` has run last of a target, by its `identity`."""
         self._ran: CompiledCall | None = None
         self._graphs = {False: count(), True: count()}
         """Numbers of further graphs, of those too that meet no other rank."""
@@ -103,10 +103,10 @@ class RankCalls:
         with joint_call(job, f"computes a batch of all ranks with {name_of(target)}", "", EVERYONE):
             if not self._any_has_data(target, args):
                 return None
-        found, results = self._run(target, args) if args is not None else (self._last.get(id(target)), None)
+        found, results = self._run(target, args) if args is not None else (self._last.get(identity(target)), None)
         if found is None:
             raise MspcError(f"rank {job.rank} has no batch for {name_of(target)}", notes=["every rank needs one"])
-        self._last[id(target)] = found
+        self._last[identity(target)] = found
         own = None if results is None else [Tensor.from_array(array).value for array in results]
         with job.outside_user_code():
             outputs = global_outputs(job.aside, found.compiled.config, found.compiled.results, own)
@@ -120,7 +120,7 @@ class RankCalls:
         """
         job, frozen, call = self.job, context.freeze(target), describe_call(args or (), [])
         config = self.config(frozen)
-        is_new = args is not None and self._known.find((id(target), call, frozen)) is None
+        is_new = args is not None and self._known.find((identity(target), call, frozen)) is None
         with job.outside_user_code():
             having, compiling = ranks_that(job.aside, args is not None, is_new)
             if not having:
@@ -154,7 +154,7 @@ class RankCalls:
         tensors: list[Tensor] = []
         call = describe_call(args, tensors)
         frozen = context.freeze(target)
-        key = (id(target), call, frozen)
+        key = (identity(target), call, frozen)
         found = self._known.find(key)
         if found is None or self._outdated(key, found):
             with looking_rarely(self.has_own_process):
@@ -220,7 +220,8 @@ class RankCalls:
         if not alone:
             with joint_call(self.job, f"calls {name_of(target)}", f" with {described(call)}", ALIKE):
                 compare_beginnings(self.job, compiled, compiled_call.take_begun(), settings_of(traced.cells))
-        self._counts.begin(compiled_call.executor, (id(target), compiled.compile_id))
+        compiled_call.counted_as = (counted_as(target), compiled.compile_id)
+        self._counts.begin(compiled_call.executor, compiled_call.counted_as, identity(target))
         self._strategy_files.write(compiled, frozen, bool(compiled_call.mutated))
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
@@ -239,7 +240,7 @@ class RankCalls:
 
     def _drop_surplus(self, target: Any) -> None:
         """Give up a graph of the target where there are more than are stored."""
-        found = self._known.surplus(id(target))
+        found = self._known.surplus(identity(target))
         if found is None:
             return
         name, (key, compiled_call) = name_of(target), found
@@ -248,18 +249,18 @@ class RankCalls:
             f"{name} was called with more than {self._known.most} kinds of arguments ({VARIABLE}): its graph for "
             f"{described(key[1])} is given up, as others will be, and compiled again for the next such call",
         )
-        self._release(key, compiled_call)
+        self._release(compiled_call)
 
     def _outdated(self, key: Any, compiled_call: CompiledCall) -> bool:
         """Whether a graph no longer holds; then it is given up, unless other ranks meet in it."""
         if compiled_call.is_outdated and self._known.forget(key, compiled_call):
-            self._release(key, compiled_call)
+            self._release(compiled_call)
         return compiled_call.is_outdated
 
-    def _release(self, key: Any, compiled_call: CompiledCall) -> None:
+    def _release(self, compiled_call: CompiledCall) -> None:
         with self.job.outside_user_code():
             self.job.hardware.release(compiled_call.executor)
-        self._counts.end(compiled_call.executor, (key[0], compiled_call.compiled.compile_id))
+        self._counts.end(compiled_call.executor, compiled_call.counted_as)
         self.store.detach(compiled_call)
         self._ran = None if self._ran is compiled_call else self._ran
         del self.compiled_calls[compiled_call.number]
@@ -280,7 +281,7 @@ class RankCalls:
         network with tensors of another shape.
         """
         meeting = self.job.meeting or self.job.aside
-        before = [known for at, known, _ in self._known.keys() if at == id(target)]
+        before = [known for at, known, _ in self._known.keys() if at == identity(target)]
         so_far = [f"before, it was called with {described(before[-1])}"] if before else []
         how = f" with {described(call)}, for which it has no graph"
         settings = {} if built is None else settings_of(built[1].cells)

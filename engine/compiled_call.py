@@ -38,6 +38,8 @@ class CompiledCall:
         self.job = job
         self.is_outdated = False
         """Whether a number that the graph relies on was changed: it is compiled anew for the next call."""
+        self.counted_as: Any = None
+        """What its steps are counted by, see `StepCounts`."""
         self._traced, self._store = traced, store
         self._arrays: dict[str, Array] = {}
         graph = self._without_unused_states(compiled.rank_graph(job.rank))

@@ -17,15 +17,21 @@ class StepCounts:
         self._earlier = dict(earlier)
         self._names: dict[int, str] = {}
         self._known: list[Any] = []
+        self._latest: dict[Any, tuple[Any, Any]] = {}
+        """The target and the graph that began last, by what tells such graphs apart from others."""
         self._ended: dict[Any, list[str]] = {}
         """Names of graphs that are no longer stored, by what tells such graphs apart from others."""
 
-    def begin(self, executor: Any, identity: Any = None) -> None:
-        """Have a graph that runs for the first time go on where it was, or where that of the same `identity` ended."""
+    def begin(self, executor: Any, identity: Any = None, target: Any = None) -> None:
+        """Have a graph that runs for the first time go on where it was, or where that of the same `identity` ended or,
+        if the latest of these is stored and that of another `target`, where that one is."""
         if self._ended.get(identity):
             self._note(executor, self._ended[identity].pop(0))
         name = self._name(executor)
-        steps = self._earlier.get(name, 0)
+        before, latest = self._latest.get(identity, (target, executor))
+        so_far = 0 if before == target else latest.step + latest.earlier_steps
+        steps = self._earlier.get(name, so_far)
+        self._latest[identity] = target, executor
         if steps:
             executor.go_on(steps - executor.step)
 
@@ -36,6 +42,8 @@ class StepCounts:
         self._ended.setdefault(identity, []).append(name)
         del self._names[id(executor)]
         self._known.remove(executor)
+        if self._latest.get(identity, (None, None))[1] is executor:
+            del self._latest[identity]
 
     def steps(self, executors: Sequence[Any]) -> dict[str, int]:
         """The steps of every graph, by name."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import types
+from collections.abc import Hashable, Sequence
 from itertools import count
 from typing import Any
 
+from mspc.api.common.gradient import GradientFunction, JitFunction
 from mspc.api.nn.cell import Cell
 from mspc.ir.diagnostics import MspcError
 
@@ -21,6 +23,24 @@ def graphs_to_keep() -> int:
     if not given.isdecimal() or not int(given):
         raise MspcError(f"{VARIABLE} must be an integer from 1, not {given!r}")
     return int(given)
+
+
+def identity(target: Any) -> Hashable:
+    """What all calls of a target have in common: its id, or those of the function and the object of a method, which
+    Python makes anew wherever it is looked up."""
+    if isinstance(target, types.MethodType):
+        return id(target.__func__), id(target.__self__)
+    return id(target)
+
+
+def counted_as(target: Any) -> Hashable:
+    """What the steps of a target are counted by: a function, or a request for its gradients, that a script makes again
+    for every step goes on where the one before was."""
+    while isinstance(target, GradientFunction | JitFunction):
+        target = target.fn
+    if isinstance(target, types.MethodType):
+        return counted_as(target.__func__), id(target.__self__)
+    return id(target.__code__) if isinstance(target, types.FunctionType) else id(target)
 
 
 class _Variant:
@@ -53,8 +73,8 @@ class _Variant:
 
 
 class Variants:
-    """The compiled graphs of a script's calls, by what is called and how: keys are tuples that begin with the id of the
-    target, and its arguments.
+    """The compiled graphs of a script's calls, by what is called and how: keys are tuples that begin with the
+    `identity` of the target, and its arguments.
 
     most: how many graphs are stored of a target, see `surplus`. by_use: the graph goes first that was not called for
     longest. It is the oldest else: that is the same one on all ranks, which compile together but need not call alike.
@@ -82,9 +102,9 @@ class Variants:
         variant = _Variant(compiled_call, cells, called, stays, next(self._clock), as_it_trained)
         self._known.setdefault(key, []).append(variant)
 
-    def surplus(self, target: int) -> tuple[Any, Any] | None:
-        """(key, graph) of the graph of a target, given by its id, that goes as there are more than are stored; it is no
-        longer known. None where there are not."""
+    def surplus(self, target: Hashable) -> tuple[Any, Any] | None:
+        """(key, graph) of the graph of a target, given by its `identity`, that goes as there are more than are stored;
+        it is no longer known. None where there are not."""
         own = [(key, variant) for key in self._known if key[0] == target for variant in self._known[key]]
         found = [(key, variant) for key, variant in own if not variant.stays]
         if len(found) <= self.most:

@@ -108,3 +108,42 @@ def test_on_ranks(
     script.write_text(SCRIPT.replace("MODE", mode).replace("APART", str(apart)))
     run_script(script, 2, simulate=True)
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(expected)
+
+
+class Trainer:
+    """An object whose method is a graph, as scripts have them."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.dropout = nn.Dropout(p=0.5).set_train()
+
+    @ms.jit
+    def step(self, x: Any) -> Any:
+        return self.dropout(x) * self.factor
+
+
+def test_a_method_is_compiled_once_for_each_object() -> None:
+    x = Tensor(np.ones(64, np.float32))
+    trainers = (Trainer(1.0), Trainer(3.0))
+    found = [trainer.step(x).asnumpy() for _ in range(3) for trainer in trainers]
+    assert len(handler().compiled_calls) == 2
+    assert [set(values) <= {0.0, factor} for values, factor in zip(found, (2.0, 6.0) * 3, strict=True)] == [True] * 6
+    assert len({values.tobytes() for values in found[::2]}) == 3
+
+
+def test_gradients_that_are_requested_again_draw_other_numbers() -> None:
+    """A request in a loop is compiled again, as what its function reads may have changed; it is one more step of it."""
+    x = Tensor(np.ones(64, np.float32))
+    dropout = nn.Dropout(p=0.5).set_train()
+
+    def made_again(cell: Any) -> Any:
+        def forward(x: Any) -> Any:
+            return cell(x).sum()
+
+        return ms.grad(forward)
+
+    def same(x: Any) -> Any:
+        return dropout(x).sum()
+
+    for request in (lambda: ms.grad(same), lambda: made_again(dropout)):
+        assert len({request()(x).asnumpy().tobytes() for _ in range(3)}) == 3
