@@ -6,7 +6,10 @@ when they are called inside a compiled function. Called by a script, they launch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mspc.api import call_handler
@@ -32,6 +35,7 @@ class GradientFunction:
     weights_tuple: `weights` was a list or tuple, so their gradients are a tuple (else one gradient).
     positions_tuple: `positions` was given as a tuple.
     all_positions: every argument that is a tensor is differentiated (GradOperation(get_all=True)).
+    names: of the last arguments of the call, which `fn` gets by name.
     """
 
     fn: Any
@@ -44,14 +48,31 @@ class GradientFunction:
     weights_tuple: bool = True
     positions_tuple: bool = False
     all_positions: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def takes_global_inputs(self) -> bool:
         """Whether `fn` is a function that `shard` gave, called by itself."""
         return bool(getattr(self.fn, "takes_global_inputs", False))
 
-    def __call__(self, *args: Any) -> Any:
-        return call_handler.current().call(self, args)
+    def by_name(self, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[GradientFunction, list[Any]]:
+        """This request for a call with arguments by name, and all arguments of that call in a row."""
+        named = dict(named)
+        if self.sens_param and "sens" in named:
+            args = [*args, named.pop("sens")]
+        if not named:
+            return self, list(args)
+        return _with_names(self, tuple(named)), [*args, *named.values()]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        request, given = self.by_name(args, kwargs)
+        return call_handler.current().call(request, tuple(given))
+
+
+@functools.lru_cache(maxsize=256)
+def _with_names(request: GradientFunction, names: tuple[str, ...]) -> GradientFunction:
+    """One object for calls alike, which are compiled once then."""
+    return replace(request, names=names)
 
 
 @dataclass(frozen=True)
@@ -177,6 +198,21 @@ def _weights(weights: Any) -> tuple[tuple[Parameter, ...] | None, bool]:
     raise ApiTypeError("weights must be Parameters, for example net.trainable_params()")
 
 
+def positional(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "construct"
+) -> tuple[Any, ...]:
+    """The arguments of a call of `function`, which messages call `name`, in their order. Raises TypeError."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ApiTypeError(f"{name}(): {error}") from None
+    bound.apply_defaults()
+    only_by_name = [each for each in bound.kwargs if each in kwargs]
+    if only_by_name:
+        raise ApiTypeError(f"{name}(): keyword-only arguments {', '.join(only_by_name)} cannot be launched")
+    return bound.args
+
+
 @dataclass(frozen=True)
 class JitFunction:
     """A function marked with `jit`: called by a script it is compiled and run, inside a graph it
@@ -185,7 +221,9 @@ class JitFunction:
 
     fn: Callable[..., Any]
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            args = positional(self.fn, args, kwargs, getattr(self.fn, "__name__", "the function"))
         return call_handler.current().call(self.fn, args)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

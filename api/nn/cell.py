@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 
 from mspc.api import call_handler, state
 from mspc.api.checks import integer
+from mspc.api.common.gradient import positional
 from mspc.api.common.jit_config import JitConfig
 from mspc.api.common.parameter import UNNAMED, Parameter
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
-from mspc.api.nn.cell_state import CellState, checked_flags, positional
+from mspc.api.nn.cell_state import CellState, checked_flags
 from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.checked import checked_constructor
 from mspc.api.ops.primitive import Primitive, check_strategy

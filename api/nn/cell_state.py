@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from mspc.api import call_handler
 from mspc.api.common.executor import CellGraphExecutor
+from mspc.api.common.gradient import positional
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError
@@ -39,18 +39,6 @@ def checked_flags(flags: Any) -> dict[str, Any]:
     if flags is not None and not isinstance(flags, dict):
         raise ApiTypeError(f"Cell: flags must be a dict, not {describe(flags)}")
     return dict(flags or {})
-
-
-def positional(construct: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The arguments of a call of `construct` in their order. Raises TypeError."""
-    try:
-        bound = inspect.signature(construct).bind(*args, **kwargs)
-    except TypeError as error:
-        raise ApiTypeError(f"construct(): {error}") from None
-    bound.apply_defaults()
-    if bound.kwargs:
-        raise ApiTypeError(f"construct(): keyword-only arguments {', '.join(bound.kwargs)} cannot be launched")
-    return bound.args
 
 
 class HookHandle:

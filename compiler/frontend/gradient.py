@@ -38,21 +38,22 @@ def call_gradient(
     """
     tracer.at(frame, node)
     if kwargs:
-        raise tracer.error(
-            f"a gradient function takes its arguments by position, not by name: {', '.join(kwargs)}",
-            kind=TypeError,
-        )
-    fn = request.fn.fn if isinstance(request.fn, JitFunction) else request.fn
+        request, args = request.by_name(args, kwargs)
+    fn, names = request.fn.fn if isinstance(request.fn, JitFunction) else request.fn, request.names
+
+    def split(given: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        count = len(given) - len(names)
+        return given[:count], dict(zip(names, given[count:], strict=True))
 
     def run(given: list[Any]) -> tuple[Any, int, int]:
         first = len(tracer.builder.nodes)
-        result = tracer.call(frame, node, fn, given, {})
+        result = tracer.call(frame, node, fn, *split(given))
         if any(map(updated_operands, tracer.builder.nodes[first:])):
             forget(tracer, first)
         return result, first, len(tracer.builder.nodes)
 
     def earlier(given: list[Any]) -> tuple[Any, int, int] | None:
-        found = recalled(tracer, call_key(fn, given, {}))
+        found = recalled(tracer, call_key(fn, *split(given)))
         return None if found is None else (found.result, found.first, found.last)
 
     return _requested(tracer, frame, node, request, args, run, earlier)
@@ -78,9 +79,9 @@ def _requested(
     given = [tracer.value(arg) if tracer.is_tensor(arg) else arg for arg in args]
     sens: Any = None
     if request.sens_param:
-        if not given:
+        if len(given) <= len(request.names):
             raise tracer.error("the last argument must be the gradient of the result (sens_param=True)", kind=TypeError)
-        sens = given.pop()
+        sens = given.pop(-1 - len(request.names))
     places = _places(tracer, request, given)
     weights = [_weight(tracer, weight) for weight in request.weights or ()]
     for weight in weights:

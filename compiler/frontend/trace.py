@@ -259,6 +259,9 @@ def _tensor_type(arg: Any) -> TensorType | None:
 
 def _argument_names(sources: Sources, target: Any, count: int) -> list[str]:
     """Names of the inputs: construct's arguments; `inputs0`, `inputs1`, ... for `*inputs`."""
+    by_name = target.names if isinstance(target, GradientFunction) else ()
+    if by_name:
+        return [*_argument_names(sources, target.fn, count - len(by_name)), *by_name]
     target = _inner(target)
     given = getattr(target, "argument_names", None)
     if given is not None:

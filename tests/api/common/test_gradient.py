@@ -103,3 +103,23 @@ def test_jit_binds_methods():
     step = Step()
     step.run(Tensor(1.0))
     assert recorder.seen[0][0].__self__ is step
+
+
+def test_calls_of_scripts_name_arguments():
+    """Functions of `jit` and requests for gradients are called with names, as the function itself is."""
+
+    def scaled(x, factor=1.0, offset=None):
+        return ((x if offset is None else x + offset) * factor).sum()
+
+    x = ms.Tensor([1.0, 2.0])
+    graph = ms.jit(scaled)
+    assert float(graph(x, offset=x)) == 6.0
+    assert float(graph(offset=x, factor=2.0, x=x)) == 12.0
+    request = ms.value_and_grad(scaled)
+    for _ in range(2):
+        value, gradient = request(x, offset=x, factor=2.0)
+        assert (float(value), gradient.asnumpy().tolist()) == (12.0, [2.0, 2.0])
+    with pytest.raises(TypeError, match=r"scaled\(\): got an unexpected keyword argument 'what'"):
+        graph(x, what=1)
+    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+        graph(factor=1.0)

@@ -190,3 +190,19 @@ def test_a_network_without_a_result_has_gradients_of_zeros() -> None:
     net = Silent()
     found = result(lambda x: grad(net, None, net.trainable_params())(x), X[:2])
     np.testing.assert_array_equal(found[0], np.zeros((2, 2)))
+
+
+def scaled(x, y, factor=1.0, *, offset=0.0):
+    return ((x * y + offset) * factor).sum()
+
+
+def test_arguments_by_name() -> None:
+    """They reach the function by name, and count among all inputs in the order in which they are given."""
+    close(result(lambda x, y: grad(scaled)(x, factor=2.0, y=y), X, Y), 2 * Y)
+    close(result(lambda x, y: grad(scaled, 1)(x, y=y, offset=x), X, Y), X)
+    close(result(lambda x, y: value_and_grad(scaled)(x, y=y, offset=x)[1], X, Y), Y)
+    every = GradOperation(get_all=True, sens_param=True)
+    close(result(lambda x, y: every(scaled)(x, y=y, sens=3.0 * x.sum()), X, Y), (3 * X.sum() * Y, 3 * X.sum() * X))
+    close(result(lambda x, y: every(scaled)(x, 3.0 * x.sum(), y=y), X, Y), (3 * X.sum() * Y, 3 * X.sum() * X))
+    with pytest.raises(MspcError, match=r"scaled\(\) got an unexpected keyword argument 'what'|what"):
+        result(lambda x, y: grad(scaled)(x, y, what=y), X, Y)
