@@ -14,7 +14,7 @@ class CallHandler(Protocol):
     """
 
     def call(self, target: Any, args: tuple[Any, ...]) -> Any:
-        """Run `target(*args)` as a compiled graph: a Tensor, or a (nested) tuple of Tensors."""
+        """Run `target(*args)` as a compiled graph: a Tensor, or tuples, lists and dicts of them, as it returns them."""
         ...
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:

@@ -86,7 +86,7 @@ class RankCalls:
         self._strategy_files = StrategyFiles(job.rank, self.has_own_process)
 
     def call(self, target: Any, args: tuple[Any, ...]) -> Any:
-        """Run `target(*args)`: a Tensor, or a (nested) tuple of them.
+        """Run `target(*args)`: a Tensor, or tuples, lists and dicts of them, as it returns them.
 
         Raises:
             MspcError: the target cannot be compiled, or the arguments do not fit. ExecutionError: it failed.

@@ -77,7 +77,7 @@ class Evaluation:
 
     def _feed(self, outputs: Any) -> bool:
         """Hand the outputs of a batch to the metrics; returns whether a loss is among them."""
-        values = outputs if isinstance(outputs, tuple) else (outputs,)
+        values = outputs if isinstance(outputs, tuple | list) else (outputs,)
         for metric in self._metrics.values():
             metric.update(*inputs_of(metric, values, self._indexes))
         if self._indexes is None and len(values) != 3:

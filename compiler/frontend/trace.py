@@ -290,7 +290,7 @@ def _results(tracer: Tracer, result: Any) -> tuple[list[Value], Any]:
             return Leaf(len(found) - 1)
         if isinstance(value, tuple | list):
             items = [structure(item) for item in value]
-            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+            return _like(value, items)
         if isinstance(value, dict):
             return {key: structure(item) for key, item in value.items()}
         if value is None or isinstance(value, bool | int | float | str | np.generic):
@@ -310,9 +310,15 @@ def _rebuilt(structure: Any, results: Sequence[Any]) -> Any:
         holds = _rebuilt(structure.holds, results)
         left, right = (_rebuilt(way, results) for way in (structure.left, structure.right))
         return Either(holds, left, right) if isinstance(holds, Leaf) else left if holds else right
-    if isinstance(structure, tuple):
-        items = [_rebuilt(item, results) for item in structure]
-        return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
+    if isinstance(structure, tuple | list):
+        return _like(structure, [_rebuilt(item, results) for item in structure])
     if isinstance(structure, dict):
         return {key: _rebuilt(item, results) for key, item in structure.items()}
     return structure
+
+
+def _like(given: tuple[Any, ...] | list[Any], items: list[Any]) -> Any:
+    """The items as a list, a tuple or a named tuple, as `given` is one."""
+    if isinstance(given, list):
+        return items
+    return type(given)(*items) if hasattr(given, "_fields") else tuple(items)

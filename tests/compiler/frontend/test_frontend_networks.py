@@ -226,8 +226,8 @@ def test_small_constants_stand_in_the_node() -> None:
 
 def test_results_keep_their_structure() -> None:
     traced = made(lambda x: {"a": x, "b": (x + 1, None, [2, x * 2])})
-    assert traced.structure == {"a": Leaf(0), "b": (Leaf(1), None, (2, Leaf(2)))}
-    assert traced.rebuild("xyz") == {"a": "x", "b": ("y", None, (2, "z"))}
+    assert traced.structure == {"a": Leaf(0), "b": (Leaf(1), None, [2, Leaf(2)])}
+    assert traced.rebuild("xyz") == {"a": "x", "b": ("y", None, [2, "z"])}
     assert traced.graph.returns_tuple
 
 
