@@ -42,18 +42,23 @@ def _gradients(fn: Any, inputs: Any, sens: Any, has_aux: bool) -> Any:
 
 
 def jvp(fn: Callable[..., Any], inputs: Any, v: Any, has_aux: bool = False) -> Any:
-    """(fn(*inputs), its derivative along v, one direction for each input). With has_aux results behind the first are
-    handed out beside these. The result that is differentiated is one tensor."""
+    """(fn(*inputs), its derivative along v, one direction for each input; a tuple where fn returns several). With
+    has_aux results behind the first are handed out beside these."""
     given = inputs if isinstance(inputs, tuple | list) else (inputs,)
     along = v if isinstance(v, tuple | list) else (v,)
     found = fn(*given)
     out = found[0] if has_aux else found
 
-    def weighted(sens: Any) -> Any:
-        gradients = ops.GradOperation(get_all=True, sens_param=True)(_first(fn) if has_aux else fn)(*given, sens)
+    several = isinstance(out, tuple | list)
+
+    def weighted(*sens: Any) -> Any:
+        weights = sens if several else sens[0]
+        gradients = ops.GradOperation(get_all=True, sens_param=True)(_first(fn) if has_aux else fn)(*given, weights)
         return ops.addn([ops.ReduceSum()(gradients[i] * along[i]) for i in range(len(along))])
 
-    derivative = ops.GradOperation()(weighted)(ops.zeros_like(out))
+    zeros = [ops.zeros_like(x) for x in (out if several else (out,))]
+    by_result = ops.GradOperation(get_all=True)(weighted)(*zeros)
+    derivative = by_result if several else by_result[0]
     return (out, derivative, *found[1:]) if has_aux else (out, derivative)
 
 

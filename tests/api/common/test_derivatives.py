@@ -125,3 +125,19 @@ def test_the_gradient_by_tensors_that_a_network_captures() -> None:
     expected = 2 * X * Y * X + X * X * X
     np.testing.assert_allclose(found[0].asnumpy(), expected.sum())
     np.testing.assert_allclose(found[1].asnumpy(), expected)
+
+
+def test_a_product_along_a_direction_of_several_results() -> None:
+    def both(x: Any, y: Any) -> Any:
+        return x * x * y, (x + y).sum()
+
+    def with_more(x: Any, y: Any) -> Any:
+        return both(x, y), x
+
+    x, y = Tensor(X), Tensor(Y)
+    (product_of, total), along = ops.jvp(both, (x, y), (y, x))
+    np.testing.assert_allclose(product_of.asnumpy(), X * X * Y)
+    np.testing.assert_allclose(total.asnumpy(), (X + Y).sum())
+    for found in (along, ops.jvp(with_more, (x, y), (y, x), has_aux=True)[1]):
+        np.testing.assert_allclose(found[0].asnumpy(), 2 * X * Y * Y + X * X * X)
+        np.testing.assert_allclose(found[1].asnumpy(), (X + Y).sum())
