@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import cannot_write
-from mspc.ir.files.temporary import new_file, remove, remove_left_over
+from mspc.ir.files.temporary import remove_left_over, unfinished_file
 
 
 def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -22,16 +22,11 @@ def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """
     try:
         remove_left_over(path.parent)
-        beside = new_file(path.parent, path.name)
-        with open(beside.descriptor, "wb") as file:
-            try:
-                write(file)
-                file.flush()
-                os.fsync(beside.descriptor)
-                os.replace(beside.path, path)
-            except BaseException:
-                remove(beside.path)
-                raise
+        with unfinished_file(path.parent, path.name) as beside, open(beside.descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(beside.descriptor)
+            os.replace(beside.path, path)
         sync_folder(path.parent)
     except (OSError, ValueError) as error:
         raise cannot_write(path, error) from None

@@ -18,6 +18,7 @@ from mspc.checkpoint.publishing import make_synced_folder, write_synced
 from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.files.temporary import tidy_when_terminated
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.plans.files.parameter_layouts import layout_of
@@ -228,7 +229,7 @@ def in_threads(work: Sequence[Callable[[], object]], threads: int, done: Callabl
         return
     from concurrent.futures import ThreadPoolExecutor  # slow to import, and hardly ever needed
 
-    with ThreadPoolExecutor(threads) as pool:
+    with tidy_when_terminated(), ThreadPoolExecutor(threads) as pool:
         for future in [pool.submit(one, task) for task in work]:
             future.result()
 

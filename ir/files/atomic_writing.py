@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.temporary import new_file, remove, remove_left_over
+from mspc.ir.files.temporary import remove_left_over, unfinished_file
 
 OPEN_ALREADY = re.compile(r"/dev/(fd/|std)|/proc/")
 """Paths that stand for what a process has open: they are written to, whatever lies behind them."""
@@ -48,19 +48,14 @@ def write_atomically(
 def _replace(place: Path, write: Callable[[BinaryIO], object], wait: bool) -> None:
     if place.is_dir():
         raise IsADirectoryError(0, "it is a folder")
-    beside = new_file(place.parent, place.name)
-    with open(beside.descriptor, "wb") as file:
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(beside.descriptor, stat.S_IMODE(os.stat(place).st_mode))
-            write(file)
-            file.flush()
-            if wait:
-                os.fsync(beside.descriptor)
-            os.replace(beside.path, place)
-        except BaseException:
-            remove(beside.path)
-            raise
+    with unfinished_file(place.parent, place.name) as beside, open(beside.descriptor, "wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(beside.descriptor, stat.S_IMODE(os.stat(place).st_mode))
+        write(file)
+        file.flush()
+        if wait:
+            os.fsync(beside.descriptor)
+        os.replace(beside.path, place)
 
 
 def check_writable(path: Path, option: str = "") -> None:

@@ -11,13 +11,19 @@ import os
 import re
 import secrets
 import shutil
+import signal
+import threading
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 UNFINISHED = re.compile(r"\..*\.\d+-[0-9a-f]{8}\.new")
 """Names of what is not complete yet, or not needed any more: it may be removed once nobody holds it."""
 LONGEST = 200
 """Bytes of a name that are taken over: file systems take 255, and more comes behind."""
+
+_UNFINISHED: set[tuple[int, Path]] = set()
+"""(process, file) of what is being written; a process that was forked off meanwhile has the list, and not the files."""
 
 
 class TemporaryPath:
@@ -44,6 +50,51 @@ def unfinished_name(name: str) -> str:
 def new_file(folder: Path, name: str) -> TemporaryPath:
     """A new file in `folder`, open for writing, for what will be called `name`. Raises OSError."""
     return _new(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+
+@contextlib.contextmanager
+def unfinished_file(folder: Path, name: str) -> Generator[TemporaryPath]:
+    """`new_file` for the time of a block, which moves it to its place. Where the block raises, and where SIGTERM ends
+    the process inside of it, the file is removed."""
+    with tidy_when_terminated():
+        beside = new_file(folder, name)
+        entry = os.getpid(), beside.path
+        _UNFINISHED.add(entry)
+        try:
+            yield beside
+        except BaseException:
+            remove(beside.path)
+            raise
+        finally:
+            _UNFINISHED.discard(entry)
+
+
+@contextlib.contextmanager
+def tidy_when_terminated() -> Generator[None]:
+    """Inside, SIGTERM removes what this process has not finished before it ends it, other threads' files too. In a
+    thread that is not the main one, and where the process has a way of its own to end, nothing changes."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _end_tidily)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _end_tidily(number: int, _: Any) -> None:
+    remove_unfinished()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def remove_unfinished() -> None:
+    """Remove what this process is writing, for one that ends at once."""
+    for process, path in list(_UNFINISHED):
+        if process == os.getpid():
+            remove(path)
 
 
 def new_folder(folder: Path, name: str) -> TemporaryPath:

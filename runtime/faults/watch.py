@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.files.temporary import remove_unfinished
 from mspc.ir.graph import Graph
 from mspc.runtime.faults.failure import first_line, missed, tell
 from mspc.runtime.faults.halting import judge_idle, judge_stopped
@@ -329,10 +330,12 @@ class Watch:
                 if self.record(rank)[STATE] == RUNNING:
                     self._report(rank, "was killed or left without a word", 1)
             time.sleep(0.2)
+            remove_unfinished()
             os._exit(128 + signal.SIGTERM)
         if signal.SIGINT in numbers:
             time.sleep(0.5)  # the main thread may be able to end by itself
             sys.stdout.flush()
+            remove_unfinished()
             os._exit(128 + signal.SIGINT)
 
     def _orphaned(self) -> NoReturn:

@@ -1,0 +1,62 @@
+"""A process that is terminated while it writes a file leaves nothing beside the file's place."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mspc.ir.files.atomic_writing import write_atomically
+from mspc.ir.files.temporary import UNFINISHED
+from tests.printed_lines import lines_until
+
+SLOWLY = """
+import time
+from pathlib import Path
+from mspc.checkpoint.publishing import write_synced
+from mspc.checkpoint.sliced import in_threads
+from mspc.ir.files.atomic_writing import write_atomically
+
+def slowly(file):
+    file.write(b"half"); file.flush(); print("writing", flush=True)
+    while True: time.sleep(0.05)
+"""
+WAYS = {
+    "a file": "write_atomically(Path('x'), slowly)",
+    "a file of a checkpoint": "write_synced(Path('x'), slowly)",
+    "a file in a thread": "in_threads([lambda: write_synced(Path('x'), slowly)], 2, print)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_not_finished_is_removed(tmp_path: Path, way: str) -> None:
+    (tmp_path / "x").write_text("earlier")
+    command = [sys.executable, "-c", SLOWLY + WAYS[way]]
+    job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    with job:
+        assert lines_until(job, bool) == ["writing\n"]
+        assert any(UNFINISHED.fullmatch(path.name) for path in tmp_path.iterdir())
+        job.terminate()
+    assert job.returncode == -signal.SIGTERM
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_text() == "earlier"
+
+
+def test_a_handler_of_the_scripts_own_stays(tmp_path: Path) -> None:
+    def own(*_: object) -> None:
+        pass
+
+    seen: list[object] = []
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        write_atomically(tmp_path / "x", lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        write_atomically(tmp_path / "x", lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen[0] is own
+    assert seen[1] not in (own, signal.SIG_DFL)
