@@ -38,7 +38,9 @@ def loaded(verb: Verb) -> Any:
         app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
         function = getattr(module, verb.name, None) or getattr(module, f"{verb.name}_")
         app.command(verb.name, short_help=verb.help, context_settings=dict(verb.settings))(function)
-    return get_command(app)
+    command = get_command(app)
+    options.keep_what_is_read(command)
+    return command
 
 
 class Guarded(TyperGroup):

@@ -215,3 +215,49 @@ def is_imported(target: NamedTarget | Path) -> bool:
 def target_name(target: NamedTarget | Path) -> str:
     """A target as messages call it."""
     return str(target) if isinstance(target, Path) else f"{target.path}:{target.name}"
+
+
+WRITTEN = ("json", "html", "out", "save", "save_outputs", "schedule", "out_torch")
+"""Parameters of commands that name a file which is written, in all of them."""
+_PROGRAM, _WEIGHTS = "program.json", "weights.safetensors"
+"""Files of a folder that is read; `--save` may write over the second."""
+
+
+def keep_what_is_read(command: Any) -> None:
+    """Let a command of the parser, and those below it, refuse to write over a file that it reads: a script would be
+    lost to a table. A baseline may be renewed, and a checkpoint be written in its own place."""
+    for below in getattr(command, "commands", {}).values():
+        keep_what_is_read(below)
+    called = command.callback
+    written = (*WRITTEN, *(["profile"] if command.name == "run" else []))
+    options = {p.name: p.opts[0] for p in command.params if p.name in written and p.opts[0].startswith("-")}
+
+    def checked(**given: Any) -> Any:
+        read = [value for name, value in given.items() if name not in options and name != "script_arguments"]
+        for name, option in options.items():
+            if isinstance(path := given.get(name), str | Path):
+                _check_kept(option, Path(path), read)
+        return called(**given)
+
+    if called is not None and options:
+        command.callback = checked
+
+
+def _check_kept(option: str, path: Path, read: Sequence[Any]) -> None:
+    """Raises MspcError where a file that is written is one of those that are read."""
+    kept = (_PROGRAM, *([] if option == "--save" else [_WEIGHTS]))
+    flat = (each for value in read for each in (value if isinstance(value, list | tuple) else [value]))
+    for text in (str(each) for each in flat if isinstance(each, str | Path)):
+        places = [path, *([path.parent] if path.name in kept else [])]
+        if any(_is_same(place, name) for place in places for name in (text, text.partition(":")[0])):
+            raise MspcError(
+                f"{option} {path} would replace what the command reads", notes=["give it another place"]
+            )
+
+
+def _is_same(path: Path, text: str) -> bool:
+    """Whether both are one file or folder that is there."""
+    try:
+        return bool(text) and os.path.samefile(path, text)
+    except (OSError, ValueError):
+        return False

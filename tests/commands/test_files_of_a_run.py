@@ -212,3 +212,33 @@ def test_a_name_that_is_too_long(command: str) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("doctor", "net.py", "--json", "net.py"),
+        ("compile", "net.py:Net()", "--input", "float32[4]", "--json", "./net.py"),
+        ("view", "net.py", "--ranks", "2", "--out", "net.py"),
+        ("run", "net.py", "--profile", "net.py"),
+        ("diff", "out", "out", "--html", "out/program.json"),
+        ("run", "out", "--simulate", "--data", "net.py", "--save-outputs", "net.py"),
+        ("run", "out", "--simulate", "--synthetic", "--save", "out/program.json"),
+        ("ckpt", "show", "net.py", "--json", "net.py"),
+    ],
+)
+def test_what_is_read_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    kept = [Path("net.py"), Path("out/program.json")]
+    for path in kept:
+        path.write_text("1\n")
+    done = mspc(*arguments)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {arguments[-2]} {Path(arguments[-1])} would replace what the command reads\n"
+        "  note: give it another place\n"
+    )
+    assert [path.read_text() for path in kept] == ["1\n", "1\n"]
