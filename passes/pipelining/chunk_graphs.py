@@ -18,6 +18,7 @@ from mspc.ir.free_names import free_name
 from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
+from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
@@ -125,10 +126,13 @@ def _tuple_of(node: Node) -> Node:
 
 
 def _apart(body: Graph, key: Key, own: set[Node]) -> list[tuple[Key, set[Node]]]:
-    """Gradients that other chunks read with all that they are made of, and the others."""
+    """Gradients that other chunks read with all that they are made of, and the others. Exchanges of neighbours are with
+    the first: what one rank reads of them another one may only send, and all ranks have to meet in one order."""
     if key.kind != BACKWARD:
         return [(key, own)]
-    needed = {v for node in body.nodes if node not in own for v in node.inputs if v in own}
+    needed: set[Value] = {v for node in body.nodes if node not in own for v in node.inputs if v in own}
+    if needed:
+        needed.update(node for node in own if isinstance(node.op, NeighborExchange))
     for node in reversed(body.nodes):
         if node in own and node in needed:
             needed.update(value for value in node.inputs if value in own)
