@@ -18,7 +18,7 @@ from dataclasses import replace
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Node, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Layout
+from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.nearest import did_you_mean
 from mspc.ops.control.borders import Back, Enter, Joined, Keep
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
@@ -250,9 +250,10 @@ def _check_sums(node: Node, file: str) -> None:
 
 def _sums_alike(given: Layout | None, taken: Layout) -> bool:
     """Whether what comes out has the same partial sums as what is taken, perhaps in other slices."""
-    if given is None or (given.mesh, given.reduction) != (taken.mesh, taken.reduction):
-        return given == taken
-    return given.partial == taken.partial
+    if given is None or given.reduction != taken.reduction:
+        return False
+    fine = common_mesh(given.mesh, taken.mesh)
+    return fine is not None and set(on_mesh(given, fine)[1]) == set(on_mesh(taken, fine)[1])
 
 
 def _comes_out(value: Value) -> Layout | None:

@@ -221,6 +221,22 @@ def test_partial_sums_may_be_taken_in_other_slices(run: Run) -> None:
     assert "has it take partial sums" in refused.stderr
 
 
+def test_partial_sums_may_be_taken_in_slices_on_another_mesh(run: Run) -> None:
+    """Axes that go together are one: the same ranks hold the terms."""
+    rows = '"(2, 2, 2) [0, 2]", "(2, 2, 2) [2, -]"'
+    taken = '"(4, 2) [0, -] sum[1]", "(4, 2) [0, -] sum[1]"'
+    plan = SUMS_PLAN.replace("ranks = 4", "ranks = 8").replace('"(2, 2) [-, 1]", "(2, 2) [1, -]"', rows)
+    Path("net.py").write_text(SUMS_IN_OTHER_SLICES)
+    Path("plan.toml").write_text(plan.replace('"(2, 2) [0, -] sum[1]", "(2, 2) [0, -] sum[1]"', taken))
+    done = run("compile", "net.py", "--ranks", "8", "--strategies", "plan.toml")
+    assert done.exit_code == 0, done.output
+    assert "equal: " in run("verify", "saved_graph").output
+    Path("plan.toml").write_text(Path("plan.toml").read_text().replace("[0, -] sum[1]", "[1, -] sum[0]"))
+    refused = run("compile", "net.py", "--ranks", "8", "--strategies", "plan.toml")
+    assert refused.exit_code == 2
+    assert "has it take partial sums" in refused.stderr
+
+
 def test_the_search_takes_a_faster_plan_of_the_usual_ones(run: Run) -> None:
     """All gradients are added up in one collective, and beside what is computed, which no search reckons with."""
     small = SCRIPT.replace("64, 256", "32, 16").replace("256, 64", "16, 16").replace("16, 64", "16, 32")
