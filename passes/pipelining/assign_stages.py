@@ -27,6 +27,8 @@ from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.pipelining.borders import FROM, cross_borders
+from mspc.passes.pipelining.chosen_schedule import has_weights_apart
+from mspc.passes.pipelining.chunk_graphs import mark_apart
 from mspc.passes.pipelining.micro_batches import check_sums, micro_batch_loop
 from mspc.passes.pipelining.parameter_readers import near_their_readers
 from mspc.passes.pipelining.placement import CHUNKS, ONCE, Placement, placement_of
@@ -73,6 +75,8 @@ class AssignStages(Pass):
             _place_exchanges(graph, last, _of_operands(loop, inside, placement), stages)
         place_parameters(graph, last, of, loop, stages)
         raise_all(errors)
+        if loop is not None and has_weights_apart(graph.attrs):
+            mark_apart(body_of(loop))
         return True
 
 

@@ -18,7 +18,6 @@ from mspc.ir.free_names import free_name
 from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
@@ -26,6 +25,10 @@ from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRA
 _WORDS = {
     FORWARD: "forward", BACKWARD: "backward", INPUT_GRADIENT: "input_gradients", WEIGHT_GRADIENT: "weight_gradients",
 }  # fmt: skip
+
+
+WITH_INPUTS = "with_input_gradients"
+"""Attribute of what runs with gradients of inputs, until graphs are made."""
 
 
 class Key(NamedTuple):
@@ -94,6 +97,15 @@ def chunk_graphs(body: Graph, apart: bool = False) -> Chunks:
     return Chunks(graphs, made_in)
 
 
+def mark_apart(body: Graph) -> None:
+    """Mark what runs with gradients of inputs, in the graph of all ranks: what one rank reads of an exchange another
+    one may only send, and all ranks have to meet in one order."""
+    for each in _members(body).items():
+        for key, nodes in _apart(body, *each):
+            for node in nodes if key.kind == INPUT_GRADIENT else ():
+                node.attrs[WITH_INPUTS] = True
+
+
 def _members(body: Graph) -> dict[Key, set[Node]]:
     """The nodes of each graph; those of no chunk are where they are read, ahead of all else in the forward graph."""
     readers: dict[Value, list[Node]] = {}
@@ -126,18 +138,16 @@ def _tuple_of(node: Node) -> Node:
 
 
 def _apart(body: Graph, key: Key, own: set[Node]) -> list[tuple[Key, set[Node]]]:
-    """Gradients that other chunks read with all that they are made of, and the others. Exchanges of neighbours are with
-    the first: what one rank reads of them another one may only send, and all ranks have to meet in one order."""
+    """Gradients that other chunks read with all that they are made of, and the others. What is marked is decided."""
     if key.kind != BACKWARD:
         return [(key, own)]
-    needed: set[Value] = {v for node in body.nodes if node not in own for v in node.inputs if v in own}
-    if needed:
-        needed.update(node for node in own if isinstance(node.op, NeighborExchange))
+    marked: set[Value] = {node for node in own if node.attrs.get(WITH_INPUTS)}
+    needed = marked.union(v for node in body.nodes if node not in own for v in node.inputs if v in own)
     for node in reversed(body.nodes):
         if node in own and node in needed:
             needed.update(value for value in node.inputs if value in own)
     inputs = {node for node in own if _tuple_of(node) in needed or node in needed}
-    if inputs:
+    if inputs and not marked:
         inputs |= _cheap(body, own - inputs)
     pairs = [(Key(INPUT_GRADIENT, key.chunk), inputs), (Key(WEIGHT_GRADIENT, key.chunk), own - inputs)]
     return [pair for pair in pairs if pair[1]]
@@ -191,5 +201,6 @@ def _fill(chunk: ChunkGraph, body: Graph, own: set[Node]) -> None:
     for node in body.nodes:
         if node in own:
             of[node] = copy = copied_node(node, [v if isinstance(v, Constant) else of[v] for v in node.inputs])
+            copy.attrs.pop(WITH_INPUTS, None)
             graph.nodes.append(copy)
     graph.results = [of[value] for value in chunk.results]
