@@ -148,5 +148,6 @@ def coarsest(graph: Graph) -> float:
 
 
 def floats_of(graph: Graph) -> set[str]:
-    """The floating-point types that operators of the graph make."""
-    return {t.dtype.name for node in graph.nodes for t in element_types(node.type) if t.dtype.name in TOLERANCES}
+    """The floating-point types that operators of the graph make, and of those inside of it that they run."""
+    nodes = (node for each in graph.graphs() for node in each.nodes)
+    return {t.dtype.name for node in nodes for t in element_types(node.type) if t.dtype.name in TOLERANCES}
