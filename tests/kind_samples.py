@@ -358,4 +358,8 @@ _MORE: tuple[tuple[Any, ...], ...] = (
     ("index_put.default", floats(3, 4, 5), (None, integers(2, 1, high=3)), floats(2, 1, 5), True),
     ("index_put.default", floats(3, 4, 5), (integers(2, high=3), None, integers(2)), floats(2, 4), True),
     ("index_put.default", floats(3, 4, 5, 2), (None, integers(2, 1), integers(3)), floats(3, 1, 3, 2), True),
+    ("std.dim std_mean.dim var_mean.dim", floats(3, 4, low=1, high=1), (1,)), ("std.default", floats(3, low=1, high=1)),
+    ("std.correction std_mean.correction", floats(3, 4, low=1, high=1), (0,), {"correction": 1}),
+    ("atan2.default", floats(3, low=0, high=0), floats(3, low=0, high=0)), ("median.default", floats(4, low=1, high=1)),
+    ("xlogy.Tensor", floats(3, low=0, high=0), floats(3, low=2, high=3)), ("median.default", WHOLE),
 )  # fmt: skip

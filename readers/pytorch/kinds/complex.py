@@ -6,6 +6,7 @@ from typing import Any
 
 from mspc.api import mint, ops
 from mspc.api.errors import ApiValueError
+from mspc.readers.pytorch.kinds.elementwise import direction_of
 from mspc.readers.pytorch.kinds.kind import row
 
 
@@ -23,7 +24,7 @@ def of_parts(self: Any) -> Any:
 def direction(self: Any) -> Any:
     """The angle in the plane; of a negative real number that is pi."""
     if self.dtype.is_complex:
-        return ops.Atan2()(ops.Imag()(self), ops.Real()(self))
+        return direction_of(ops.Imag()(self), ops.Real()(self))
     return ops.where(ops.Less()(self, 0), ops.full_like(self, 3.141592653589793), ops.zeros_like(self))
 
 

@@ -89,6 +89,19 @@ def entropy(self: Any) -> Any:
     return ops.where(ops.Less()(self, 0), ops.full_like(self, float("-inf")), ops.Neg()(ops.xlogy(self, self)))
 
 
+def direction_of(self: Any, other: Any) -> Any:
+    """The angle of a point; no gradient goes through that of the origin."""
+    origin = ops.LogicalAnd()(ops.Equal()(self, 0), ops.Equal()(other, 0))
+    rest = ops.Atan2()(ops.where(origin, ops.zeros_like(self), self), ops.where(origin, ops.ones_like(other), other))
+    return ops.where(origin, ops.stop_gradient(ops.Atan2()(self, other)), rest)
+
+
+def times_log(self: Any, other: Any) -> Any:
+    """self * log(other), and 0 where self is 0 and there is no logarithm."""
+    nothing = ops.LogicalAnd()(ops.Equal()(self, 0), ops.LessEqual()(other, 0))
+    return self * ops.Log()(ops.where(nothing, ops.ones_like(other), other))
+
+
 def times_log_of_more(self: Any, other: Any) -> Any:
     """self * log(1 + other), and 0 where self is 0."""
     nothing = ops.LogicalAnd()(ops.Equal()(self, 0), ops.LessEqual()(other, -1))
@@ -120,7 +133,7 @@ ELEMENTWISE = (
     row("lerp.Scalar lerp.Tensor", "self, end, weight", lambda self, end, weight: self + (end - self) * weight),
     row("maximum.default max.other", "self, other", lambda self, other: ops.Maximum()(self, other)),
     row("minimum.default min.other", "self, other", lambda self, other: ops.Minimum()(self, other)),
-    row("atan2.default", "self, other", lambda self, other: ops.Atan2()(self, other)),
+    row("atan2.default", "self, other", direction_of),
     row("eq.Tensor eq.Scalar", "self, other", lambda self, other: ops.Equal()(self, other)),
     row("ne.Tensor ne.Scalar", "self, other", lambda self, other: ops.NotEqual()(self, other)),
     row("lt.Tensor lt.Scalar", "self, other", lambda self, other: ops.Less()(self, other)),
@@ -215,7 +228,7 @@ ELEMENTWISE = (
     row("frac.default", "self", ops.frac),
     row("hypot.default", "self, other", ops.hypot),
     row("logaddexp.default", "self, other", ops.logaddexp),
-    row("xlogy.Tensor", "self, other", ops.xlogy),
+    row("xlogy.Tensor", "self, other", times_log),
     row("isclose.default", "self, other, rtol=1e-05, atol=1e-08, equal_nan=False", ops.isclose),
     row("logit.default", "self, eps=None", lambda self, eps: ops.logit(self, eps)),
     row("copysign.Tensor copysign.Scalar", "self, other", ops.copysign),

@@ -36,6 +36,22 @@ def spread(self: Any, dim: Any, correction: Any, keepdim: Any) -> Any:
     return ops.var(self, None if dim is None else axes(dim), 1 if correction is None else int(correction), keepdim)
 
 
+def root(self: Any) -> Any:
+    """The root of a variance; where that is 0 no gradient goes through."""
+    nothing = ops.Equal()(self, 0)
+    return ops.where(nothing, ops.zeros_like(self), ops.Sqrt()(ops.where(nothing, ops.ones_like(self), self)))
+
+
+def median_of_all(self: Any) -> Any:
+    """The median; all elements that are as large have an equal part of its gradient."""
+    found = ops.stop_gradient(mint.median(self))
+    same = ops.cast(ops.Equal()(self, found), self.dtype)
+    if not self.dtype.is_float:
+        return found
+    share = ops.ReduceSum()(self * same / ops.ReduceSum()(same))
+    return found + (share - ops.stop_gradient(share))
+
+
 def extreme(operator: Any, self: Any, dim: Any, keepdim: Any) -> Any:
     """(the extrema along a dimension, their places)."""
     return operator()(self, dim, keepdim)
@@ -116,7 +132,7 @@ REDUCTIONS = (
     row("logcumsumexp.default", "self, dim", ops.logcumsumexp),
     row("quantile.scalar", "self, q, dim=None, keepdim=False, interpolation='linear'", between),
     row("std_mean.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim: (
-        ops.Sqrt()(spread(self, dim, int(unbiased), keepdim)), mean(self, dim, keepdim))),
+        root(spread(self, dim, int(unbiased), keepdim)), mean(self, dim, keepdim))),
     row("msort.default", "self", lambda self: in_order(self, 0, False)[0]),
     row("sum.default", "self, dtype=None", lambda self, dtype: total(self, None, False, dtype)),
     row("sum.dim_IntList", "self, dim, keepdim=False, dtype=None", total),
@@ -129,18 +145,18 @@ REDUCTIONS = (
         lambda self, dim, unbiased, keepdim: spread(self, dim, int(unbiased), keepdim)),
     row("var.default", "self, unbiased=True", lambda self, unbiased: spread(self, None, int(unbiased), False)),
     row("std.correction", "self, dim=None, correction=None, keepdim=False",
-        lambda self, dim, correction, keepdim: ops.Sqrt()(spread(self, dim, correction, keepdim))),
+        lambda self, dim, correction, keepdim: root(spread(self, dim, correction, keepdim))),
     row("std.dim", "self, dim, unbiased=True, keepdim=False",
-        lambda self, dim, unbiased, keepdim: ops.Sqrt()(spread(self, dim, int(unbiased), keepdim))),
+        lambda self, dim, unbiased, keepdim: root(spread(self, dim, int(unbiased), keepdim))),
     row("std.default", "self, unbiased=True",
-        lambda self, unbiased: ops.Sqrt()(spread(self, None, int(unbiased), False))),
+        lambda self, unbiased: root(spread(self, None, int(unbiased), False))),
     row("var_mean.correction", "self, dim=None, correction=None, keepdim=False",
         lambda self, dim, correction, keepdim: (spread(self, dim, correction, keepdim), mean(self, dim, keepdim))),
     row("var_mean.dim", "self, dim, unbiased=True, keepdim=False", lambda self, dim, unbiased, keepdim: (
         spread(self, dim, int(unbiased), keepdim), mean(self, dim, keepdim))),
     row("std_mean.correction", "self, dim=None, correction=None, keepdim=False",
         lambda self, dim, correction, keepdim: (
-            ops.Sqrt()(spread(self, dim, correction, keepdim)), mean(self, dim, keepdim))),
+            root(spread(self, dim, correction, keepdim)), mean(self, dim, keepdim))),
     row("amax.default", "self, dim=(), keepdim=False",
         lambda self, dim, keepdim: ops.ReduceMax(keepdim)(self, axes(dim))),
     row("amin.default", "self, dim=(), keepdim=False",
@@ -164,7 +180,7 @@ REDUCTIONS = (
     row("norm.ScalarOpt_dim", "self, p, dim, keepdim=False", vector_norm),
     row("linalg_vector_norm.default", "self, ord=2, dim=None, keepdim=False, dtype=None", vector_norm),
     row("norm.Scalar", "self, p=2", lambda self, p: vector_norm(self, p, None, False)),
-    row("median.default", "self", mint.median),
+    row("median.default", "self", median_of_all),
     row("median.dim", "self, dim, keepdim=False", mint.median),
     row("kthvalue.default", "self, k, dim=-1, keepdim=False", mint.kthvalue),
     row("cummax.default", "self, dim", mint.cummax),
