@@ -283,6 +283,14 @@ def assigned_names(tree: ast.AST) -> frozenset[str]:
     return frozenset(found)
 
 
+def names_of_filled(tree: ast.AST, values: Mapping[str, Any]) -> frozenset[str]:
+    """Names of the lists and dicts among `values` that a statement calls methods of, which may put something there."""
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    owners = (call.value for call in calls if isinstance(call, ast.Attribute))
+    names = {owner.id for owner in owners if isinstance(owner, ast.Name)}
+    return frozenset(name for name in names if isinstance(values.get(name), list | dict))
+
+
 _OF_THEIR_OWN = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 """What has names of its own, or reads later."""
 

@@ -21,7 +21,7 @@ from mspc.compiler.frontend.expressions import assign, closure, evaluate, evalua
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth
 from mspc.compiler.frontend.remembered_calls import forget
-from mspc.compiler.frontend.source import assigned_names
+from mspc.compiler.frontend.source import assigned_names, names_of_filled
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import (
     BREAK,
@@ -101,7 +101,7 @@ def _refusal(frame: Frame, statement: ast.stmt) -> MspcError:
 def _poison(frame: Frame, statement: ast.stmt) -> Any:
     """Leave the names of a statement without value; where it might have left the function or loop, so
     does this."""
-    for name in sorted(assigned_names(statement)):
+    for name in sorted(assigned_names(statement) | names_of_filled(statement, frame.locals)):
         frame.locals[name] = POISON
     leaves = _leaving(statement)
     if leaves & {ast.Return, ast.Raise}:

@@ -463,6 +463,16 @@ def beside_other_letters(x):
     return "ä" + x
 
 
+@wrong("ops.matmul(x, x)", "MatMul: dimension 0 of input 1 is 2, but dimension 1 of input 0 says 4")
+def what_was_not_appended_is_no_further_mistake(x):
+    found, named = [], {}
+    for _ in range(2):
+        y = ops.matmul(x, x)
+        found.append(y)
+        named.update(last=y)
+    return ops.stack(found) + named["last"]
+
+
 @pytest.mark.parametrize(("function", "carets", "message"), CASES, ids=lambda v: getattr(v, "__name__", ""))
 def test_mistake_is_named_at_its_place(function: Callable[..., Any], carets: str, message: str) -> None:
     with pytest.raises(MspcError) as caught:
