@@ -274,7 +274,8 @@ class CosineEmbeddingLoss(LossBase):
 
 
 class TripletMarginLoss(LossBase):
-    """max(0, |x - positive| - |x - negative| + margin), lengths of rows in the p-norm."""
+    """max(0, |x - positive| - |x - negative| + margin), lengths of rows in the p-norm. A call may give
+    the margin, too."""
 
     def __init__(
         self, p: float = 2, swap: bool = False, eps: float = 1e-6, reduction: str = "mean", margin: float = 1.0
@@ -282,10 +283,9 @@ class TripletMarginLoss(LossBase):
         super().__init__(reduction)
         self.p, self.swap, self.eps, self.margin = p, swap, eps, margin
 
-    def construct(self, x: Any, positive: Any, negative: Any) -> Any:
-        return ops.triplet_margin_loss(
-            x, positive, negative, self.margin, self.p, self.eps, self.swap, self.reduction
-        )
+    def construct(self, x: Any, positive: Any, negative: Any, margin: Any = 1.0) -> Any:
+        chosen = margin if self.margin == 1.0 else self.margin  # as MindSpore: what the cell was made with goes first
+        return ops.triplet_margin_loss(x, positive, negative, chosen, self.p, self.eps, self.swap, self.reduction)
 
 
 class GaussianNLLLoss(LossBase):

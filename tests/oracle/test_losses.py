@@ -173,6 +173,8 @@ def test_pairs(reduction: str) -> None:
     for p, swap in ((2, False), (1, True), (3, False)):
         same(nn.TripletMarginLoss(p, swap, reduction=reduction), torch.nn.TripletMarginLoss(p=p, swap=swap, **kinds),
              [x, y, z])  # fmt: skip
+    given = nn.TripletMarginLoss(reduction=reduction)
+    same(lambda *rows: given(*rows, 0.2), torch.nn.TripletMarginLoss(0.2, **kinds), [x, y, z])
     spread = floats(4, 6, 5, low=0.0, high=2.0)
     same(nn.GaussianNLLLoss(full=True, reduction=reduction), torch.nn.GaussianNLLLoss(full=True, **kinds),
          [x, y, spread])  # fmt: skip
