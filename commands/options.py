@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -215,6 +216,13 @@ def is_imported(target: NamedTarget | Path) -> bool:
 def target_name(target: NamedTarget | Path) -> str:
     """A target as messages call it."""
     return str(target) if isinstance(target, Path) else f"{target.path}:{target.name}"
+
+
+def check_seconds(option: str, seconds: float) -> float:
+    """The same number. Raises MspcError where it is none or endless: nothing is ever longer than NaN seconds."""
+    if not math.isfinite(seconds):
+        raise MspcError(f"{option} is {seconds}, not a number of seconds")
+    return seconds
 
 
 WRITTEN = ("json", "html", "out", "save", "save_outputs", "schedule", "out_torch")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mspc.commands.options import DeviceOption, Quiet, Ranks
+from mspc.commands.options import DeviceOption, Quiet, Ranks, check_seconds
 
 
 def calibrate(
@@ -27,5 +27,6 @@ def calibrate(
     from mspc.commands.calibrate import CalibrateOptions, calibrate_machine
     from mspc.runtime.device_choice import Wishes
 
-    options = CalibrateOptions(out, ranks, name, Wishes(str(device)), time_limit, quiet)
+    seconds = check_seconds("--time-limit", time_limit)
+    options = CalibrateOptions(out, ranks, name, Wishes(str(device)), seconds, quiet)
     raise typer.Exit(calibrate_machine(options))

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_script
-from mspc.commands.options import DeviceOption, Ranks, ScriptArguments
+from mspc.commands.options import DeviceOption, Ranks, ScriptArguments, check_seconds
 from mspc.ir.diagnostics import MspcError
 
 
@@ -70,7 +70,8 @@ def run(
     from mspc.engine.profile_options import profile_options
     from mspc.runtime.device_choice import Wishes
 
-    wishes, profiled = Wishes(str(device), deterministic, timeout), profile_options(profile, profile_steps)
+    wishes = Wishes(str(device), deterministic, check_seconds("--timeout", timeout))
+    profiled = profile_options(profile, profile_steps)
     if os.path.isdir(target):
         if script_arguments or only_rank is not None:
             raise MspcError(

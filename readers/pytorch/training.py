@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -211,6 +212,13 @@ def optimizer_of(text: str) -> Callable[[Any], Cell]:
     return lambda parameters: kind(parameters, **settings)
 
 
+def _is_finite(value: Any) -> bool:
+    """Whether a value, and all in a list of them, is no endless number, which 1e400 is."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def _settings(text: str, rest: str) -> dict[str, Any]:
     """The values in `lr=1e-4,betas=(0.9, 0.95)`, which are literals."""
     try:
@@ -218,7 +226,7 @@ def _settings(text: str, rest: str) -> dict[str, Any]:
         if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
             raise ValueError
         found = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        if len(found) < len(call.keywords):
+        if len(found) < len(call.keywords) or not all(map(_is_finite, found.values())):
             raise ValueError
         return found
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -218,3 +218,11 @@ def test_an_option_that_a_command_lacks_is_answered_with_what_was_meant(argument
     done = served(*arguments)
     assert done.returncode == 2
     assert done.stderr.endswith(f" (Possible options: {meant})\n")
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e400"])
+@pytest.mark.parametrize("command", [("run", "net.py", "--timeout"), ("calibrate", "--out", "m.toml", "--time-limit")])
+def test_seconds_are_a_number(tmp_path: Path, command: tuple[str, ...], seconds: str) -> None:
+    done = mspc_command(*command, seconds, cwd=tmp_path)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert done.stderr == f"error: {command[-1]} is {float(seconds)}, not a number of seconds\n"

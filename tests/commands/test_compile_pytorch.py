@@ -209,6 +209,8 @@ def test_open_sizes(tmp_path: Path) -> None:
         (["--loss", "mse", "--optimizer", "adamv"], "did you mean 'adam' or 'adamw'?"),
         (["--loss", "mse", "--optimizer", "adamw:rate=1"], "the optimizer adamw has no 'rate'"),
         (["--loss", "mse", "--optimizer", "adamw:lr=f()"], "cannot read 'adamw:lr=f()' as an optimizer"),
+        (["--loss", "mse", "--optimizer", "adamw:lr=1e400"], "cannot read 'adamw:lr=1e400' as an optimizer"),
+        (["--loss", "mse", "--optimizer", "adamw:betas=(0.9, 1e400)"], "cannot read 'adamw:betas="),
         (["--loss", "mse", "--optimizer", "adamw:lr=1,lr=2"], "cannot read"),
         (["--loss", "mse", "--optimizer", "adamw:lr='x'"], "error"),
         (["--precision", "float8"], "there is no precision 'float8'; there are float32, tf32, bfloat16, float16"),
