@@ -8,7 +8,6 @@ operator; each of the ranks that have most. What the text of a compile does not 
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -19,6 +18,8 @@ from mspc.commands.facts.model import CompileFacts
 from mspc.commands.report.table import write_json
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
+from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
 
 VERSION = 1
@@ -86,14 +87,13 @@ def read_baseline(path: Path) -> Baseline:
     """
     shown = shown_path(path)
     try:
-        content = path.read_bytes()
+        check_regular(path, LARGEST)
+        found = parsed_json(path.read_bytes())
+        wrong = _wrong(found)
     except OSError as error:
         raise MspcError(f"the baseline {shown} cannot be read: {error.strerror}") from None
-    try:
-        found = json.loads(content) if len(content) <= LARGEST else None
-    except (ValueError, RecursionError):
-        found = None
-    wrong = _wrong(found)
+    except ValueError as error:
+        found, wrong = None, str(error)
     if wrong:
         notes = ["mspc check TARGET --write-baseline FILE writes one"]
         raise MspcError(f"{shown} is no baseline: {wrong}", notes=notes)

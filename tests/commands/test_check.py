@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -177,7 +178,11 @@ def test_the_fixture_fails_with_the_tables(quickstart: Path, mspc_budget: Callab
         (("--tolerance", "5%"), "a tolerance is of a baseline, and there is none\n  note: name it with --base"),
         (("--baseline", "nowhere.json", "--tolerance", "5x"), "--tolerance is '5x', not a share as in 5% or 0.05"),
         (("--baseline", "nowhere.json"), "the baseline nowhere.json cannot be read: No such file or directory"),
-        (("--baseline", "cut.json"), "cut.json is no baseline: it is not a JSON object\n  note: mspc check TARGET"),
+        (("--baseline", "cut.json"), "cut.json is no baseline: Expecting property name enclosed in double quotes: "),
+        (("--baseline", "list.json"), "list.json is no baseline: it is not a JSON object\n  note: mspc check TARGET"),
+        (("--baseline", "twice.json"), "twice.json is no baseline: it has an entry 'bytes' twice"),
+        (("--baseline", "fifo.json"), "fifo.json is a FIFO, not a file"),
+        (("--baseline", "/dev/zero"), "/dev/zero is a device, not a file"),
         (("--baseline", "version.json"), "version.json is no baseline: mspc_baseline is 2, not 1"),
         (("--baseline", "less.json"), "less.json is no baseline: 'step' is missing"),
         (("--baseline", "wrong.json"), "wrong.json is no baseline: collectives of AllReduce is -1"),
@@ -207,8 +212,10 @@ def test_bad_input(
     budget_text = '{"mspc_baseline": 1, "bytes": 1, "memory": 2, "step": 0.1, "collectives": {"AllReduce": 2}}'
     for name, old, new in (
         ("cut", budget_text[20:], ""), ("version", "1,", "2,"), ("less", '"step": 0.1, ', ""), ("wrong", "2}", "-1}"),
+        ("list", budget_text, "[]"), ("twice", '"memory"', '"bytes"'),
     ):  # fmt: skip
         Path(f"{name}.json").write_text(budget_text.replace(old, new, 1))
+    os.mkfifo("fifo.json")
     done = run("check", quickstart, *arguments)
     assert done.exit_code == 2, done.output
     assert said in done.stderr
