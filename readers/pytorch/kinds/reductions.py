@@ -6,6 +6,7 @@ from typing import Any
 
 from mspc.api import mint, ops
 from mspc.ir.types import BOOL, INT64
+from mspc.readers.pytorch.kinds.creation import with_gradient_of
 from mspc.readers.pytorch.kinds.kind import row
 
 
@@ -45,11 +46,11 @@ def root(self: Any) -> Any:
 def median_of_all(self: Any) -> Any:
     """The median; all elements that are as large have an equal part of its gradient."""
     found = ops.stop_gradient(mint.median(self))
-    same = ops.cast(ops.Equal()(self, found), self.dtype)
     if not self.dtype.is_float:
         return found
-    share = ops.ReduceSum()(self * same / ops.ReduceSum()(same))
-    return found + (share - ops.stop_gradient(share))
+    same = ops.Equal()(self, found)
+    total_of_same = ops.ReduceSum()(ops.where(same, self, ops.zeros_like(self)))
+    return with_gradient_of(total_of_same / ops.ReduceSum()(ops.cast(same, self.dtype)), found)
 
 
 def extreme(operator: Any, self: Any, dim: Any, keepdim: Any) -> Any:
