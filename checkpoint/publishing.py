@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import cannot_write
-from mspc.ir.files.temporary import remove_left_over, unfinished_file
+from mspc.ir.files.temporary import remove_left_over, unfinished_file, unfinished_folder
 
 
 def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -59,3 +60,32 @@ def make_synced_folder(folder: Path) -> None:
         raise MspcError(f"cannot write to {folder}: it is a file") from None
     except (OSError, ValueError) as error:
         raise cannot_write(folder, error) from None
+
+
+@contextmanager
+def published_together(place: Path) -> Generator[Path]:
+    """A new folder for folders of files. Behind the block all of these files get their names in folders of the same
+    names in `place`, over files that are there; where the block raises or is killed, what is in `place` stays as it is.
+
+    Raises:
+        MspcError: something cannot be written.
+    """
+    is_new = not place.exists()
+    make_synced_folder(place)
+    try:
+        remove_left_over(place)
+        with unfinished_folder(place, place.name) as beside:
+            yield beside
+            folders = sorted(beside.iterdir())
+            for folder in folders:
+                make_synced_folder(place / folder.name)
+            for folder in folders:
+                for file in sorted(folder.iterdir()):
+                    os.replace(file, place / folder.name / file.name)
+                sync_folder(place / folder.name)
+    except OSError as error:
+        raise cannot_write(place, error) from None
+    finally:
+        if is_new:
+            with suppress(OSError):  # there are files
+                place.rmdir()

@@ -20,6 +20,7 @@ from mspc.api.parallel.auto_parallel import AutoParallel
 from mspc.api.setting_kind import say_once
 from mspc.api.train.serialization import load_param_into_net
 from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.publishing import published_together
 from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sliced import (
     FORMATS,
@@ -206,7 +207,7 @@ def transform_checkpoints(
     on_rank: Callable[[int, int], object] = lambda done, ranks: None,
 ) -> None:  # fmt: skip
     """Write a checkpoint again as another strategy shards it: `DST/rank_R/PREFIX R.FORMAT`, for one rank without a
-    strategy file.
+    strategy file. The files of all ranks get their names together, once all are written.
 
     Args:
         src_checkpoints_dir: a folder with `rank_0`, `rank_1`, ..., of each of which the last file counts; or the
@@ -231,11 +232,13 @@ def transform_checkpoints(
     check_divides(opened, target)
     ranks = ranks_of(target)
 
-    def writer(rank: int) -> Callable[[], None]:
-        path = out / f"rank_{rank}" / f"{ckpt_prefix}{rank}.{output_format}"
-        return lambda: write_part(opened, target, rank, path, output_format)
+    with published_together(out) as beside:
 
-    in_threads([writer(rank) for rank in range(ranks)], process_num, lambda done: on_rank(done, ranks))
+        def writer(rank: int) -> Callable[[], None]:
+            path = beside / f"rank_{rank}" / f"{ckpt_prefix}{rank}.{output_format}"
+            return lambda: write_part(opened, target, rank, path, output_format)
+
+        in_threads([writer(rank) for rank in range(ranks)], process_num, lambda done: on_rank(done, ranks))
 
 
 def open_folder(folder: Path, layouts: Mapping[str, Any], may_be_slices: bool = False) -> Checkpoint:

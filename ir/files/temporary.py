@@ -58,15 +58,36 @@ def unfinished_file(folder: Path, name: str) -> Generator[TemporaryPath]:
     the process inside of it, the file is removed."""
     with tidy_when_terminated():
         beside = new_file(folder, name)
-        entry = os.getpid(), beside.path
-        _UNFINISHED.add(entry)
-        try:
+        with _noted(beside.path):
             yield beside
-        except BaseException:
+
+
+@contextlib.contextmanager
+def unfinished_folder(folder: Path, name: str) -> Generator[Path]:
+    """`new_folder` for the time of a block, which moves what is in it to its places: behind the block, and where
+    SIGTERM ends the process inside of it, the folder is removed with what is left there."""
+    with tidy_when_terminated():
+        beside = new_folder(folder, name)
+        try:
+            with _noted(beside.path):
+                yield beside.path
             remove(beside.path)
-            raise
         finally:
-            _UNFINISHED.discard(entry)
+            beside.release()
+
+
+@contextlib.contextmanager
+def _noted(path: Path) -> Generator[None]:
+    """Have what is at a path removed where the block raises or the process is terminated inside of it."""
+    entry = os.getpid(), path
+    _UNFINISHED.add(entry)
+    try:
+        yield
+    except BaseException:
+        remove(path)
+        raise
+    finally:
+        _UNFINISHED.discard(entry)
 
 
 @contextlib.contextmanager

@@ -247,6 +247,25 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
         mindspore_file.write_file(file, [Entry("\ud800", type, lambda: np.zeros((), np.float32))])
 
 
+def test_files_of_all_ranks_get_their_names_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sliced(tmp_path, "ckpt")
+    transform_checkpoints("src", "out", "t", "one.ckpt", "two.ckpt")
+    before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
+
+    def until_the_second(done: int, _: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    for out in ("out", "new"):
+        with pytest.raises(KeyboardInterrupt):
+            transform_checkpoints("src", out, "t", "one.ckpt", "one.ckpt", on_rank=until_the_second)
+    assert {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()} == before
+    assert not Path("new").exists()
+    transform_checkpoints("src", "out", "t", "one.ckpt", "one.ckpt")
+    assert sorted(path.name for path in Path("out").iterdir()) == [f"rank_{rank}" for rank in range(RANKS)]
+
+
 def test_saving_in_the_background(tmp_path: Path) -> None:
     """The values are those of the call, whatever happens afterwards; a failure is raised by what comes next."""
     array = Tensor(WHOLE["w"])

@@ -16,7 +16,7 @@ from tests.printed_lines import lines_until
 SLOWLY = """
 import time
 from pathlib import Path
-from mspc.checkpoint.publishing import write_synced
+from mspc.checkpoint.publishing import published_together, write_synced
 from mspc.checkpoint.sliced import in_threads
 from mspc.ir.files.atomic_writing import write_atomically
 
@@ -27,6 +27,11 @@ def slowly(file):
 WAYS = {
     "a file": "write_atomically(Path('x'), slowly)",
     "a file of a checkpoint": "write_synced(Path('x'), slowly)",
+    "files that get their names together": """
+with published_together(Path(".")) as beside:
+    (beside / "rank_0").mkdir()
+    write_synced(beside / "rank_0" / "x", slowly)
+""",
     "a file in a thread": "in_threads([lambda: write_synced(Path('x'), slowly)], 2, print)",
 }
 
