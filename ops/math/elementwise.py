@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Constant, Value
 from mspc.ir.types import DType, TensorType, real_of
 from mspc.ops.bases import Binary, Unary
 from mspc.ops.math.arithmetic import Add, Div, Mul, Neg, Sub, gradients
-from mspc.ops.math.comparison import Greater, Select
+from mspc.ops.math.comparison import Equal, Greater, Select
 from mspc.ops.op import ArrayBackend, sample
 
 UNARY_SAMPLES = (sample((8, 16)), sample((2, 4, 8)), sample(()))
@@ -110,7 +112,7 @@ class Pow(Binary):
         return super().rule(input, exponent)
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
-        lower = b.emit(Pow(), x, b.emit(Sub(), y, constant(b, 1, y)))
+        lower = b.emit(Pow(), x, b.emit(Sub(), _or_one(b, y), constant(b, 1, y)))
         dx = b.emit(Mul(), b.emit(Mul(), dout, y), lower)
         one = constant(b, 1, x)
         base = b.emit(
@@ -124,6 +126,13 @@ class Pow(Binary):
         sample((8, 16), (), low=0.5),
         sample((8, 16), (8, 1), low=1, high=4, dtypes=("Int32", "Int32"), gradient=False),
     )
+
+
+def _or_one(b: Builder, exponent: Value) -> Value:
+    """The exponent, and 1 where it is 0: x ** 0 has derivative 0, and 0 * x ** -1 is none where x is 0."""
+    if isinstance(exponent, Constant) and np.all(exponent.value):
+        return exponent
+    return b.emit(Select(), b.emit(Equal(), exponent, constant(b, 0, exponent)), constant(b, 1, exponent), exponent)
 
 
 class Exp(Smooth):

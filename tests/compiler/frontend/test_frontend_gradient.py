@@ -206,3 +206,13 @@ def test_arguments_by_name() -> None:
     close(result(lambda x, y: every(scaled)(x, 3.0 * x.sum(), y=y), X, Y), (3 * X.sum() * Y, 3 * X.sum() * X))
     with pytest.raises(MspcError, match=r"scaled\(\) got an unexpected keyword argument 'what'|what"):
         result(lambda x, y: grad(scaled)(x, y, what=y), X, Y)
+
+
+def powers(x, y):
+    return (x**y).sum()
+
+
+def test_zero_to_the_power_of_zero_has_no_derivative_that_is_none() -> None:
+    bases, exponents = np.array([0, 0, 0, 2.0]), np.array([0, 1, 2, 0.0])
+    close(result(grad(powers), bases, exponents), [0, 1, 0, 0])
+    close(result(grad(lambda x: (x ** Tensor(np.array([0, 1, 2, 0.0]))).sum()), bases), [0, 1, 0, 0])
