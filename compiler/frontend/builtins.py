@@ -45,7 +45,11 @@ def _enumerate(t: Tracer, frame: Frame, node: ast.AST, iterable: Any, start: int
 def _zip(t: Tracer, frame: Frame, node: ast.AST, *iterables: Any, strict: bool = False) -> Any:
     columns = [_elements(t, "zip", iterable) for iterable in iterables]
     if strict and len({len(column) for column in columns}) > 1:
-        raise t.error(f"zip(strict=True): the lengths are {', '.join(str(len(c)) for c in columns)}", kind=ValueError)
+        names = [ast.unparse(each) for each in node.args] if isinstance(node, ast.Call) else []
+        named = len(names) == len(columns) and not any(isinstance(each, ast.Starred) for each in node.args)
+        called = names if named else [f"argument {i}" for i in range(len(columns))]
+        lengths = ", ".join(f"{name} has {len(column)}" for name, column in zip(called, columns, strict=True))
+        raise t.error(f"zip(strict=True): the lengths differ: {lengths}", kind=ValueError)
     return list(zip(*columns, strict=False))
 
 

@@ -473,6 +473,18 @@ def what_was_not_appended_is_no_further_mistake(x):
     return ops.stack(found) + named["last"]
 
 
+@wrong("zip([x, x], pair, strict=True)", "zip(strict=True): the lengths differ: [x, x] has 2, pair has 1")
+def lists_that_differ_in_length(x):
+    pair = (x,)
+    return ops.stack([a + b for a, b in zip([x, x], pair, strict=True)])
+
+
+@wrong("zip(*rows, strict=True)", "zip(strict=True): the lengths differ: argument 0 has 2, argument 1 has 1")
+def lists_in_a_list_that_differ_in_length(x):
+    rows = [(x, x), (x,)]
+    return ops.stack([a + b for a, b in zip(*rows, strict=True)])
+
+
 @pytest.mark.parametrize(("function", "carets", "message"), CASES, ids=lambda v: getattr(v, "__name__", ""))
 def test_mistake_is_named_at_its_place(function: Callable[..., Any], carets: str, message: str) -> None:
     with pytest.raises(MspcError) as caught:
