@@ -227,8 +227,6 @@ def check_seconds(option: str, seconds: float) -> float:
 
 WRITTEN = ("json", "html", "out", "save", "save_outputs", "schedule", "out_torch")
 """Parameters of commands that name a file which is written, in all of them."""
-_PROGRAM, _WEIGHTS = "program.json", "weights.safetensors"
-"""Files of a folder that is read; `--save` may write over the second."""
 
 
 def keep_what_is_read(command: Any) -> None:
@@ -252,8 +250,11 @@ def keep_what_is_read(command: Any) -> None:
 
 
 def _check_kept(option: str, path: Path, read: Sequence[Any]) -> None:
-    """Raises MspcError where a file that is written is one of those that are read."""
-    kept = (_PROGRAM, *([] if option == "--save" else [_WEIGHTS]))
+    """Raises MspcError where a file that is written is one of those that are read. In a folder that is read `--save`
+    may write over the weights."""
+    from mspc.runtime.program import PROGRAM, WEIGHTS
+
+    kept = (PROGRAM, *([] if option == "--save" else [WEIGHTS]))
     flat = (each for value in read for each in (value if isinstance(value, list | tuple) else [value]))
     for text in (str(each) for each in flat if isinstance(each, str | Path)):
         places = [path, *([path.parent] if path.name in kept else [])]

@@ -48,7 +48,6 @@ def jvp(fn: Callable[..., Any], inputs: Any, v: Any, has_aux: bool = False) -> A
     along = v if isinstance(v, tuple | list) else (v,)
     found = fn(*given)
     out = found[0] if has_aux else found
-
     several = isinstance(out, tuple | list)
 
     def weighted(*sens: Any) -> Any:

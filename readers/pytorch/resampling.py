@@ -13,6 +13,12 @@ SHARP, SOFT = -0.75, -0.5
 """The coefficient of cubic weights, without and with a filter against aliases: aten/src/ATen/native/UpSample.h."""
 
 
+def _step(size: int, new: int, factor: float | None) -> float:
+    """How many of the pixels that are there a new one covers. factor: by how much the line grows, where that was
+    given."""
+    return size / new if factor is None else 1 / factor
+
+
 @cache
 def cubic_weights(size: int, new: int, corners: bool, factor: float | None, dtype: Any) -> np.ndarray:
     """[new, size]: what every new pixel takes of the `size` that are there, four neighbours of each.
@@ -20,7 +26,7 @@ def cubic_weights(size: int, new: int, corners: bool, factor: float | None, dtyp
     corners: the outermost pixels stay where they are. factor: by how much the line grows, where that was given.
     """
     found = np.zeros((new, size))
-    step = (size - 1) / max(1, new - 1) if corners else size / new if factor is None else 1 / factor
+    step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
     for place in range(new):
         source = place * step if corners else (place + 0.5) * step - 0.5
         first = math.floor(source)
@@ -33,7 +39,7 @@ def cubic_weights(size: int, new: int, corners: bool, factor: float | None, dtyp
 def filtered_weights(size: int, new: int, kind: str, dtype: Any, corners: bool, factor: float | None) -> np.ndarray:
     """[new, size]: the same with a filter as wide as what one new pixel covers; kind: "bilinear" or "bicubic"."""
     found = np.zeros((new, size))
-    step = (size - 1) / max(1, new - 1) if corners else size / new if factor is None else 1 / factor
+    step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
     kernel: Callable[[float], float] = _soft if kind == "bicubic" else _triangle
     reach = (2.0 if kind == "bicubic" else 1.0) * max(step, 1.0)
     for place in range(new):
@@ -45,12 +51,12 @@ def filtered_weights(size: int, new: int, kind: str, dtype: Any, corners: bool, 
 
 
 @cache
-def linear_weights(size: int, new: int, corners: bool, factor: float | None, dtype: Any) -> np.ndarray:
+def linear_weights(size: int, new: int, factor: float | None, dtype: Any) -> np.ndarray:
     """[new, size]: what every new pixel takes of its two neighbours."""
     found = np.zeros((new, size))
-    step = (size - 1) / max(1, new - 1) if corners else size / new if factor is None else 1 / factor
+    step = _step(size, new, factor)
     for place in range(new):
-        source = place * step if corners else max((place + 0.5) * step - 0.5, 0.0)
+        source = max((place + 0.5) * step - 0.5, 0.0)
         first = min(int(source), size - 1)
         part = min(max(source - first, 0.0), 1.0)
         found[place, first] += 1 - part
@@ -64,7 +70,7 @@ def nearest_places(size: int, new: int, factor: float | None, is_exact: bool) ->
     middle of the new one lies in."""
     if new == size:
         return np.arange(size)
-    step = np.float32(size / new if factor is None else 1 / factor)
+    step = np.float32(_step(size, new, factor))
     middles = np.arange(new, dtype=np.float32) + np.float32(0.5 if is_exact else 0.0)
     return np.minimum(np.floor(middles * step).astype(np.int64), size - 1)
 

@@ -96,16 +96,15 @@ def direction_of(self: Any, other: Any) -> Any:
     return ops.where(origin, ops.stop_gradient(ops.Atan2()(self, other)), rest)
 
 
-def times_log(self: Any, other: Any) -> Any:
-    """self * log(other), and 0 where self is 0 and there is no logarithm."""
-    nothing = ops.LogicalAnd()(ops.Equal()(self, 0), ops.LessEqual()(other, 0))
-    return self * ops.Log()(ops.where(nothing, ops.ones_like(other), other))
+def times_log(logarithm: Any, least: Any) -> Any:
+    """A function of two tensors: the first times a logarithm of the second, and 0 where the first is 0 and there is no
+    logarithm, at `least` and below; the logarithm of one more is 0."""
 
+    def times(self: Any, other: Any) -> Any:
+        nothing = ops.LogicalAnd()(ops.Equal()(self, 0), ops.LessEqual()(other, least))
+        return self * logarithm()(ops.where(nothing, ops.full_like(other, least + 1), other))
 
-def times_log_of_more(self: Any, other: Any) -> Any:
-    """self * log(1 + other), and 0 where self is 0."""
-    nothing = ops.LogicalAnd()(ops.Equal()(self, 0), ops.LessEqual()(other, -1))
-    return self * ops.Log1p()(ops.where(nothing, ops.zeros_like(other), other))
+    return times
 
 
 def relu_gradient(grad_output: Any, self: Any, threshold: Any) -> Any:
@@ -228,7 +227,7 @@ ELEMENTWISE = (
     row("frac.default", "self", ops.frac),
     row("hypot.default", "self, other", ops.hypot),
     row("logaddexp.default", "self, other", ops.logaddexp),
-    row("xlogy.Tensor", "self, other", times_log),
+    row("xlogy.Tensor", "self, other", times_log(ops.Log, 0)),
     row("isclose.default", "self, other, rtol=1e-05, atol=1e-08, equal_nan=False", ops.isclose),
     row("logit.default", "self, eps=None", lambda self, eps: ops.logit(self, eps)),
     row("copysign.Tensor copysign.Scalar", "self, other", ops.copysign),
@@ -248,7 +247,7 @@ ELEMENTWISE = (
     row("special_entr.default", "self", entropy),
     row("special_ndtr.default", "self", lambda self: ops.Erfc()(self * -(0.5**0.5)) * 0.5),
     row("special_ndtri.default", "self", lambda self: ops.Erfinv()(self * 2 - 1) * 2**0.5),
-    row("special_xlog1py.default", "self, other", times_log_of_more),
+    row("special_xlog1py.default", "self, other", times_log(ops.Log1p, -1)),
     row("threshold_backward.default", "grad_output, self, threshold", relu_gradient),
 )  # fmt: skip
 """Kinds of numbers, one element at a time."""

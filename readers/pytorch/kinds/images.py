@@ -191,7 +191,7 @@ def resized(input: Any, size: Any, mode: Any, corners: Any, factors: Any) -> Any
     if corners or by == (None,) * len(by):
         return ops.interpolate(input, new, None, mode, corners)
     kind, lines = input.dtype.numpy, zip(input.shape[2:], new, by, strict=True)
-    return along_lines(input, [linear_weights(n, m, False, f, kind) for n, m, f in lines])
+    return along_lines(input, [linear_weights(n, m, f, kind) for n, m, f in lines])
 
 
 def of_nearest(input: Any, size: Any, factors: Any, is_exact: Any = False) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mspc.api import mint, ops
 from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
@@ -58,15 +60,11 @@ def put(self: Any, indices: Any, values: Any, accumulate: Any) -> Any:
 def values_ahead(shape: Any, taken: Any, places: Any, values: Any) -> Any:
     """What is put at places along some dimensions of a shape, with the dimensions of the places first: they are behind
     what lies ahead of the dimensions, where these follow each other."""
-    count = max([len(each.shape) for each in places])
-    sizes = [1] * count
-    for each in places:
-        for back, size in enumerate(reversed(each.shape)):
-            sizes[count - 1 - back] = max(size, sizes[count - 1 - back])
+    sizes = np.broadcast_shapes(*[each.shape for each in places])
     rest = [size for d, size in enumerate(shape) if d not in taken]
     ahead = taken[0] if taken[-1] - taken[0] + 1 == len(taken) else 0
     whole = ops.BroadcastTo((*rest[:ahead], *sizes, *rest[ahead:]))(values)
-    end = ahead + count
+    end = ahead + len(sizes)
     return ops.Transpose()(whole, (*range(ahead, end), *range(ahead), *range(end, len(whole.shape))))
 
 
