@@ -11,7 +11,7 @@ from typing import Any
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verification import report, report_against
 from mspc.compiler.config import Config
-from mspc.compiler.pipeline import PREPARING, VIEWS, passes_of
+from mspc.compiler.pipeline import VIEWS, shared_passes
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGES, Graph, Parameter, Value
@@ -124,7 +124,7 @@ def network_alone(graph: Graph) -> tuple[Graph, Doubled | None]:
         parameter.layout = parameter.global_type = None
     manager = PassManager()
     doubled: Doubled | None = None
-    for name in (*PREPARING, *passes_of("stand_alone")):
+    for name in shared_passes("stand_alone"):
         if name in VIEWS:
             continue
         asked = requests(graph)

@@ -17,16 +17,7 @@ from mspc.compiler.call import Call, describe_call, feed_call, graph_arguments, 
 from mspc.compiler.config import STRATEGIES_FROM, Config, Fed
 from mspc.compiler.dump_names import RankDumps, file_of
 from mspc.compiler.frontend.trace import Traced, trace
-from mspc.compiler.pipeline import (
-    FOR_OFFLOAD,
-    FOR_REGIONS,
-    FOR_STAGES,
-    OPTIONAL,
-    VIEWS,
-    numbered,
-    passes_of,
-    rank_passes_of,
-)
+from mspc.compiler.pipeline import OPTIONAL, VIEWS, idle_passes, numbered, rank_passes, shared_passes
 from mspc.compiler.rank_graphs import RankGraphs, copied
 from mspc.compiler.unreduced_gradients import warning_of_own_gradients
 from mspc.ir.diagnostics import MspcError, told_at
@@ -121,7 +112,7 @@ class Compiled:
         names = self.rank_graphs.passes
         if wanted is None:
             wanted = names
-        dumps = RankDumps(names, self.stages, passes_of(self.config.mode, self.config.device)[-1])
+        dumps = RankDumps(names, self.stages, shared_passes(self.config.mode, self.config.device)[-1])
 
         def report(name: str, graph: Graph, changed: bool, text: Callable[[], str] | None = None) -> None:
             dump = dumps.file_and_before(name, changed)
@@ -234,7 +225,7 @@ def compile_traced(
     config, traced, fed = call.config, call.traced, call.fed
     plan = plan or _plan_of(config)
     graph = _prepared(call, plan)
-    names = passes_of(config.mode, config.device)
+    names = shared_passes(config.mode, config.device)
     if _fuses_attention(graph, names):
         _note_constants(graph, traced)
     strategies = _named(graph, config, plan, plans)
@@ -247,7 +238,7 @@ def compile_traced(
         if decide is not None and all_is_given(stage.name, stage.graph):
             decide(stage.graph)
 
-    rank_names = partial(rank_passes_of, config.device, config.pipeline_stages)
+    rank_names = partial(rank_passes, config.device, config.pipeline_stages)
     stages = 1 + max(number for number, _ in numbered(names))
     kept = found = None
     if keeps and config.ranks == 1 and not config.sharded:  # no other rank is told of the shared passes' results
@@ -368,10 +359,9 @@ def run_shared_passes(
     nothing leaves no trace. `on_stage` looks at graphs, and changes none."""
     _report(on_stage, "frontend", 0, graph, True, "")
     previous = "frontend"
-    idle = () if any(node.regions for node in graph.nodes) else FOR_REGIONS
-    idle += () if asks_for_host(graph) else FOR_OFFLOAD
+    idle = idle_passes(any(node.regions for node in graph.nodes), asks_for_host(graph), STAGES in graph.attrs)
     for number, name in numbered(names):
-        if name in idle or (name in FOR_STAGES and STAGES not in graph.attrs):
+        if name in idle:
             continue
         result, changed = manager.apply(find_pass(name), graph)
         if name in OPTIONAL and not changed:

@@ -1,168 +1,175 @@
-"""Shows the compiler on one screen: which passes run in which mode, in order.
+"""The pipeline: one list of the passes of a compile, in order, and the compiles in which each runs.
 
-A pass is a file of the same name under passes/ (one that searches: under search/passes/). Passes before
-`slice_to_rank` see the graph of all ranks and run once; those from it on run once for every kind of ranks that is asked
-for (`compiler/rank_graphs.py`). Of these `fuse_matmul` cleans the graph for all behind it.
-`VIEWS` are dumps that the compile does not go on with. Passes are numbered from 1, but for those of `OPTIONAL`: they
-share the number of the pass ahead of them (0 is the front end's), and are dumped where they change anything.
+A pass is a file of the same name under `passes/` (`search_sharding`: under `search/passes/`). Passes before
+`slice_to_rank` see the graph of all ranks and run once. The others run once for every kind of ranks that is asked for
+(`compiler/rank_graphs.py`). `mspc passes` prints the list.
+
+Dumps are numbered from 1 in this order; 0 is the front end's. An optional pass shares the number of the pass before
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-PREPARING = ("decompose", "route_experts", "route_slots", "hoist_invariants")
-"""Ahead of all others in every mode."""
-FOR_REGIONS = ("hoist_invariants",)
-"""Passes that run where nodes run graphs alone."""
-FOR_OFFLOAD = ("check_offload", "offload")
-"""Passes that run where something is to live in the host's memory alone."""
-FOR_STAGES = ("join_micro_batches", "assign_stages")
-"""Passes that run where networks have several stages alone."""
-SHARDED = (
-    "grad",
-    "join_micro_batches",
-    "simplify",
-    "recompute",
-    "check_offload",
-    "check_strategies",
-    "shard_by_plan",
-    "recompute_cells",
-    "search_sharding",
-    "propagate_sharding",
-    "step_parallel_begin",
-    "insert_redistribution",
-    "exchange_rows",
-    "lower_redistribution",
-    "assign_stages",
-    "fuse_gradients",
-)
-FOR_GPU_SHARDED = ("choose_pieces",)
-"""Behind these where the device is a GPU, whose collectives run beside computation."""
-ON_GPU = {"exchange_rows": "exchange_large_tables"}
-"""What stands in the place of these where the device is a GPU."""
-DATA_PARALLEL = (
-    "draw_rows",
-    "grad",
-    "simplify",
-    "recompute",
-    "check_offload",
-    "step_parallel_begin",
-    "share_statistics",
-    "reduce_gradients",
-    "fuse_gradients",
-)
-WITHOUT_COMMUNICATION = ("grad", "simplify", "recompute", "check_offload", "step_parallel_begin")
-FOR_GPU = ("fuse_attention",)
-"""Ahead of the others where the device is a GPU."""
-FOR_CPU = ("fuse_large_attention",)
-"""Ahead of the others where the device is a CPU."""
-FOR_GPU_RANKS = (
-    "products_of_rows",
-    "split_addends",
-    "sum_in_kernels",
-    "join_products",
-    "pack_attention",
-    "split_batch_norm",
-    "split_norm",
-    "split_dropout",
-    "channels_last",
-    "heads_last",
-    "hoist_joined",
-    "share_sums",
-)
-"""Behind `join_slices` where the device is a GPU: what was sliced is then one tensor again."""
-FOR_CPU_ROWS = ("fuse_large_rows",)
-"""Ahead of `fuse_elementwise` where the device is a CPU."""
-FOR_GPU_SUMS = ("sum_joined",)
-"""Ahead of `fuse_matmul` where the device is a GPU."""
-FOR_GPU_PRODUCTS = ("send_in_pieces",)
-"""Behind `fuse_matmul` where the device is a GPU."""
-FOR_GPU_ROWS = ("join_row_sums", "fuse_rows")
-"""Ahead of `fuse_elementwise` where the device is a GPU."""
-FOR_GPU_KERNELS = (
-    "recompute_elementwise",
-    "keep_for_gradients",
-    "fuse_moves",
-    "row_pitch",
-    "unstack_slices",
-    "group_lookups",
-)
-"""Behind `fuse_elementwise` where the device is a GPU."""
-FOR_GPU_UPDATES = ("update_rows",)
-"""Behind `fuse_updates` where the device is a GPU."""
-FOR_GPU_ORDER = ("stay_on_main_stream", "sum_in_readers", "read_early")
-"""Behind `schedule_communication` where the device is a GPU."""
-PER_RANK = (
-    "slice_to_rank",
-    "join_slices",
-    "move_casts",
-    "simplify_products",
-    "fuse_matmul",
-    "fuse_norm",
-    "fuse_elementwise",
-    "fuse_updates",
-    "schedule_communication",
-    "execute",
+from mspc.ir.late_dataclass import dataclass
+
+SHARDED, DATA, LOCAL = "sharded", "data_parallel", "local"
+"""Kinds of parallel modes: semi_auto_parallel and auto_parallel, data_parallel, and modes without communication."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass of the pipeline.
+
+    modes: the kinds of parallel modes in which it runs. device: the device for which it runs, or "" for all.
+    staged, offloads, regions: if set, it runs only if the network has several stages, if values are stored in host
+    memory, or if nodes run graphs. optional: it leaves no dump if it changes nothing, and has no number of its own.
+    view: later passes do not see its result; it is only dumped.
+    """
+
+    name: str
+    modes: tuple[str, ...] = (SHARDED, DATA, LOCAL)
+    device: str = ""
+    staged: bool = False
+    offloads: bool = False
+    regions: bool = False
+    optional: bool = False
+    view: bool = False
+
+    def runs_on(self, device: str) -> bool:
+        """Return whether it runs if ranks compute on `device`, "CPU" or "GPU"."""
+        return self.device in ("", "GPU" if device == "GPU" else "CPU")
+
+
+STEPS = (
+    Step("decompose", optional=True),
+    Step("route_experts", optional=True),
+    Step("route_slots", optional=True),
+    Step("hoist_invariants", regions=True, optional=True),
+    Step("fuse_attention", device="GPU"),
+    Step("fuse_large_attention", device="CPU", optional=True),
+    Step("draw_rows", (DATA,)),
+    Step("grad"),
+    Step("join_micro_batches", (SHARDED,), staged=True, optional=True),
+    Step("simplify"),
+    Step("recompute"),
+    Step("check_offload", offloads=True, optional=True),
+    Step("check_strategies", (SHARDED,)),
+    Step("shard_by_plan", (SHARDED,), optional=True),
+    Step("recompute_cells", (SHARDED,), optional=True),
+    Step("search_sharding", (SHARDED,), optional=True),
+    Step("propagate_sharding", (SHARDED,)),
+    Step("step_parallel_begin", view=True),
+    Step("share_statistics", (DATA,)),
+    Step("reduce_gradients", (DATA,)),
+    Step("insert_redistribution", (SHARDED,)),
+    Step("exchange_rows", (SHARDED,), "CPU", optional=True),
+    Step("exchange_large_tables", (SHARDED,), "GPU", optional=True),
+    Step("lower_redistribution", (SHARDED,)),
+    Step("assign_stages", (SHARDED,), staged=True, optional=True),
+    Step("fuse_gradients", (SHARDED, DATA)),
+    Step("choose_pieces", (SHARDED,), "GPU", optional=True),
+    # From here on once for every kind of ranks.
+    Step("slice_to_rank"),
+    Step("cut_stages", device="CPU", staged=True),
+    Step("join_slices"),  # slices of one tensor are one tensor again for the passes below
+    Step("products_of_rows", device="GPU"),
+    Step("split_addends", device="GPU"),
+    Step("sum_in_kernels", device="GPU"),
+    Step("join_products", device="GPU"),
+    Step("pack_attention", device="GPU"),
+    # A GPU's stages are cut after matmuls are joined, which needs forward and backward in one graph.
+    Step("hoist_joined", device="GPU", staged=True),
+    Step("cut_stages", device="GPU", staged=True),
+    Step("split_batch_norm", device="GPU"),
+    Step("split_norm", device="GPU"),
+    Step("split_dropout", device="GPU"),
+    Step("channels_last", device="GPU"),
+    Step("heads_last", device="GPU"),
+    Step("hoist_joined", device="GPU"),
+    Step("share_sums", device="GPU"),
+    Step("move_casts"),
+    Step("simplify_products"),
+    Step("sum_joined", device="GPU"),
+    Step("fuse_matmul"),  # removes dead nodes for all passes after it
+    Step("send_in_pieces", device="GPU", optional=True),
+    Step("fuse_norm"),
+    Step("fuse_large_rows", device="CPU", optional=True),
+    Step("join_row_sums", device="GPU"),
+    Step("fuse_rows", device="GPU"),
+    Step("fuse_elementwise"),
+    Step("recompute_elementwise", device="GPU"),
+    Step("keep_for_gradients", device="GPU"),
+    Step("fuse_moves", device="GPU"),
+    Step("row_pitch", device="GPU"),
+    Step("unstack_slices", device="GPU"),
+    Step("group_lookups", device="GPU"),
+    Step("fuse_updates"),
+    Step("update_rows", device="GPU"),
+    Step("schedule_communication"),
+    Step("stay_on_main_stream", device="GPU", optional=True),
+    Step("sum_in_readers", device="GPU", optional=True),
+    Step("read_early", device="GPU", optional=True),
+    Step("order_micro_batches", staged=True),
+    Step("offload", offloads=True, optional=True),
+    Step("execute"),
 )
 
-OPTIONAL = (
-    *PREPARING, "join_micro_batches", "assign_stages", "fuse_large_attention", "fuse_large_rows", "shard_by_plan",
-    "recompute_cells", "search_sharding", "exchange_rows", "exchange_large_tables", "check_offload", "choose_pieces",
-    "send_in_pieces", *FOR_GPU_ORDER, "offload",
-)  # fmt: skip
-"""Passes that leave no trace where they have nothing to do."""
-VIEWS = ("step_parallel_begin",)
-FILE_NAMES = {"slice_to_rank": "step_parallel_end"}
-"""Dumps whose fixed name is another than their pass's."""
+FIRST_OF_RANKS = "slice_to_rank"
+OPTIONAL = frozenset(step.name for step in STEPS if step.optional)
+VIEWS = tuple(step.name for step in STEPS if step.view)
+FILE_NAMES = {FIRST_OF_RANKS: "step_parallel_end"}
+"""Dumps whose fixed name differs from their pass's."""
 UNNUMBERED = ("step_parallel_begin", "step_parallel_end")
-"""Dumps that MindSpore writes without a place number."""
+"""Dumps that MindSpore writes without a number."""
 
 
-def passes_of(mode: str, device: str = "CPU") -> tuple[str, ...]:
-    """Names of the passes that all ranks share behind those of `PREPARING`, for a ParallelMode and a device."""
-    first = FOR_GPU if device == "GPU" else FOR_CPU
+def kind_of_mode(mode: str) -> str:
+    """Return which kind of modes a ParallelMode is of: `SHARDED`, `DATA` or `LOCAL`."""
     if mode in ("semi_auto_parallel", "auto_parallel"):
-        if device != "GPU":
-            return first + SHARDED
-        return first + tuple(ON_GPU.get(name, name) for name in SHARDED) + FOR_GPU_SHARDED
-    return first + (DATA_PARALLEL if mode == "data_parallel" else WITHOUT_COMMUNICATION)
+        return SHARDED
+    return DATA if mode == "data_parallel" else LOCAL
+
+
+def _shared_and_rank_steps() -> tuple[Sequence[Step], Sequence[Step]]:
+    first = next(index for index, step in enumerate(STEPS) if step.name == FIRST_OF_RANKS)
+    return STEPS[:first], STEPS[first:]
+
+
+def shared_passes(mode: str, device: str = "CPU") -> tuple[str, ...]:
+    """Return the names of the passes over the graph of all ranks, with those that `idle_passes` then leaves out."""
+    steps, kind = _shared_and_rank_steps()[0], kind_of_mode(mode)
+    return tuple(step.name for step in steps if kind in step.modes and step.runs_on(device))
+
+
+def rank_passes(device: str = "CPU", stages: int = 1, offloads: bool = False) -> tuple[str, ...]:
+    """Return the names of the passes that run for every kind of ranks. offloads: values are stored in host memory."""
+    return tuple(
+        step.name
+        for step in _shared_and_rank_steps()[1]
+        if step.runs_on(device) and (stages > 1 or not step.staged) and (offloads or not step.offloads)
+    )
+
+
+def idle_passes(regions: bool, offloads: bool, staged: bool) -> set[str]:
+    """Return the names of shared passes that have nothing to do in a graph without regions, offloads or stages."""
+    return {
+        step.name
+        for step in _shared_and_rank_steps()[0]
+        if (step.regions and not regions) or (step.offloads and not offloads) or (step.staged and not staged)
+    }
 
 
 def before_grad(mode: str, device: str = "CPU") -> str:
-    """The name of the pass right ahead of differentiation: behind it none compares the attributes of operators."""
-    names = (*PREPARING, *passes_of(mode, device))
+    """Return the name of the pass before differentiation. No pass up to it compares the attributes of operators."""
+    names = shared_passes(mode, device)
     return names[names.index("grad") - 1]
 
 
 def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """(number, name) of the passes that all ranks share, those of `PREPARING` and then these."""
+    """Yield (number, name) for each of the shared passes."""
     number = 0
-    for name in (*PREPARING, *names):
+    for name in names:
         number += name not in OPTIONAL
         yield number, name
-
-
-def rank_passes_of(device: str = "CPU", stages: int = 1, offloads: bool = False) -> tuple[str, ...]:
-    """Names of the passes that run for every rank, for a device and a number of stages. offloads: something is to live
-    in the host's memory."""
-    if offloads:
-        *others, last = rank_passes_of(device, stages)
-        return (*others, "offload", last)
-    if stages > 1:
-        *passes, last = rank_passes_of(device)
-        first, rest = passes[:1], passes[1:]
-        if device == "GPU":  # forward and backward are joined at once, as long as they are one graph
-            at = passes.index("pack_attention") + 1
-            first, rest = [*passes[:at], "hoist_joined"], passes[at:]
-        return (*first, "cut_stages", *rest, "order_micro_batches", last)
-    at = PER_RANK.index("fuse_elementwise")
-    if device != "GPU":
-        return PER_RANK[:at] + FOR_CPU_ROWS + PER_RANK[at:]
-    behind = PER_RANK.index("fuse_updates") + 1
-    fused = FOR_GPU_ROWS + PER_RANK[at : at + 1] + FOR_GPU_KERNELS + PER_RANK[at + 1 : behind] + FOR_GPU_UPDATES
-    last = PER_RANK[behind:-1] + FOR_GPU_ORDER + PER_RANK[-1:]
-    products = PER_RANK.index("fuse_matmul")
-    ahead = PER_RANK[:2] + FOR_GPU_RANKS + PER_RANK[2:products] + FOR_GPU_SUMS
-    first = ahead + PER_RANK[products : products + 1] + FOR_GPU_PRODUCTS + PER_RANK[products + 1 : at]
-    return first + fused + last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mspc.compiler.driver import DumpPoint, identity, run_shared_passes
-from mspc.compiler.pipeline import passes_of
+from mspc.compiler.pipeline import shared_passes
 from mspc.compiler.rank_graphs import copied
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -64,5 +64,5 @@ def _stages(graph: Graph, device: str, wanted: Collection[str]) -> tuple[str, di
         if stage.name in wanted:
             found[stage.name] = copied(stage.graph)
 
-    graph = run_shared_passes(graph, passes_of(str(graph.attrs.get("mode", "")), device), look, PassManager())
+    graph = run_shared_passes(graph, shared_passes(str(graph.attrs.get("mode", "")), device), look, PassManager())
     return identity(ranks, print_graph(graph)), found

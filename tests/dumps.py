@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, passes_of, rank_passes_of
+from mspc.compiler.pipeline import FILE_NAMES, OPTIONAL, rank_passes, shared_passes
 
 _NAME = re.compile(r"(?:(\d\d)_)?([a-z]\w*)_(\d{4})\.(?:ir|dot)")
 
@@ -13,7 +13,7 @@ _NAME = re.compile(r"(?:(\d\d)_)?([a-z]\w*)_(\d{4})\.(?:ir|dot)")
 def stages(mode: str = "semi_auto_parallel") -> list[str]:
     """What a compile in this mode dumps at level 2, in order: the passes' names in those of the files. Passes that are
     dumped only where they have something to do are left out."""
-    names = [name for name in (*passes_of(mode), *rank_passes_of()) if name not in OPTIONAL]
+    names = [name for name in (*shared_passes(mode), *rank_passes()) if name not in OPTIONAL]
     return ["frontend", *(FILE_NAMES.get(name, name) for name in names)]
 
 

@@ -53,12 +53,12 @@ STARTED = 30.0
 that has other work."""
 MEMORY = 1_500_000_000
 """Bytes of address space of a worker, of which Python and NumPy need a third before the first case."""
-_GROUPS = (
-    "PREPARING", "SHARDED", "DATA_PARALLEL", "FOR_CPU", "FOR_CPU_ROWS", "FOR_GPU", "FOR_GPU_RANKS", "PER_RANK",
-    "FOR_GPU_SHARDED", "FOR_GPU_PRODUCTS",
-)  # fmt: skip
-PASSES = list(dict.fromkeys(name for group in _GROUPS for name in getattr(pipeline, group)))
-CHAIN = tuple(name for name in (*pipeline.SHARDED, *pipeline.PER_RANK) if name not in pipeline.VIEWS)
+PASSES = list(dict.fromkeys(step.name for step in pipeline.STEPS))
+CHAIN = tuple(
+    name
+    for name in (*pipeline.shared_passes("semi_auto_parallel"), *pipeline.rank_passes())
+    if name not in pipeline.VIEWS
+)
 GROWN = 6
 """Random networks whose graph of every stage is there to be changed, beside the compiled ones."""
 TOUCHES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from ml_dtypes import finfo
 
-from mspc.compiler.pipeline import PER_RANK
+from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.stage_graphs import CUT, rank_graphs
 from mspc.ir.graph import STAGES, Constant, Graph, Parameter, Value
 from mspc.ir.layout import Layout
@@ -94,7 +94,7 @@ def _region(region: Graph, read: Sequence[Any], backend: Any) -> list[Any]:
 
 
 def run_on_ranks(
-    graph: Graph, feeds: Mapping[str, np.ndarray], passes: Sequence[str] = PER_RANK[1:]
+    graph: Graph, feeds: Mapping[str, np.ndarray], passes: Sequence[str] = rank_passes()[1:]
 ) -> list[np.ndarray]:
     """The same from all ranks of a graph that is ready for slicing: results and parameters put together.
 
@@ -105,12 +105,12 @@ def run_on_ranks(
 
 
 def steps_on_ranks(
-    graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]], passes: Sequence[str] = PER_RANK[1:]
+    graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]], passes: Sequence[str] = rank_passes()[1:]
 ) -> list[list[np.ndarray]]:
     """The same for several steps of the ranks, which keep their parameters: inputs come from each step's feeds."""
     stages = int(graph.attrs.get(STAGES, 1))
     cut = (CUT,) if stages > 1 and CUT not in passes else ()
-    of_ranks = rank_graphs(graph, (PER_RANK[0], *cut, *passes))
+    of_ranks = rank_graphs(graph, ("slice_to_rank", *cut, *passes))
 
     def main(comm: LocalComm) -> list[tuple[list[Any], dict[str, Any]]]:
         local = of_ranks.executable(comm.rank)

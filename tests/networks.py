@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mspc.compiler.pipeline import PREPARING, SHARDED, VIEWS
+from mspc.compiler.pipeline import VIEWS, shared_passes
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
@@ -26,7 +26,7 @@ from mspc.sharding.factors import Rule
 from tests.ops.simulate import types_of
 from tests.random_updates import finish
 
-PASSES = ",".join(name for name in (*PREPARING, *SHARDED) if name not in VIEWS)
+PASSES = ",".join(name for name in shared_passes("semi_auto_parallel") if name not in VIEWS)
 """What makes a network ready for slicing."""
 RANKS = (2, 2, 2, 3, 4, 4, 4, 6, 6, 8, 8, 12, 16, 24)
 SEARCHES = ("", "", "", "dynamic_programming", "", "", "recursive_programming")

@@ -44,6 +44,7 @@ VERBS = (
     Verb("view", "Write a page that shows a compile and why it is so."),
     Verb("opt", "Read a text graph, run passes, print it."),
     Verb("ops", "List the operators and their rules."),
+    Verb("passes", "List the passes of a compile in order."),
     Verb("doctor", "List what a script uses that mspc lacks or ignores."),
     Verb("ckpt", "Look at checkpoints, compare, merge, transform and check them."),
 )  # fmt: skip

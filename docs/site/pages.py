@@ -225,26 +225,17 @@ def operator_pages() -> Iterator[tuple[str, str]]:
 
 def passes() -> str:
     """The page of the passes, in the order in which they run, with what their files say."""
+    from mspc.commands.passes import conditions_of
     from mspc.compiler import pipeline
     from mspc.passes.base import find_pass
 
-    groups = {
-        "In every mode": pipeline.PREPARING, "Operators that are sharded": pipeline.SHARDED,
-        "Data parallel": pipeline.DATA_PARALLEL, "Without communication": pipeline.WITHOUT_COMMUNICATION,
-        "For every kind of ranks": pipeline.PER_RANK,
-        "On CPUs": (*pipeline.FOR_CPU, *pipeline.FOR_CPU_ROWS),
-        "On GPUs": (
-            *pipeline.FOR_GPU, *pipeline.FOR_GPU_SHARDED, *pipeline.FOR_GPU_RANKS, *pipeline.FOR_GPU_PRODUCTS,
-            *pipeline.FOR_GPU_KERNELS, *pipeline.FOR_GPU_UPDATES,
-        ),
-    }  # fmt: skip
-    lines = ["# Passes", "", "What a compile runs, in order. `mspc compile --save-graphs` writes the graph after each."]
-    told: set[str] = set()
-    for title, names in groups.items():
-        lines += ["", f"## {title}", "", ", ".join(f"`{name}`" for name in names), ""]
-        for name in names:
-            if name not in told:
-                module = inspect.getmodule(type(find_pass(name)))
-                lines += [f"### {name}", "", "```text", inspect.getdoc(module) or "", "```", ""]
-                told.add(name)
-    return "\n".join(lines)
+    lines = [
+        "# Passes", "",
+        "The passes of a compile, in order. `mspc compile --save-graphs` writes the graph after each.", "",
+        "| pass | runs in |", "|---|---|",
+        *(f"| `{step.name}` | {conditions_of(step)} |" for step in pipeline.STEPS),
+    ]  # fmt: skip
+    for name in dict.fromkeys(step.name for step in pipeline.STEPS):
+        module = inspect.getmodule(type(find_pass(name)))
+        lines += ["", f"## {name}", "", "```text", inspect.getdoc(module) or "", "```"]
+    return "\n".join([*lines, ""])

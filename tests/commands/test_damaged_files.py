@@ -16,7 +16,7 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.opt import optimize
 from mspc.commands.run import run_directory
-from mspc.compiler.pipeline import PER_RANK, SHARDED
+from mspc.compiler.pipeline import rank_passes, shared_passes
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from tests.commands.test_run_script import NETWORK
@@ -24,7 +24,10 @@ from tests.conftest import HANG, ROOT
 
 CASES = 200
 """How many changes the suite tries; `python -m tests.fuzz` tries more."""
-PASSES = [*SHARDED, *(f"{name}{{rank=1}}" if name == "slice_to_rank" else name for name in PER_RANK)]
+PASSES = [
+    f"{name}{{rank=1}}" if name == "slice_to_rank" else name
+    for name in (*shared_passes("semi_auto_parallel"), *rank_passes())
+]
 
 
 @pytest.fixture(scope="module")

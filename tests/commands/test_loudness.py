@@ -21,7 +21,7 @@ from mspc.commands.completion import (
 from mspc.commands.opt import optimize
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
-from mspc.compiler.pipeline import FOR_CPU, FOR_OFFLOAD, FOR_REGIONS, FOR_STAGES, PREPARING, SHARDED, rank_passes_of
+from mspc.compiler.pipeline import idle_passes, rank_passes, shared_passes
 from mspc.ir.diagnostics import MspcError
 from tests.conftest import HANG
 
@@ -65,8 +65,8 @@ def test_a_quiet_compile_writes_files_and_says_nothing(script: Path, capsys: pyt
 def test_a_verbose_compile_names_every_pass(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compile_target(str(script), CompileOptions(loudness=Loudness(verbose=True), only_ranks=(1,)))
     names = passes(capsys)
-    without = (*FOR_OFFLOAD, *FOR_REGIONS, *FOR_STAGES)  # the network has none of them
-    assert names == [name for name in (*PREPARING, *FOR_CPU, *SHARDED, *rank_passes_of()) if name not in without]
+    idle = idle_passes(regions=False, offloads=False, staged=False)
+    assert names == [name for name in (*shared_passes("semi_auto_parallel"), *rank_passes()) if name not in idle]
     compile_target(str(script), CompileOptions(loudness=Loudness(verbose=True)))
     assert passes(capsys)[: len(names)] == names
 

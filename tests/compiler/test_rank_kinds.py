@@ -12,7 +12,7 @@ import pytest
 
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, DumpPoint, compile_call
-from mspc.compiler.pipeline import rank_passes_of
+from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import RankGraphs
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
@@ -155,7 +155,7 @@ def test_random_networks(device: str) -> None:
     shared, count = 0, share_of(20, 2)
     for seed in (generator.getrandbits(48) for _ in range(count)):
         graph = run_passes(RandomNetwork(seed).graph, parse_passes(PASSES))
-        graphs = RankGraphs(graph, rank_passes_of(device))
+        graphs = RankGraphs(graph, rank_passes(device))
         ranks = int(graph.attrs["ranks"])
         assert_every_rank_as_alone(graphs, random.Random(seed).sample(range(ranks), min(ranks, 5)))
         assert graphs.kinds, f"seed {seed}: the passes ran for every rank"

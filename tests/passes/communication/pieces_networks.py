@@ -17,7 +17,7 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
-from mspc.compiler.pipeline import rank_passes_of
+from mspc.compiler.pipeline import rank_passes
 from mspc.compiler.rank_graphs import copied
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.passes.base import find_pass
@@ -135,7 +135,7 @@ def compare(case: Case) -> tuple[int, bool]:
     """(how many collectives are marked to go in pieces, whether all numbers have the bits that they have without).
     Raises AssertionError where they are not those of one device."""
     graph = case.compiled().graph
-    names = rank_passes_of("GPU", case.stages)[1:]
+    names = rank_passes("GPU", case.stages)[1:]
     feeds = {name: 0.3 * array if array.dtype.kind == "f" else array for name, array in random_feeds(graph).items()}
     one = run_global(copied(graph), feeds)
     whole = run_on_ranks(copied(graph), feeds, names)

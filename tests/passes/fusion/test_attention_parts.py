@@ -13,7 +13,7 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.compiler.pipeline import PER_RANK, rank_passes_of
+from mspc.compiler.pipeline import rank_passes
 from mspc.ir.graph import Graph
 from mspc.passes.base import find_pass, run_passes
 from tests.interpret import random_feeds, run_global, same
@@ -108,7 +108,7 @@ def graphs(network: nn.Cell, trained: bool = True) -> tuple[Graph, Graph]:
     x = Tensor(np.random.default_rng(2).standard_normal((BATCH, LENGTH, WIDTH)).astype(np.float32))
     graph = compile_call(target, [x], Config(device="GPU", mode="stand_alone")).graph
     made: list[Graph] = []
-    for names in (rank_passes_of("GPU"), PER_RANK):
+    for names in (rank_passes("GPU"), rank_passes()):
         passes = [find_pass(name, {"rank": 0} if name == "slice_to_rank" else {}) for name in names]
         made.append(run_passes(graph, passes))
         made[-1].verify()

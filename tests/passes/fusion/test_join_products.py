@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc.compiler.pipeline import rank_passes_of
+from mspc.compiler.pipeline import rank_passes
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.graph import Parameter as Input
@@ -85,8 +85,8 @@ def test_ranks_exchange_what_they_did() -> None:
 
 
 def test_it_is_for_gpus_and_gives_the_same_text_every_time() -> None:
-    assert "join_products" in rank_passes_of("GPU")
-    assert "join_products" not in rank_passes_of()
+    assert "join_products" in rank_passes("GPU")
+    assert "join_products" not in rank_passes()
     texts = {print_graph(rank_graphs(compiled("all", ms.float32)[0], True)[0]) for _ in range(2)}
     assert len(texts) == 1
 

@@ -14,7 +14,7 @@ import mspc as ms
 from mspc import Parameter, Tensor, amp, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.compiler.pipeline import PER_RANK, passes_of, rank_passes_of
+from mspc.compiler.pipeline import rank_passes, shared_passes
 from mspc.ir.builder import Builder
 from mspc.ir.compare import difference
 from mspc.ir.graph import Graph, Node
@@ -195,7 +195,7 @@ def compiled(
 
 
 def rank_graphs(found: Any, packed: bool) -> list[Graph]:
-    names = rank_passes_of("GPU") if packed else PER_RANK
+    names = rank_passes("GPU" if packed else "CPU")
     graphs: list[Graph] = []
     for rank in range(found.config.ranks):
         passes = [find_pass(name, {"rank": rank} if name == "slice_to_rank" else {}) for name in names]
@@ -282,8 +282,8 @@ def test_no_more_memory_where_weights_are_cast() -> None:
 
 
 def test_it_runs_for_gpus_alone() -> None:
-    assert "pack_attention" in rank_passes_of("GPU")
-    assert "pack_attention" not in {*rank_passes_of(), *passes_of("semi_auto_parallel", "GPU")}
+    assert "pack_attention" in rank_passes("GPU")
+    assert "pack_attention" not in {*rank_passes(), *shared_passes("semi_auto_parallel", "GPU")}
 
 
 # Small graphs ------------------------------------------------------------------------------------------------

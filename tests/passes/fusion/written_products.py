@@ -11,7 +11,7 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.compiler.pipeline import rank_passes_of
+from mspc.compiler.pipeline import rank_passes
 from mspc.ir.graph import Graph
 from mspc.passes.base import find_pass, run_passes
 
@@ -154,7 +154,7 @@ def compiled(name: str, kind: Any, recompute: bool = False, **settings: Any) -> 
 def rank_graphs(found: Any, joined: bool) -> list[Graph]:
     graphs: list[Graph] = []
     for rank in range(found.config.ranks):
-        names = [name for name in rank_passes_of("GPU") if joined or name != "join_products"]
+        names = [name for name in rank_passes("GPU") if joined or name != "join_products"]
         passes = [find_pass(name, {"rank": rank} if name == "slice_to_rank" else {}) for name in names]
         graphs.append(run_passes(found.graph, passes))
     return graphs
