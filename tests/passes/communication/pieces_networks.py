@@ -131,21 +131,22 @@ class Case:
         return compile_call(step, [TensorType(FLOAT64, (self.batch, self.words, WIDTH))], config)
 
 
-def compare(case: Case) -> tuple[int, bool]:
-    """(how many collectives are marked to go in pieces, whether all numbers have the bits that they have without).
-    Raises AssertionError where they are not those of one device."""
+def compare(case: Case) -> int:
+    """Return the number of collectives that are marked to go in pieces.
+
+    Raises AssertionError if the ranks' numbers differ from one device's by more than rounding. The bits may differ:
+    BLAS adds up in an order that depends on the shapes of a matmul and on the processor.
+    """
     graph = case.compiled().graph
     names = rank_passes("GPU", case.stages)[1:]
     feeds = {name: 0.3 * array if array.dtype.kind == "f" else array for name, array in random_feeds(graph).items()}
     one = run_global(copied(graph), feeds)
-    whole = run_on_ranks(copied(graph), feeds, names)
     find_pass("choose_pieces", {"number": case.number}).run(graph)
     marked = [node.attrs["pieces"] for each in graph.graphs() for node in each.nodes if "pieces" in node.attrs]
     assert set(marked) <= {case.number}
-    pieces = run_on_ranks(graph, feeds, names)
-    for a, b in zip(one, pieces, strict=True):
+    for a, b in zip(one, run_on_ranks(graph, feeds, names), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-10 * np.abs(a).max())
-    return len(marked), all(np.array_equal(a, b) for a, b in zip(whole, pieces, strict=True))
+    return len(marked)
 
 
 def drawn(seed: int) -> Case:
@@ -164,7 +165,7 @@ def main(seed: int, count: int) -> None:
     for number in range(seed, seed + count):
         case = drawn(number)
         try:
-            print(number, case, *compare(case))
+            print(number, case, compare(case))
         except Exception as error:
             print(number, case, "FAILS", type(error).__name__, str(error)[:300])
 
