@@ -155,6 +155,8 @@ def _say_whose(command: Sequence[str], own: Collection[str]) -> None:
 
 def _command(words: Sequence[str]) -> list[str]:
     """The command of every rank: `mspc run` for a script, which knows `import mindspore`."""
+    from mspc.engine.ranks.mpirun import python_module
+
     first = words[0]
     if not first.endswith(".py"):
         if shutil.which(first) is None:
@@ -163,7 +165,7 @@ def _command(words: Sequence[str]) -> list[str]:
     if not os.path.isfile(first):
         raise MspcError(f"there is no script {first!r}")
     rest = ["--", *words[1:]] if len(words) > 1 else []
-    return [sys.executable, "-m", "mspc", "run", first, *rest]
+    return python_module("mspc", "run", first, *rest)
 
 
 def _log_name(name: str, several: bool) -> str:
@@ -226,11 +228,12 @@ def _yes_or_no(name: str, text: str) -> bool:
 def _leave(job: LaunchJob) -> None:
     """Let the job run behind this command, as msrun does without --join True."""
     from mspc.engine.ranks.launcher import SCHEDULER_LOG
+    from mspc.engine.ranks.mpirun import python_module
 
     said = job.folder / "launch.log"
     with open(said, "wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "mspc", *sys.argv[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            python_module("mspc", *sys.argv[1:]), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True, env={**os.environ, "MSPC_LAUNCHED": "1"},
         )  # fmt: skip
     print(f"{job.ranks} rank{'s' * (job.ranks != 1)} started by process {child.pid}; logs: {job.folder}/"

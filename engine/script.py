@@ -118,7 +118,7 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
     module.__dict__.update(about)
     package = name.removesuffix(f".{path.stem}") if name.endswith(f".{path.stem}") else ""
     sys.argv = [str(path), *arguments]
-    sys.path[0] = str(path.resolve().parents[len(package.split(".")) if package else 0])
+    _put_first(str(path.resolve().parents[len(package.split(".")) if package else 0]))
     try:
         if package:
             importlib.import_module(package)
@@ -130,6 +130,17 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
     except Exception as error:
         raise ScriptError(error) from None
     return module
+
+
+def _put_first(folder: str) -> None:
+    """Make a script's folder the first entry of `sys.path`.
+
+    Under `python -P`, as ranks are started, no entry is reserved for it: the first one may be of PYTHONPATH.
+    """
+    if sys.flags.safe_path:
+        sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
+    else:
+        sys.path[0] = folder
 
 
 def forget_script(path: Path) -> None:

@@ -57,7 +57,7 @@ class LaunchJob:
 
     def mpirun(self) -> list[str]:
         """The command line of mpirun."""
-        worker = [sys.executable, str(WORKER), str(self.folder), self.log_name, self.cores, *self.command]
+        worker = [sys.executable, "-I", str(WORKER), str(self.folder), self.log_name, self.cores, *self.command]
         found = mpirun_command(self.ranks, worker, self.hosts, self.variables)
         if self.hosts:
             found[1:1] = ["--prtemca", "prte_startup_timeout", str(self.start_within)]

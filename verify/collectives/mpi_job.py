@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import field
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.engine.ranks.mpirun import end_with_parent, mpirun_command, mpirun_environment
+from mspc.engine.ranks.mpirun import end_with_parent, mpirun_command, mpirun_environment, python_module
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.files.tensors import StoredTensor, TensorFile, write_tensors
 from mspc.ir.late_dataclass import dataclass
@@ -72,7 +71,7 @@ class MpiRanks(ManyRanks):
         save(folder / GIVEN, given)
 
     def _start(self, folder: Path) -> None:
-        command = mpirun_command(self.ranks, [sys.executable, "-m", "mspc.verify.collectives.mpi_rank", str(folder)])
+        command = mpirun_command(self.ranks, python_module("mspc.verify.collectives.mpi_rank", str(folder)))
         try:
             done = subprocess.run(
                 command, env=mpirun_environment(), capture_output=True, text=True, errors="replace", timeout=WAIT,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.engine.ranks.mpirun import python_module
 from mspc.ir.diagnostics import ExecutionError
 from mspc.verify.difference import ComparedValue, compare
 from mspc.verify.training_steps.case import Case
@@ -50,9 +51,8 @@ def judged_apart() -> tuple[ComparedValue, ...]:
     Raises:
         ExecutionError: it did not end well.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "mspc.verify.training_steps.reference"], capture_output=True, text=True, check=False
-    )
+    command = python_module("mspc.verify.training_steps.reference")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         return tuple(ComparedValue(**(entry | {"shape": tuple(entry["shape"])})) for entry in json.loads(done.stdout))
     except (ValueError, TypeError, KeyError):
