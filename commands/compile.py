@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from mspc.commands.report.text import print_report
 from mspc.commands.report.verbosity import NORMAL, Loudness
 from mspc.compiler.driver import Compiled
 from mspc.engine.capture import CapturedCall, NamedTarget, build, capture, parse_target
-from mspc.engine.strategy_files import StrategyFiles
+from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
 from mspc.ir.diagnostics import MspcError, told_at
 from mspc.ir.files.tensors import StoredTensor, write_tensors
 from mspc.ir.late_dataclass import dataclass
@@ -89,10 +90,6 @@ def compile_target(target: str, options: CompileOptions) -> None:
     opened = _output_folder(captured, options, folder)
     with ProgressLine(not loudness.quiet and not loudness.verbose) as progress, opened as output:
         progress.show(f"compiling {captured.script} for {ranks} rank{'s' if ranks > 1 else ''}")
-        if options.strategies is not None:
-            from mspc.search.plans.table import shard_by_file  # late: it brings all of the search along
-
-            captured = shard_by_file(captured, options.strategies)
         first = compile_for(captured, ranks, level, compared=found.asked, on_pass=loudness.on_pass())
         programs = Programs(first, wanted, found.asked(), level, found.rerun)
         settings = Settings(captured.context.matmul_allow_tf32, captured.context.deterministic)
@@ -133,9 +130,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
 
 
 def _check_files(options: CompileOptions) -> None:
-    """Raises MspcError where a file beside the folder cannot be written, or two say how the network is sharded."""
-    if options.strategies is not None and options.imported.plan:
-        raise MspcError("--plan and --strategies both say how the network is sharded; give one of them")
+    """Raises MspcError if a file beside the folder cannot be written."""
     check_json(options.json)
     if options.out_torch is not None and options.out_torch.suffix != ".py":
         raise MspcError(f"--out-torch writes Python, and {options.out_torch} is called otherwise")
@@ -290,6 +285,16 @@ def _session(options: CompileOptions, outside: Session, rank: int) -> ObservedSe
 
 
 def _launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> CapturedCall:
+    """Return the first launch, sharded by `--strategies` if that is given. Raises MspcError."""
+    if options.strategies is not None and options.imported.plan:
+        raise MspcError("--plan and --strategies both say how the network is sharded; give one of them")
+    found = _own_launch(target, options, session)
+    if options.strategies is None:
+        return found
+    return replace(found, context=sharded_by_file(found.context, options.strategies))
+
+
+def _own_launch(target: NamedTarget | Path, options: CompileOptions, session: Session) -> CapturedCall:
     if is_imported(target) or options.imported.torch:
         from mspc.commands.imported import capture_imported  # late: few networks come from PyTorch
 

@@ -86,6 +86,12 @@ Verbose = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Say nothing but errors and results: no table, warnings, progress.")
 ]
+StrategiesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--strategies", metavar="FILE", help="A plan (of `mspc search --out`) or a strategy file; goes before shard()."
+    ),
+]
 JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON; - is stdout.")]
 AllRows = Annotated[bool, typer.Option("--all", help="Print every row, not a summary that fits a screen.")]
 

@@ -34,13 +34,15 @@ def run_script(
     script_arguments: Sequence[str] = (),
     wishes: Wishes = AS_FOUND,
     profile: ProfileOptions | None = None,
+    strategies: Path | None = None,
 ) -> None:
     """Run a training script as `python SCRIPT` would, on all ranks.
 
     Args:
         ranks: number of ranks; None takes mpirun's, else the script's device_num, else 1.
         simulate: all ranks in this process. only_rank: the one rank whose output is printed.
-        wishes: what the command line says of devices. profile: and of timing.
+        wishes: what the command line says of devices. profile: and of timing. strategies: a plan or strategy file by
+        which operators are sharded.
 
     Raises:
         MspcError: a mistake, status 2, or a failure of the run, status 1. SystemExit: another status.
@@ -52,13 +54,16 @@ def run_script(
         if path.suffix == EXPORTED:
             notes = [f"mspc compile {path} --ranks 8 --out DIR, and then mspc run DIR"]
             raise MspcError(f"{path} is a network of PyTorch, which is compiled before it is run", notes=notes)
+        if strategies is not None and not os.path.isfile(strategies):
+            raise MspcError(f"there is no strategy file {str(strategies)!r}", notes=["mspc search --out writes one"])
         _check(ranks, simulate, profile)
+    strategies = strategies and strategies.resolve()  # a script may change its folder
     if mpi_size() > 1:
-        _run_rank(path, ranks is not None, only_rank, script_arguments, wishes, profile)
+        _run_rank(path, ranks is not None, only_rank, script_arguments, wishes, profile, strategies)
         return
     wanted = ranks
     if wanted is None:
-        wanted = _run_one(path, script_arguments, wishes, simulate, profile)
+        wanted = _run_one(path, script_arguments, wishes, simulate, profile, strategies)
         if wanted is None:
             return
     if only_rank is not None and only_rank >= wanted:
@@ -69,14 +74,16 @@ def run_script(
         from mspc.engine.simulate import simulate_script
 
         alias.install()
-        simulate_script(path, wanted, True, only_rank, script_arguments, wishes, _profilers(profile))
+        simulate_script(path, wanted, True, only_rank, script_arguments, wishes, _profilers(profile), strategies)
         return
     if wanted == 1:
-        _run_rank(path, True, only_rank, script_arguments, wishes, profile)
+        _run_rank(path, True, only_rank, script_arguments, wishes, profile, strategies)
         return
     arguments = ["run", str(path), "--ranks", str(wanted), *wishes.arguments()]
     if profile is not None:
         arguments += profile.arguments()
+    if strategies is not None:
+        arguments += ["--strategies", str(strategies)]
     if only_rank is not None:
         arguments += ["--only-rank", str(only_rank)]
     if script_arguments:
@@ -173,7 +180,7 @@ def _check(ranks: int | None, simulate: bool, profile: ProfileOptions | None) ->
 
 def _run_rank(
     path: Path, ranks_given: bool, only_rank: int | None, arguments: Sequence[str], wishes: Wishes,
-    profile: ProfileOptions | None,
+    profile: ProfileOptions | None, strategies: Path | None,
 ) -> None:  # fmt: skip
     """Run the script as one rank of mpirun's job, or as the only rank there is."""
     limit_threads()
@@ -182,7 +189,7 @@ def _run_rank(
         raise MspcError(f"--only-rank {only_rank}: the ranks are 0 to {job.size - 1}")
 
     def body() -> None:
-        _prepare(job, path, ranks_given)
+        _prepare(job, path, ranks_given, strategies)
         if only_rank is not None and only_rank != job.rank:
             from mspc.engine.user_state import Nowhere
 
@@ -214,8 +221,9 @@ def _run_to_its_end(path: Path, arguments: Sequence[str], job: Any) -> None:
 
 
 def _run_one(
-    path: Path, arguments: Sequence[str], wishes: Wishes, simulate: bool, profile: ProfileOptions | None
-) -> int | None:
+    path: Path, arguments: Sequence[str], wishes: Wishes, simulate: bool, profile: ProfileOptions | None,
+    strategies: Path | None,
+) -> int | None:  # fmt: skip
     """Run the script on one rank; where it turns out to want more, return their number instead.
 
     What the script prints, and is warned of, before its first step is held back until that is known.
@@ -225,7 +233,7 @@ def _run_one(
 
     held, warned = HeldBack(sys.stdout), HeldBack(sys.stderr)
     job = _simulated(wishes, profile) if simulate else _join(wishes, profile)
-    handler = _prepare(job, path, False)
+    handler = _prepare(job, path, False, strategies)
 
     def release() -> None:
         held.release()
@@ -278,13 +286,13 @@ def _simulated(wishes: Wishes, profile: ProfileOptions | None) -> Any:
     return Job(OneRank(), OneRank(), None, simulated_hardware(wishes, 0), _profilers(profile)())
 
 
-def _prepare(job: Any, path: Path, ranks_given: bool) -> Any:
+def _prepare(job: Any, path: Path, ranks_given: bool, strategies: Path | None) -> Any:
     from mspc.api import alias, call_handler, state
     from mspc.engine.calls import RankCalls
 
     alias.install()
     state.swap(state.Session.of_rank(job.rank, job.size))
-    handler = RankCalls(job, ranks_given, str(path.resolve().parent))
+    handler = RankCalls(job, ranks_given, str(path.resolve().parent), strategies)
     call_handler.install(handler)
     return handler
 

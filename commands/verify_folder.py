@@ -92,9 +92,10 @@ def _stages(program: Program, network: Graph) -> int:
 
 def checked_program(folder: Path, options: CompileOptions) -> Program:
     """The program in a folder, all of whose ranks can be compared with one device."""
-    if options.inputs or options.script_arguments:
+    if options.inputs or options.script_arguments or options.strategies:
         raise MspcError(
-            f"{folder} is a folder, so a compiled program", notes=["--input and script arguments are for scripts"]
+            f"{folder} is a folder, so a compiled program",
+            notes=["--input, --strategies and script arguments are for scripts"],
         )
     program = load_program(folder)
     if options.ranks is not None and options.ranks != program.ranks:

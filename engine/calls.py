@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,7 +30,7 @@ from mspc.engine.own_collectives import run_collective
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
 from mspc.engine.step_counts import StepCounts
-from mspc.engine.strategy_files import StrategyFiles
+from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
 from mspc.engine.synchronization_points import ALIKE, EVERYONE, described, different_calls, joint_call, name_of
 from mspc.engine.variants import VARIABLE, Variants, counted_as, graphs_to_keep, identity
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -62,16 +63,24 @@ class RankCalls:
 
     Args:
         job: this rank's place. ranks_given: `--ranks` was given, so a script's device_num does not count.
-        script_folder: file names in graphs are relative to it.
+        script_folder: file names in graphs are relative to it. strategies: a file by which all graphs are sharded.
     """
 
     has_own_process: ClassVar[bool] = True
     """Whether no other rank runs in this process."""
 
-    def __init__(self, job: Job, ranks_given: bool = False, script_folder: str = "") -> None:
+    def __init__(
+        self, job: Job, ranks_given: bool = False, script_folder: str = "", strategies: Path | None = None
+    ) -> None:
         self.job = job
         self.ranks_given = ranks_given
         self.script_folder = script_folder
+        self.strategies = strategies
+        self._first: Any = None
+        """The `identity` of the first target, which `strategies` is about."""
+        self._sharded: dict[bool, tuple[FrozenContext, FrozenContext]] = {}
+        """A context of the script, and the same as sharded by `strategies`, of the first target and of others: every
+        call asks for it."""
         self.store = ParameterStore(job)
         self.compiled_calls: dict[int, CompiledCall] = {}
         self.on_first_compile: Callable[[], None] = _nothing
@@ -112,13 +121,31 @@ class RankCalls:
             outputs = global_outputs(job.aside, found.compiled.config, found.compiled.results, own)
         return found.compiled.traced.rebuild([Tensor.from_array(array) for array in outputs])
 
+    def _context(self, target: Any) -> FrozenContext:
+        """Return the context in which `target` is compiled.
+
+        A strategy file is about the first graph, the one that `mspc compile` and `mspc search` look at. Other graphs,
+        as that of an evaluation, have operators of other names. They run in the same mode without the file.
+        """
+        frozen = context.freeze(target)
+        if self.strategies is None:
+            return frozen
+        self._first = self._first or identity(target)
+        is_first = self._first == identity(target)
+        known = self._sharded.get(is_first)
+        if known is None or known[0] is not frozen:
+            sharded = sharded_by_file(frozen, self.strategies)
+            known = frozen, sharded if is_first else replace(sharded, operator_load_file=frozen.operator_load_file)
+            self._sharded[is_first] = known
+        return known[1]
+
     def _any_has_data(self, target: Any, args: tuple[Any, ...] | None) -> bool:
         """Whether any rank calls `target` with data; all ranks ask this together.
 
         Raises:
             MspcError: where all must compile or run one graph, some have no data, or data of other shapes.
         """
-        job, frozen, call = self.job, context.freeze(target), describe_call(args or (), [])
+        job, frozen, call = self.job, self._context(target), describe_call(args or (), [])
         config = self.config(frozen)
         is_new = args is not None and self._known.find((identity(target), call, frozen)) is None
         with job.outside_user_code():
@@ -153,7 +180,7 @@ class RankCalls:
         """The compiled target, and what it computes on this rank."""
         tensors: list[Tensor] = []
         call = describe_call(args, tensors)
-        frozen = context.freeze(target)
+        frozen = self._context(target)
         key = (identity(target), call, frozen)
         found = self._known.find(key)
         if found is None or self._outdated(key, found):

@@ -65,8 +65,10 @@ class SimulatedCalls(RankCalls):
 
     has_own_process: ClassVar[bool] = False
 
-    def __init__(self, job: Job, ranks_given: bool, script_folder: str, shared: SharedCompiles) -> None:
-        super().__init__(job, ranks_given, script_folder)
+    def __init__(
+        self, job: Job, ranks_given: bool, script_folder: str, shared: SharedCompiles, strategies: Path | None = None
+    ) -> None:
+        super().__init__(job, ranks_given, script_folder, strategies)
         self._shared = shared
         self._compiles = 0
 
@@ -81,9 +83,10 @@ class SimulatedCalls(RankCalls):
 
 def simulate_script(
     path: Path, ranks: int, ranks_given: bool, only_rank: int | None, arguments: Sequence[str],
-    wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None,
+    wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None, strategies: Path | None = None,
 ) -> None:  # fmt: skip
-    """Run a script on `ranks` simulated ranks. `profiler` makes what times the steps of one rank.
+    """Run a script on `ranks` simulated ranks. `profiler` makes what times the steps of one rank. strategies: a file by
+    which operators are sharded.
 
     Raises:
         RanksWanted: the script asks for another number, and `--ranks` was not given.
@@ -100,7 +103,7 @@ def simulate_script(
         users.append(user)
         job = SimulatedJob(comm, user, simulated_hardware(wishes, comm.rank))
         job.profile = profiler()
-        user.handler = SimulatedCalls(job, ranks_given, str(path.resolve().parent), shared)
+        user.handler = SimulatedCalls(job, ranks_given, str(path.resolve().parent), shared, strategies)
         user.enter()
         try:
             _naming(comm.rank, ranks, lambda: run_script_as("__main__", path, arguments))

@@ -1,13 +1,16 @@
-"""Writes how a network was sharded to the files that its script asks for, when they are due."""
+"""Files of strategies: read for `--strategies`, and written when the script asks for them."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mspc.api import state
 from mspc.api.context import FrozenContext
+from mspc.api.settings import SHARDED
+from mspc.compiler.config import STRATEGIES_FROM
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import told_at
 
@@ -18,6 +21,23 @@ GROUPS = "GROUP_INFO_FILE"
 """Names a file of groups to the process of a rank, as MindSpore's variable does."""
 _PARAMETERS = ("strategy_ckpt_config['save_file']", "strategy_ckpt_save_file")
 _OPERATORS = ("strategy_ckpt_config['operator_save_file']",)
+
+
+def sharded_by_file(context: FrozenContext, file: Path) -> FrozenContext:
+    """Return the context with operators sharded as a plan or strategy file says.
+
+    The mode becomes automatic if the script shards nothing. Raises MspcError if a plan cannot be read.
+    """
+    from mspc.plans.files.plan_file import SUFFIX, read_plan  # late: few runs read a plan
+
+    places = tuple(found for found in context.set_at if found[0] not in STRATEGIES_FROM)
+    context = replace(context, operator_load_file=str(file), set_at=places)
+    if context.parallel_mode == "stand_alone":
+        context = replace(context, parallel_mode="auto_parallel", dataset_strategy="full_batch")
+    elif context.parallel_mode not in SHARDED:
+        context = replace(context, parallel_mode="auto_parallel")
+    device = read_plan(file).device if file.suffix == SUFFIX else ""
+    return replace(context, device_target=device or context.device_target)
 
 
 class StrategyFiles:

@@ -71,22 +71,35 @@ def complain(text: str) -> None:
 
 def complain_of(error: MspcError) -> None:
     """Write an error to stderr, in lines as wide as the terminal where that is one."""
-    complain(error.render(_terminal_width()))
+    complain(error.render(terminal_columns(sys.stderr)))
 
 
-def _terminal_width() -> int | None:
-    """Cells of a line of the terminal that stderr is, as COLUMNS or the terminal says; None where it is none. mpirun
-    gives its ranks terminals of its own making."""
-    if not sys.stderr.isatty():
+def terminal_columns(stream: Any) -> int | None:
+    """Return the width of the terminal that `stream` writes to, None if it is no terminal.
+
+    The stream itself is asked, not `sys.__stdout__`: a pipe or another terminal may be there. mpirun gives its ranks
+    terminals of its own making, whose width says nothing.
+    """
+    if not is_terminal(stream):
         return None
-    from mspc.api.state import Session
-
-    if Session.from_environment().size > 1:
-        return None
-    told = os.environ.get("COLUMNS", "")
     with contextlib.suppress(OSError, ValueError):
-        return (int(told) if told.isdecimal() else os.get_terminal_size(sys.stderr.fileno()).columns) or None
+        return columns_setting() or os.get_terminal_size(stream.fileno()).columns or None
     return None
+
+
+def columns_setting() -> int | None:
+    """Return the width that COLUMNS asks for, None if it is no positive number."""
+    text = os.environ.get("COLUMNS", "")
+    return (int(text) or None) if text.isdecimal() else None
+
+
+def is_terminal(stream: Any) -> bool:
+    """Return whether a person's terminal shows `stream`: the terminals that mpirun makes for its ranks do not count."""
+    if not stream.isatty():
+        return False
+    from mspc.api.state import Session  # few who print to no terminal need it
+
+    return Session.from_environment().size == 1
 
 
 def _fill_gaps() -> None:
@@ -111,8 +124,11 @@ def _fill_gaps() -> None:
 
 
 def _guarded_stdout() -> StandardOut | None:
-    """The same stdout, guarded; None where something else stands in its place. What its encoding cannot say is written
-    as an escape."""
+    """Return stdout with a guard, None if another object replaces it. Characters outside its encoding are escaped.
+
+    `sys.__stdout__` becomes the guarded stream too: the old object is detached, and scripts that write to it, or ask it
+    for the terminal's size as `shutil` does, would fail.
+    """
     old: Any = sys.stdout
     if type(old) is not io.TextIOWrapper:
         return None
@@ -120,6 +136,8 @@ def _guarded_stdout() -> StandardOut | None:
     by_line, encoding = old.line_buffering, old.encoding
     out = StandardOut(old.detach(), encoding=encoding, errors=errors, line_buffering=by_line)
     sys.stdout = out
+    if sys.__stdout__ is old:
+        sys.__stdout__ = out  # pyright: ignore[reportConstantRedefinition]
     return out
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from mspc.commands.report.fitting import Table, broken, fit
+from mspc.commands.report.streams import columns_setting, is_terminal, terminal_columns
 from mspc.ir.files.atomic_writing import check_writable, write_atomically
 from mspc.ir.printable import shown
 
@@ -31,26 +31,17 @@ def print_table(table: Table) -> None:
 def print_line(text: str) -> None:
     """Print a line to stdout; a terminal gets it broken at spaces, all else as it is."""
     text = shown(text)
-    print("\n".join(broken(text, line_width())) if _is_terminal() else text)
+    print("\n".join(broken(text, line_width())) if is_terminal(sys.stdout) else text)
 
 
 def line_width() -> int:
     """Characters of a line of stdout."""
-    return shutil.get_terminal_size((OTHERWISE, 24)).columns
+    return terminal_columns(sys.stdout) or columns_setting() or OTHERWISE
 
 
 def _colours() -> bool:
     """Whether escape codes may be printed: a terminal that knows them, and nobody has turned them off."""
-    return _is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _is_terminal() -> bool:
-    """Whether stdout is one. mpirun gives its ranks terminals of its own making, wherever it writes itself."""
-    if not sys.stdout.isatty():
-        return False
-    from mspc.api.state import Session  # few who print to no terminal need it
-
-    return Session.from_environment().size == 1
+    return is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def check_json(path: Path | None) -> None:

@@ -19,6 +19,7 @@ from mspc.commands.options import (
     Quiet,
     Ranks,
     Sizes,
+    StrategiesFile,
     import_options,
 )
 
@@ -77,6 +78,7 @@ def check(
     optimizer: OptimizerText = "",
     plan: LayerStyles = "",
     torch: FromTorch = False,
+    strategies: StrategiesFile = None,
     json: JsonFile = None,
     all_rows: AllRows = False,
     quiet: Quiet = False,
@@ -94,7 +96,7 @@ def check(
         "max-idle": max_idle, "forbid": forbid,
     }  # fmt: skip
     imported = import_options(loss, optimizer, size, torch, plan=plan)
-    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()), imported=imported)
+    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()), strategies=strategies, imported=imported)
     share = None if tolerance is None else share_of(tolerance, "--tolerance")
     limits = Limits(budget_of(given, "--"), budget, name, baseline, share)
     raise typer.Exit(check_target(target, compiling, limits, CheckOutput(json, write_baseline, all_rows, quiet)))

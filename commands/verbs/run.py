@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mspc.commands.completion import complete_script
-from mspc.commands.options import DeviceOption, Ranks, ScriptArguments, check_seconds
+from mspc.commands.options import DeviceOption, Ranks, ScriptArguments, StrategiesFile, check_seconds
 from mspc.ir.diagnostics import MspcError
 
 
@@ -45,6 +45,7 @@ def run(
     save_outputs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the outputs of a compiled program (npz).")
     ] = None,
+    strategies: StrategiesFile = None,
     device: Annotated[
         DeviceOption, typer.Option(help="Where to run; auto: as the script says, else on GPUs where there are enough.")
     ] = DeviceOption.AUTO,
@@ -73,10 +74,10 @@ def run(
     wishes = Wishes(str(device), deterministic, check_seconds("--timeout", timeout))
     profiled = profile_options(profile, profile_steps)
     if os.path.isdir(target):
-        if script_arguments or only_rank is not None:
+        if script_arguments or only_rank is not None or strategies is not None:
             raise MspcError(
                 f"{target} is a folder, so a compiled program",
-                notes=["script arguments and --only-rank are for scripts"],
+                notes=["script arguments, --only-rank and --strategies are for scripts"],
             )
         from mspc.commands.run import run_directory
 
@@ -94,5 +95,5 @@ def run(
 
     run_script(
         target, ranks=ranks, simulate=simulate, only_rank=only_rank, script_arguments=tuple(script_arguments or ()),
-        wishes=wishes, profile=profiled,
+        wishes=wishes, profile=profiled, strategies=strategies,
     )  # fmt: skip

@@ -23,6 +23,7 @@ from mspc.commands.options import (
     Ranks,
     ScriptArguments,
     Sizes,
+    StrategiesFile,
     Verbose,
     import_options,
 )
@@ -43,6 +44,7 @@ def verify(
     accumulate: Accumulated = 1,
     load: Loaded = None,
     torch: FromTorch = False,
+    strategies: StrategiesFile = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the data and weights that are compared.")] = 0,
     against: Annotated[
         Judge | None, typer.Option(help="Hold one device against PyTorch instead, operator by operator.")
@@ -67,6 +69,7 @@ def verify(
         inputs=tuple(input_ or ()),
         imported=import_options(loss, optimizer, size, torch, precision, accumulate, load, plan),
         json=json,
+        strategies=strategies,
         script_arguments=tuple(script_arguments or ()),
         loudness=Loudness(verbose, quiet),
         all_rows=all_rows,

@@ -18,6 +18,7 @@ from mspc.commands.options import (
     Ranks,
     ScriptArguments,
     Sizes,
+    StrategiesFile,
     import_options,
 )
 from mspc.commands.search_options import MachineName
@@ -50,9 +51,7 @@ def view(
     optimizer: OptimizerText = "",
     plan: LayerStyles = "",
     torch: FromTorch = False,
-    strategies: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="As for compile: how a script's operators are sharded.")
-    ] = None,
+    strategies: StrategiesFile = None,
     quiet: Quiet = False,
 ) -> None:
     """Write one HTML file that shows what every rank does and why: scopes, layouts, collectives with reasons, the

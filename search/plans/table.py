@@ -8,14 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from mspc.analysis.cost.missing_rates import missing_rates
-from mspc.api.settings import SHARDED
-from mspc.compiler.config import STRATEGIES_FROM
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import CapturedCall
+from mspc.engine.strategy_files import sharded_by_file
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.output.programs import config_of
-from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
+from mspc.plans.files.plan_file import PlanFile
 from mspc.search.plans.alternatives import Alternative, PlannedNetwork, PlanRequest, all_ways
 from mspc.search.plans.chosen_pairs import FoldedTries, folded_network, folded_tries
 from mspc.search.plans.figures import Outcome, figures, remarked
@@ -157,7 +156,7 @@ def _outcome(network: PlannedNetwork, asked: PlanRequest, way: Alternative) -> O
 
 def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> PlanResult:
     """What a launch costs that is sharded as a plan says. Raises MspcError."""
-    captured = shard_by_file(captured, file)
+    captured = replace(captured, context=sharded_by_file(captured.context, file))
     own = config_of(captured, asked.ranks)
     own = replace(own, device=asked.device or own.device)
     compiled = compile_call(captured.target, captured.args, own, None, captured.global_types)
@@ -171,14 +170,3 @@ def plan_of_file(captured: CapturedCall, asked: PlanRequest, file: Path) -> Plan
     return replace(found, step=step_seconds(compiled, asked.machine), gap=None, remarks=remarks)
 
 
-def shard_by_file(captured: CapturedCall, file: Path) -> CapturedCall:
-    """The launch with operators sharded as a plan or strategy file says; in automatic mode where its script shards
-    none."""
-    places = tuple(found for found in captured.context.set_at if found[0] not in STRATEGIES_FROM)
-    context = replace(captured.context, operator_load_file=str(file), set_at=places)
-    if context.parallel_mode == "stand_alone":
-        context = replace(context, parallel_mode="auto_parallel", dataset_strategy="full_batch")
-    elif context.parallel_mode not in SHARDED:
-        context = replace(context, parallel_mode="auto_parallel")
-    device = read_plan(file).device if file.suffix == SUFFIX else ""
-    return replace(captured, context=replace(context, device_target=device or context.device_target))

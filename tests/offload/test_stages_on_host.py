@@ -16,6 +16,7 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.cli import app
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.compiler.driver import Compiled, compile_call
+from mspc.engine.strategy_files import sharded_by_file
 from mspc.ir.cell_names import each_of_cells
 from mspc.ops.tensor.host_memory import AssignOnHost, ToHost
 from mspc.output.programs import config_of
@@ -23,7 +24,6 @@ from mspc.passes.base import VERIFY
 from mspc.passes.pipelining.schedules import one_forward_one_backward
 from mspc.plans.files.plan_file import read_plan
 from mspc.runtime.memory_plan import plan_memory
-from mspc.search.plans.table import shard_by_file
 from mspc.search.stages.host_bytes import HostBytes
 from mspc.search.stages.host_cells import cells_on_host
 from mspc.search.stages.problem import Way
@@ -82,7 +82,8 @@ def searched(stages: int, limit: str, *network: str) -> tuple[list[dict[str, Any
 def compiled(stages: int, *network: str) -> Compiled:
     """The program of the plan that was written."""
     options = CompileOptions(stages, script_arguments=network)
-    captured = shard_by_file(find_call("net.py", options).captured, Path("plan.toml"))
+    launch = find_call("net.py", options).captured
+    captured = replace(launch, context=sharded_by_file(launch.context, Path("plan.toml")))
     return compile_call(captured.target, captured.args, config_of(captured, stages))
 
 

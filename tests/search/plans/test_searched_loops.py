@@ -14,13 +14,14 @@ from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.search import SearchOptions, search_target
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import CapturedCall, capture
+from mspc.engine.strategy_files import sharded_by_file
 from mspc.ir.cell_names import are_cells, each_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
 from mspc.search.plans.row import SEARCH, Plans, file_name
-from mspc.search.plans.table import plan_of_file, plans_for, shard_by_file
+from mspc.search.plans.table import plan_of_file, plans_for
 from tests.shares import crossed
 
 SCRIPT = """
@@ -137,7 +138,7 @@ def test_a_plan_is_of_every_layer_where_these_are_inlined(tmp_path: Path) -> Non
     assert [node.op.name for node in compiled.graph.nodes if node.regions and node.phase == "forward"] == ["For"]
     write_plan(tmp_path / "plan.toml", plan)
     for planned, device in ((call, "GPU"), (captured(script(tmp_path, mark="")), "CPU")):
-        sharded = shard_by_file(planned, tmp_path / "plan.toml")
+        sharded = replace(planned, context=sharded_by_file(planned.context, tmp_path / "plan.toml"))
         config = replace(config_of(sharded, 4), device=device)
         inlined = compile_call(sharded.target, sharded.args, config, None, sharded.global_types)
         assert not any(node.regions for node in inlined.graph.nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ from mspc.commands.compile import CompileOptions, compile_target, find_call
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.search import SearchOptions, search_target
 from mspc.compiler.driver import compile_call
+from mspc.engine.strategy_files import sharded_by_file
 from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import read_plan
-from mspc.search.plans.table import shard_by_file
 from mspc.search.stages.rows import step_seconds
 from tests.pipelining.staged_script import HEAD
 
@@ -53,7 +54,8 @@ def searched(script: str, folder: Path, *, ranks: int = 4, **options: object) ->
 
 def step_of(script: str, plan: Path) -> float:
     """The step of what a script and a plan compile to on 4 ranks."""
-    captured = shard_by_file(find_call(script, CompileOptions(4)).captured, plan)
+    launch = find_call(script, CompileOptions(4)).captured
+    captured = replace(launch, context=sharded_by_file(launch.context, plan))
     return step_seconds(compile_call(captured.target, captured.args, config_of(captured, 4)), H200)
 
 
@@ -130,7 +132,8 @@ def test_a_plan_without_stages_takes_those_of_the_script_back(tmp_path: Path) ->
     script, plan = written(tmp_path, **OWN), tmp_path / "plan.toml"
     rows = searched(script, tmp_path, stages=(1, 2), out=plan)
     assert (rows[0]["name"], rows[0]["stages"]) == ("search", 1)
-    captured = shard_by_file(find_call(script, CompileOptions(4)).captured, plan)
+    launch = find_call(script, CompileOptions(4)).captured
+    captured = replace(launch, context=sharded_by_file(launch.context, plan))
     config = config_of(captured, 4)
     assert (config.pipeline_stages, config.ranks) == (1, 4)
     compile_call(captured.target, captured.args, config)
