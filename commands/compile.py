@@ -93,7 +93,7 @@ def compile_target(target: str, options: CompileOptions) -> None:
         first = compile_for(captured, ranks, level, compared=found.asked, on_pass=loudness.on_pass())
         programs = Programs(first, wanted, found.asked(), level, found.rerun)
         settings = Settings(captured.context.matmul_allow_tf32, captured.context.deterministic)
-        values = first_values(first.compiled)
+        values = first_values(first.compiled.traced, first.compiled.graph)
         if programs.differ and options.few:
             wanted = wanted[: options.few]
         kinds_only = options.kinds_only and not programs.differ and len(wanted) > max(1, options.few)

@@ -20,8 +20,8 @@ from mspc.commands.report.verification import report, report_against
 from mspc.commands.verify_folder import verify_folder
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
-from mspc.compiler.driver import Compiled, DumpPoint, compile_traced, trace_call
-from mspc.compiler.pipeline import before_grad
+from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, trace_call
+from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.stage_graphs import before_joining
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
@@ -33,11 +33,11 @@ from mspc.output.programs import Programs, compile_for
 from mspc.passes.base import OnPass
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.verify.compared_operators import number_operators
-from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, difference_of, name_by_script, name_gradients
+from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, difference_of
 from mspc.verify.difference import ComparedValue
-from mspc.verify.float64_graph import Doubled, Request, requests
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.marks import MARK
+from mspc.verify.plain_network import Reference, plain_network
 from mspc.verify.pytorch.against import against_torch
 from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
@@ -68,19 +68,18 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     found = find_call(target, options)
     config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
     check_has_one_device(config)
-    many = compiled_with_numbers(found.captured, config, options.loudness.on_pass())[0]
+    many = compiled_with_numbers(traced(found.captured, config), options.loudness.on_pass())
     if found.asked():
         check_ranks_alike(found)
     program = _program(found.captured, many, seed)
     if with_torch:
-        alone = program if program.parts is None else replace(program, one=program.parts)
         rows: list[ComparedValue] = []
         if options.imported.torch:
             from mspc.commands.verify_module import check_comparable, module_rows  # late: it brings PyTorch along
 
-            check_comparable(alone, options)
-            rows = module_rows(found, alone, options)
-        judged = against_torch(alone)
+            check_comparable(program, options)
+            rows = module_rows(found, program, options)
+        judged = against_torch(program)
         judged.rows += rows
         report_against(judged, options.json, options.loudness, seed, all_rows=options.all_rows)
         return
@@ -113,44 +112,57 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
     config, fed, own = many.config, many.fed, many.config.feeds_own_rows
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
     given = with_global_types(captured, [f.graph_type if own else f.global_type for f in fed])
-    one, doubled = compiled_with_numbers(given, alone)
-    parts, limited = None, one.graph
-    if config.pipeline_stages > 1:  # what judges gradients, and finds out what inputs are for, looks into no loops
-        whole = replace(alone, pipeline_stages=1, pipeline_table="")
-        unrolled, doubled = compiled_with_numbers(given, whole, unrolled=True)
-        parts = limited = unrolled.graph
+    call = traced(given, alone)
+    reference = reference_of(call if config.pipeline_stages == 1 else traced(given, _without_stages(alone), True))
+    one = compiled_with_numbers(call)
+    # Which numbers an input takes is read outside of loops, so for stages from the reference, which unrolls them.
+    limited = reference.graph if config.pipeline_stages > 1 else one.graph
     brought: list[Tensor] = []
     describe_call(captured.args, brought)
     types, arrays = [f.global_type for f in fed], [t.asnumpy() for t in brought]
-    layouts = [f.layout for f in fed] if own else []
     return VerifiedProgram(
         one.graph,
         many.graph,
         config.all_ranks,
-        doubled,
-        {value.name: np.array(value.make()) for value in first_values(one)},
+        reference,
+        weights_of(one.traced, one.graph) | reference.weights,
         lambda positive: made_inputs(limited, types, arrays, seed, STEPS, positive),
         many.rank_graph,
         partial(_plain, many),
-        layouts,
-        global_batch(captured, one, [f.global_type for f in fed], alone) if own else GlobalBatchNetwork(None),
+        [f.layout for f in fed] if own else [],
+        global_batch(captured, reference, types, alone) if own else GlobalBatchNetwork(None),
         config.pipeline_stages,
-        parts,
     )
 
 
+def _without_stages(config: Config) -> Config:
+    """The settings of one device that runs the parts of a batch one after the other."""
+    return replace(config, pipeline_stages=1, pipeline_table="")
+
+
+def reference_of(call: TracedCall, own_weights: bool = True) -> Reference:
+    """The reference for a call, which stays as it is. own_weights: whether first values are wanted."""
+    graph, doubled = plain_network(call.again(call.config).traced.graph)
+    return Reference(graph, doubled, weights_of(call.traced, graph) if own_weights else {})
+
+
+def weights_of(traced: Traced, graph: Graph) -> dict[str, Array]:
+    """The first values of the graph's parameters and constants, by name."""
+    return {value.name: np.array(value.make()) for value in first_values(traced, graph)}
+
+
 def global_batch(
-    captured: CapturedCall, one: Compiled, types: Sequence[TensorType], alone: Config
+    captured: CapturedCall, one: Reference, types: Sequence[TensorType], alone: Config
 ) -> GlobalBatchNetwork:
     """The launch on the global batch."""
     try:
-        compiled, _ = compiled_with_numbers(with_global_types(captured, types), alone)
+        batch = reference_of(traced(with_global_types(captured, types), alone))
     except MspcError as error:
         return GlobalBatchNetwork(None, reason=f"the network does not take it: {error.message}")
-    reason = difference_of(one.graph, compiled.graph)
+    reason = difference_of(one.graph, batch.graph)
     if reason:
         return GlobalBatchNetwork(None, reason=reason)
-    return GlobalBatchNetwork(compiled.graph, {value.name: np.array(value.make()) for value in first_values(compiled)})
+    return GlobalBatchNetwork(batch.graph, batch.weights)
 
 
 def with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> CapturedCall:
@@ -165,35 +177,22 @@ def with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> Ca
     return replace(captured, args=tuple(map(place, captured.args)), global_types=True)
 
 
-def compiled_with_numbers(
-    captured: CapturedCall, config: Config, on_pass: OnPass | None = None, unrolled: bool = False
-) -> tuple[Compiled, Doubled | None]:
-    """The program with its operators numbered; of one device also what its gradients are judged by, if it has any.
-    unrolled: equal layers do not become one graph."""
-    asked: list[Request] = []
-    doubled: list[Doubled] = []
-    numbered = before_grad(config.mode, config.device)
+def traced(captured: CapturedCall, config: Config, unrolled: bool = False) -> TracedCall:
+    """The launch as the front end reads it. unrolled: equal layers do not become one graph."""
+    return trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types, unrolled)
 
-    def passed(name: str, graph: Graph, changed: bool) -> None:
-        # Numbers that the operators had before would tell them apart for the passes that look at several of them.
-        if config.ranks == 1 and name == numbered:
-            name_by_script(graph)
-        if on_pass is not None:
-            on_pass(name, graph, changed)
+
+def compiled_with_numbers(call: TracedCall, on_pass: OnPass | None = None) -> Compiled:
+    """Compile a call, and number the operators after `grad`: earlier, numbers would tell equal operators apart for
+    passes that compare them."""
 
     def mark(stage: DumpPoint) -> None:
-        if stage.name != "grad":
-            asked[:] = requests(stage.graph) if not doubled else asked
-            return
-        if not config.sharded:
-            release_constraints(stage.graph)
-        if config.ranks == 1:
-            doubled.append(Doubled.of(stage.graph, asked))
-            name_gradients(stage.graph)
-        number_operators(stage.graph, MARK)
+        if stage.name == "grad":
+            if not call.config.sharded:
+                release_constraints(stage.graph)
+            number_operators(stage.graph, MARK)
 
-    call = trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types, unrolled)
-    return compile_traced(call, mark, passed), doubled[0] if doubled else None
+    return compile_traced(call, mark, on_pass)
 
 
 def _plain(compiled: Compiled, rank: int) -> Graph:

@@ -12,6 +12,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verification import report, report_against
 from mspc.compiler.config import Config
 from mspc.compiler.pipeline import VIEWS, shared_passes
+from mspc.compiler.rank_graphs import copied
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGES, Graph, Parameter, Value
@@ -24,8 +25,8 @@ from mspc.passes.base import PassManager, find_pass
 from mspc.passes.sharding.constraints import release_constraints
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
 from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork
-from mspc.verify.float64_graph import Doubled, requests
 from mspc.verify.made_inputs import made_inputs
+from mspc.verify.plain_network import Reference, plain_network
 from mspc.verify.pytorch.against import against_torch
 from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
@@ -47,7 +48,8 @@ def verify_folder(
         )
     mean, stages = bool(network.attrs.get("gradients_mean")), _stages(program, network)
     many = ranks_together(program, network)
-    one, doubled = network_alone(network)
+    plain, doubled = plain_network(copied(network))
+    one = network_alone(network)
     graphs, edited = graphs_of_ranks(program)
     types = [_type(program, entry) for entry in program.inputs]
     config = Config(ranks=program.ranks // stages, mode=program.mode, gradients_mean=mean, pipeline_stages=stages)
@@ -55,12 +57,13 @@ def verify_folder(
     if any(len(graph.results) != len(many.results) for graph in graphs):
         raise MspcError(f"{folder} has {len(many.results)} outputs, but the graph of some rank has others")
     layouts = [_layout(program, entry, type, stages) for entry, type in zip(program.inputs, types, strict=True)]
+    weights = load_slices(program, plain, 0)
     compared = VerifiedProgram(
         one,
         many,
         program.ranks,
-        doubled,
-        load_slices(program, one, 0),
+        Reference(plain, doubled, weights),
+        weights,
         lambda positive: made_inputs(one, types, [], seed, STEPS, positive),
         graphs.__getitem__,
         graphs.__getitem__,
@@ -118,22 +121,18 @@ def checked_program(folder: Path, options: CompileOptions) -> Program:
     return program
 
 
-def network_alone(graph: Graph) -> tuple[Graph, Doubled | None]:
-    """The network as one device runs it, and what its gradients are judged by."""
+def network_alone(graph: Graph) -> Graph:
+    """Run the passes that ranks share for one device."""
     graph.attrs = {"mode": "stand_alone", "ranks": 1}
     for parameter in graph.parameters:
         parameter.layout = parameter.global_type = None
     manager = PassManager()
-    doubled: Doubled | None = None
     for name in shared_passes("stand_alone"):
-        if name in VIEWS:
-            continue
-        asked = requests(graph)
-        graph, _ = manager.apply(find_pass(name), graph)
+        if name not in VIEWS:
+            graph, _ = manager.apply(find_pass(name), graph)
         if name == "grad":
             release_constraints(graph)
-            doubled = Doubled.of(graph, asked)
-    return graph, doubled
+    return graph
 
 
 def graphs_of_ranks(program: Program) -> tuple[list[Graph], list[str]]:

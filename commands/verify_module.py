@@ -28,7 +28,7 @@ def check_comparable(program: VerifiedProgram, options: CompileOptions) -> None:
         raise MspcError(
             "--against torch compares with the module as it is, so it takes no --precision and no --accumulate"
         )
-    if any(getattr(node.op, "seeds", ()) for node in program.one.nodes):
+    if any(getattr(node.op, "seeds", ()) for node in program.reference.graph.nodes):
         raise MspcError(
             "the program draws random numbers, as dropout does, and PyTorch would draw others",
             notes=["call model.eval() in the function, or set what is dropped to 0"],
@@ -48,13 +48,13 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
     network = next(
         cell for _, cell in found.captured.target.cells_and_names() if getattr(cell, "is_imported", False)
     )
-    device, _, _ = one_device(program)
+    device, _, _ = one_device(program, program.reference.graph)
     arrays, weights = device.feeds[0][0], program.weights
-    trains = any(node.attrs.get("gradient_for") for node in program.one.nodes)
+    trains = any(node.attrs.get("gradient_for") for node in program.reference.graph.nodes)
     theirs = module_step(network, made_by(target), arrays, weights, said.loss, trains)
     results, gradients = _step(device, weights, arrays)
     others = [_step(device, *_moved(device, number)) for number in range(RUNS)]
-    least, rows = coarsest(program.one), list[ComparedValue]()
+    least, rows = coarsest(program.reference.graph), list[ComparedValue]()
     for i, (mine, expected) in enumerate(zip(results, theirs.results, strict=True)):
         noise = noise_between(mine, [other[0][i] for other in others])
         rows.append(compare("module", f"result {i}" if len(results) > 1 else "result", expected, _like(mine, expected),

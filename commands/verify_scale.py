@@ -21,10 +21,12 @@ from mspc.commands.verify import (
     check_ranks_alike,
     compiled_with_numbers,
     global_batch,
+    reference_of,
+    traced,
     with_global_types,
 )
 from mspc.commands.verify_dumps import has_dumps, verify_dumps
-from mspc.commands.verify_folder import checked_program, fed_layouts, graphs_of_ranks, network_alone, ranks_together
+from mspc.commands.verify_folder import checked_program, fed_layouts, graphs_of_ranks, ranks_together
 from mspc.compiler.config import Config
 from mspc.compiler.shared_graphs import read_network
 from mspc.engine.script import forget_script
@@ -34,6 +36,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.output.first_values import first_values
 from mspc.runtime.available_memory import room_for
 from mspc.runtime.program import PROGRAM, Program, slices_to_load
+from mspc.verify.plain_network import plain_network
 from mspc.verify.scale.kinds import RankKind, kinds_of, merged
 from mspc.verify.scale.own_rows import OwnRows
 from mspc.verify.scale.proof import prove
@@ -106,13 +109,14 @@ def of_script(target: str, options: CompileOptions) -> ToProve:
     found = find_call(target, options)
     config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
     check_has_one_device(config)
-    many = compiled_with_numbers(found.captured, config, options.loudness.on_pass())[0]
+    many = compiled_with_numbers(traced(found.captured, config), options.loudness.on_pass())
     if found.asked():
         check_ranks_alike(found)
     rows = config.feeds_own_rows
     given = with_global_types(found.captured, [f.graph_type if rows else f.global_type for f in many.fed])
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
-    one = compiled_with_numbers(given, alone)[0]
+    call = traced(given, alone)
+    one = reference_of(call, own_weights=False)
     kinds = kinds_of(many.rank_graphs, range(config.all_ranks))
     own = None
     if rows:
@@ -121,7 +125,7 @@ def of_script(target: str, options: CompileOptions) -> ToProve:
     else:
         for kind in kinds:
             give_layouts(kind.graph, many.graph)
-    values = first_values(one)
+    values = first_values(call.traced, one.graph)
     forget_script(found.captured.script)
     return ToProve(one.graph, kinds, values, own)
 
@@ -139,7 +143,7 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
     network = read_network(program.network, str(program.folder / PROGRAM))
     mean = bool(network.attrs.get("gradients_mean"))
     held = ranks_together(program, network)
-    one, _ = network_alone(network)
+    one, _ = plain_network(network)
     graphs, edited = graphs_of_ranks(program)
     own = None
     rows = Config(ranks=program.ranks, mode=program.mode).feeds_own_rows

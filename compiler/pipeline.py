@@ -161,12 +161,6 @@ def idle_passes(regions: bool, offloads: bool, staged: bool) -> set[str]:
     }
 
 
-def before_grad(mode: str, device: str = "CPU") -> str:
-    """Return the name of the pass before differentiation. No pass up to it compares the attributes of operators."""
-    names = shared_passes(mode, device)
-    return names[names.index("grad") - 1]
-
-
 def numbered(names: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Yield (number, name) for each of the shared passes."""
     number = 0

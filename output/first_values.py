@@ -10,8 +10,9 @@ import numpy as np
 
 from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.parameter import Parameter
-from mspc.compiler.driver import Compiled
+from mspc.compiler.frontend.trace import Traced
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph
 from mspc.ir.initial_value import Description
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
@@ -32,16 +33,18 @@ class FirstValue:
     part: Callable[[tuple[slice, ...]], Any] | None = None
 
 
-def first_values(compiled: Compiled) -> list[FirstValue]:
-    """Of every parameter and constant that the program uses, in its order.
+def first_values(traced: Traced, graph: Graph) -> list[FirstValue]:
+    """Return the first values of all parameters and constants of a graph, in its order.
+
+    Args:
+        traced: the network that the graph is compiled from.
 
     Raises:
         MspcError: an initializer makes no tensor of the shape or element type that it is to make.
     """
-    traced = compiled.traced
     return [
         _first_value(p.name, traced.constants[p.name] if p.name in traced.constants else traced.parameters[p.name])
-        for p in compiled.graph.parameters
+        for p in graph.parameters
         if p.kind != "input"
     ]
 

@@ -18,17 +18,17 @@ from mspc.verify.collectives.compiled import collectives
 from mspc.verify.collectives.mpi_job import MpiRanks
 from mspc.verify.compared_operators import FirstOperator
 from mspc.verify.data_parallel.global_batch import BatchComparison, GlobalBatchNetwork, compare_batches
-from mspc.verify.data_parallel.random_rows import drawing_at_places, rows_of_draws
+from mspc.verify.data_parallel.random_rows import drawing_at_places, rows_of_draws, rows_on_ranks
 from mspc.verify.data_parallel.shared_rows import kernel_over_places
 from mspc.verify.difference import ComparedValue
 from mspc.verify.finite_differences import directions
-from mspc.verify.float64_graph import Doubled
 from mspc.verify.made_inputs import MadeInput
 from mspc.verify.many_ranks import ManyRanks
 from mspc.verify.marks import MARK
 from mspc.verify.one_device import OneDevice, Values
 from mspc.verify.overflow import pokes
-from mspc.verify.parts_of_batch import compare_parts
+from mspc.verify.plain_network import Reference
+from mspc.verify.reference_values import compare_with_reference, has_micro_batches, reason_not_comparable
 from mspc.verify.same_values import Comparison
 
 Array = Any
@@ -56,17 +56,17 @@ class Verified:
 class VerifiedProgram:
     """What is compared.
 
-    one, many: the graph of one device and that of all ranks before slicing. ranks: of all stages. doubled: what
-    gradients on one device are judged by, if it has any. weights: first values. made: makes inputs, given whether all
-    of them have to be positive. layouts: which slices of its inputs a rank has where it has rows of its own;
-    global_batch: the network on the batch of all then. stages: how many there are. parts: the network on one device
-    that runs parts of the batch one after the other, as the script says, where `one` has a loop over micro-batches.
+    one, many: the graph of one device and that of all ranks before slicing, both after all passes that ranks share.
+    ranks: of all stages. reference: the network without these passes, on one device. weights:
+    first values. made: makes inputs, given whether all of them have to be positive. layouts: which slices of its inputs
+    a rank has if it has rows of its own; global_batch: the network on the batch of all ranks then. stages: how many
+    there are.
     """
 
     one: Graph
     many: Graph
     ranks: int
-    doubled: Doubled | None
+    reference: Reference
     weights: dict[str, Array]
     made: Callable[[bool], dict[str, MadeInput]]
     graph_of: Callable[[int], Graph]
@@ -74,7 +74,6 @@ class VerifiedProgram:
     layouts: list[Layout] = field(default_factory=list[Layout])
     global_batch: GlobalBatchNetwork = field(default_factory=lambda: GlobalBatchNetwork(None))
     stages: int = 1
-    parts: Graph | None = None
 
 
 def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified:
@@ -83,7 +82,7 @@ def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified
     Raises:
         NodeFailure: a kernel failed.
     """
-    device, made, expected = one_device(program)
+    device, made, expected = one_device(program, program.one)
     kind = MpiRanks if mpi else ManyRanks
     ranks = kind(program.ranks, program.graph_of, program.plain_of, program.weights, _steps(made))
     noise = cache(partial(device.noise, expected))
@@ -94,50 +93,73 @@ def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified
     )  # fmt: skip
     found = _compared(comparison, device, ranks)
     found.inputs = made
-    if own:
-        mean = bool(program.many.attrs.get("gradients_mean"))
-        found.batches = compare_batches(program.global_batch, _steps(made), device, expected, ranks.executed(), mean)
-        found.rows += found.batches.rows
-    if program.stages > 1 and program.parts is None:
-        found.aside = "there is no script of it here, so nothing judges gradients by finite differences either"
-    if program.parts is not None:
-        rows, found.aside = compare_parts(program.parts, device, expected)
-        found.rows += rows
-        if rows:
-            found.note = found.note or "one device computes other values where the loop over micro-batches is unrolled"
+    _compare_reference(program, found, device, expected, ranks)
     wrong = ranks.wrong() if isinstance(ranks, MpiRanks) else collectives(program.ranks, program.plain_of)
     if wrong:
         found.rows += wrong
         found.note = found.note or "on numbers made for it a collective gives others than NumPy"
-    if program.doubled is not None:
-        names = [p.name for p in program.one.parameters if p.kind == "input"]
+    doubled = program.reference.doubled
+    if doubled is not None:
+        names = [p.name for p in doubled.graph.parameters if p.kind == "input"]
         values = program.weights | dict(zip(names, device.feeds[0][0], strict=True))
-        rows, found.directions = directions(program.doubled, values, seed)
+        rows, found.directions = directions(doubled, values, seed)
         found.rows += rows
         if rows and not found.note:
             found.note = f"by finite differences the gradient of {rows[0].name} is another, on one device too"
     return found
 
 
-def one_device(program: VerifiedProgram) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:
-    """One device, its inputs (of both signs, unless it computes from these what is no number), what it computes."""
-    mean = bool(program.many.attrs.get("gradients_mean"))
-    global_graph = program.global_batch.graph
-    drawing = drawing_at_places(rows_of_draws(program.one, [any(f.dims) for f in program.layouts], global_graph)) if (
-        program.layouts
-    ) else None  # fmt: skip
+def _compare_reference(
+    program: VerifiedProgram, found: Verified, device: OneDevice, expected: list[list[Values]], ranks: ManyRanks
+) -> None:
+    """Compare one device that ran all passes with the reference, and in data parallel mode the ranks with one device
+    that has the global batch."""
+    reference = replace(device, graph=program.reference.graph, kernels=_kernels(program, program.reference.graph))
+    wanted = expected
+    unrolled = program.stages > 1 and not has_micro_batches(reference.graph)
+    if unrolled:
+        found.aside = reason_not_comparable(program.reference.graph)
+    if not found.aside:
+        wanted = reference.run()
+        rows = compare_with_reference(reference, wanted, device.graph, expected)
+        found.rows += rows
+        if rows:
+            found.note = found.note or (
+                "one device computes other values where the loop over micro-batches is unrolled" if unrolled
+                else "one device computes other values without the passes that change the network of all ranks"
+            )  # fmt: skip
+    if program.layouts:
+        feeds, mean = _steps(found.inputs), device.mean
+        found.batches = compare_batches(program.global_batch, feeds, reference, wanted, ranks.executed(), mean)
+        found.rows += found.batches.rows
 
-    def kernels(node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
-        return kernel_over_places(node, backend) or (drawing(node, backend) if drawing is not None else None)
 
+def one_device(program: VerifiedProgram, graph: Graph) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:
+    """Return one device that runs a graph of the program, its inputs and all values that it computes. Inputs have both
+    signs, unless it computes no numbers from negative ones."""
+    mean, kernels = bool(program.many.attrs.get("gradients_mean")), _kernels(program, graph)
     tried: list[tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]] = []
     for positive in (False, True):
         made = program.made(positive)
-        device = OneDevice(program.one, program.weights, _feeds(program, made), MARK, mean, kernels=kernels)
+        device = OneDevice(graph, program.weights, _feeds(program, made), MARK, mean, kernels=kernels)
         tried.append((device, made, device.run()))
         if _finite(tried[-1][2]):
             return tried[-1]
     return tried[0]
+
+
+Kernels = Callable[[Node, NumPyBackend], Callable[..., Any] | None]
+
+
+def _kernels(program: VerifiedProgram, graph: Graph) -> Kernels:
+    """The kernels of operators that compute or draw over the rows of all ranks, if ranks have rows of their own."""
+    if not program.layouts:
+        return kernel_over_places
+    rows = rows_of_draws(graph, [any(f.dims) for f in program.layouts], program.global_batch.graph)
+    if graph is program.one:
+        rows |= rows_on_ranks(graph, program.many, MARK)
+    drawing = drawing_at_places(rows)
+    return lambda node, backend: kernel_over_places(node, backend) or drawing(node, backend)
 
 
 def _finite(steps: list[list[Values]]) -> bool:

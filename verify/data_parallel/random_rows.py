@@ -44,6 +44,17 @@ def rows_of_draws(graph: Graph, sharded: list[bool], global_graph: Graph | None)
     return found
 
 
+def rows_on_ranks(graph: Graph, many: Graph, mark: str) -> dict[Node, Rows]:
+    """The rows for which the ranks' operators of the same number draw. mark: the attribute that has numbers."""
+    others = {node.attrs[mark]: node.op for node in many.nodes if mark in node.attrs and draws_by_place(node.op)}
+    found: dict[Node, Rows] = {}
+    for node in graph.nodes:
+        other = others.get(node.attrs.get(mark))
+        if other is not None and other.rows:
+            found[node] = (other.rows[0], other.rows[1])
+    return found
+
+
 def drawing_at_places(rows: Mapping[Node, Rows]) -> Callable[[Node, NumPyBackend], Callable[..., Any] | None]:
     """The kernels of operators that draw numbers for rows; None for all others."""
 

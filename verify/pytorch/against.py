@@ -66,8 +66,8 @@ def against_torch(program: VerifiedProgram) -> Against:
     """
     torch = load_torch()
     judge, found = TorchJudge(torch), Against(str(torch.__version__))
-    one, doubled = program.one, program.doubled
-    device, _, _ = one_device(program)
+    one, doubled = program.reference.graph, program.reference.doubled
+    device, _, _ = one_device(program, one)
     names = [p.name for p in one.parameters if p.kind == "input"]
     values = program.weights | dict(zip(names, device.feeds[0][0], strict=True))
 

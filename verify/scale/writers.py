@@ -7,6 +7,7 @@ from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.structural import Depend
 from mspc.verify.scale.compared import Compared
 
 Names = frozenset[str]
@@ -47,11 +48,18 @@ def _inside(node: Node, names: Sequence[Names], found: dict[Node, Names]) -> Non
 
 
 def makers(graph: Graph, rows: Sequence[Compared]) -> list[Node]:
-    """The nodes of a program that make what was compared."""
-    results = [graph.results[int(row.name)] for row in rows if row.what == "result"]
+    """The nodes of a program that compute the compared values."""
+    results = [_without_order(graph.results[int(row.name)]) for row in rows if row.what == "result"]
     names = {row.name for row in rows if row.what == "parameter"}
     found = [node for node, own in written(graph).items() if not names.isdisjoint(own)] if names else []
     return [*(value for value in results if isinstance(value, Node)), *found]
+
+
+def _without_order(value: Value) -> Value:
+    """The value that a result has, if it only waits for others."""
+    while isinstance(value, Node) and isinstance(value.op, Depend):
+        value = value.inputs[0]
+    return value
 
 
 def writer_of_others(graph: Graph, one: Graph, update: Node) -> Node | None:

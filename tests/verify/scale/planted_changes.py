@@ -27,7 +27,7 @@ from typing import Any
 
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.verify_folder import checked_program, network_alone, ranks_together, verify_folder
+from mspc.commands.verify_folder import checked_program, ranks_together, verify_folder
 from mspc.commands.verify_scale import Stored, give_layouts
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
@@ -36,6 +36,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.runtime.program import PROGRAM, load_slices
+from mspc.verify.plain_network import plain_network
 from mspc.verify.scale.kinds import RankKind, merged
 from mspc.verify.scale.proof import prove, small_program
 from mspc.verify.scale.readers import Readers
@@ -74,7 +75,7 @@ class Plan:
         self.texts = [self.program.text(rank) for rank in range(ranks)]
         network = read_network(self.program.network, PROGRAM)
         self.held = ranks_together(self.program, network)
-        self.one, _ = network_alone(network)
+        self.one, _ = plain_network(network)
         arrays = load_slices(self.program, self.one, 0)
         self.values = [Stored(name, partial(arrays.get, name)) for name, array in arrays.items()]
 
