@@ -60,6 +60,21 @@ def judge_idle(watch: Watching, idle: Idle, waits: Sequence[Wait]) -> None:
             watch.fail(ExecutionError(_waits_for(watch, wait), notes=notes, frames=frames).render(), 1)
 
 
+def judge_start(watch: Watching, seconds: float) -> None:
+    """End the job if its ranks have come up and do not reach each other. seconds: for which nothing has moved."""
+    if seconds < watch.patience:
+        return
+    here = sum(bool(watch.record(rank)[PID]) for rank in range(watch.size))
+    whose = "all ranks have" if here == watch.size else f"all {here} ranks of this host have"
+    what = f"rank {watch.rank} waits before its first step for a message that MPI does not deliver: {whose} come up"
+    notes = [
+        f"nothing has moved for {seconds:.0f} s; mspc run --timeout SECONDS waits longer",
+        "a rank may be unable to map the memory that ranks share: see the messages of MPI above, the space in /dev/shm "
+        "and the limits of memory (ulimit -v)",
+    ]
+    watch.fail(ExecutionError(what, notes=notes).render(), 1)
+
+
 def _waits_for(watch: Watching, wait: Wait) -> str:
     where = first_line(watch.said(wait.rank)) or f"waits {watch.place(wait.rank).message}"
     return (f"rank {wait.rank} {where}, for rank {wait.idle}, which has done nothing for {wait.seconds:.0f} s "

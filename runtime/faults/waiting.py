@@ -10,6 +10,7 @@ from mspc.runtime.faults.record import (
     ENDED,
     MEETING,
     MEMBERS,
+    PID,
     RANKS,
     RUNNING,
     STATE,
@@ -92,6 +93,31 @@ def blockers(rank: int, records: Sequence[Any]) -> list[int]:
         ) < count(own, said)
 
     return [other for other in others if owes(other)]
+
+
+class Start:
+    """Measures how long a rank has waited in a collective that every rank of this host has begun.
+
+    Before the first step no data travels, so that nothing but a broken connection holds up such a collective. Ranks of
+    other hosts have no record here; they leave MPI's start at the same time.
+    """
+
+    def __init__(self, rank: int, records: Sequence[Any]) -> None:
+        self._rank = rank
+        self._records = records
+        self._seen: list[int] = []
+        self._since = self._last = 0.0
+
+    def look(self, now: float, stopped: Collection[int] = ()) -> float:
+        """Return the seconds for which nothing has moved; 0 while some rank has still to come."""
+        records, own = self._records, self._records[self._rank]
+        calls = [record[CALLS] for record in records]
+        paused = now - self._last > OWN_PAUSE
+        self._last = now
+        comes = stopped or not own[WAITS] or any(records[other][PID] for other in blockers(self._rank, records))
+        if comes or paused or calls != self._seen:
+            self._seen, self._since = calls, now
+        return now - self._since
 
 
 class Stuck:

@@ -9,12 +9,10 @@ second; MPI itself would let the remaining ranks wait for ever, or end them with
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import select
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,8 +22,9 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.files.temporary import remove_unfinished
 from mspc.ir.graph import Graph
 from mspc.runtime.faults.failure import first_line, missed, tell
-from mspc.runtime.faults.halting import judge_idle, judge_stopped
+from mspc.runtime.faults.halting import judge_idle, judge_start, judge_stopped
 from mspc.runtime.faults.idle import Idle
+from mspc.runtime.faults.job_file import JobFile
 from mspc.runtime.faults.orphaned import name_of, orphaned, remove_files_of_job
 from mspc.runtime.faults.record import (
     ENDED,
@@ -55,7 +54,7 @@ from mspc.runtime.faults.stalled import (
     unpacked,
 )
 from mspc.runtime.faults.stopped import Stopped, state_of
-from mspc.runtime.faults.waiting import Stuck, Waiting, for_messages, in_group
+from mspc.runtime.faults.waiting import Start, Stuck, Waiting, for_messages, in_group
 
 BEFORE = "before its first step"
 """Where a rank is that has not begun to run a graph."""
@@ -90,13 +89,8 @@ class Watch:
         self.patience = PATIENCE
         self.session_folder = ""
         """What mpirun keeps while the job runs, for the rank to remove where mpirun cannot."""
-        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
-        safe = "".join(c if c.isalnum() or c in "-." else "-" for c in name)
-        self._path = os.path.join(folder, f"mspc-{os.getuid()}-{safe}")
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        length = 8 * WORDS * (size + 1)
-        os.ftruncate(self._file, length)
-        self._words = memoryview(mmap.mmap(self._file, length)).cast("q")
+        self._file = JobFile(name, 8 * WORDS * (size + 1))
+        self._words = memoryview(self._file.memory).cast("q")
         self._own = self.record(rank)
         self.cursor = self._own[NODE:]
         self._waits: dict[tuple[Any, ...], Waiting] = {}
@@ -106,6 +100,7 @@ class Watch:
         self._parent = os.getppid()
         self._parent_name = name_of(self._parent)
         self._over = False
+        self._is_ready = False
         self._reader, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         self._halted = Stopped([self.record(r) for r in range(size)], siblings)
@@ -116,21 +111,19 @@ class Watch:
         return self._words[WORDS * (rank + 1) : WORDS * (rank + 2)]
 
     def start(self) -> None:
-        """Begin to watch, before the others have come up."""
-        self._thread.start()
-
-    def ready(self) -> None:
-        """Every rank has made its entry: the file needs no name from now on.
+        """Begin to watch, before the others have come up.
         To be called from the main thread, which is where Python takes signals."""
-        self._halted.complete()
-        try:
-            os.unlink(self._path)
-        except FileNotFoundError:
-            pass
+        self._thread.start()
         # Python's own handlers run between two lines of the main thread, which may never come while it
         # waits in MPI; the wake-up pipe is written at once.
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def ready(self) -> None:
+        """Every rank has made its entry: the file needs no name from now on."""
+        self._is_ready = True
+        self._halted.complete()
+        self._file.remove()
 
     def graph(self, number: int, step: int) -> None:
         """This rank begins a step of its graph `number`."""
@@ -186,17 +179,22 @@ class Watch:
             tell(text)
         else:
             time.sleep(0.5)  # the rank that was first is still writing its message
+        self._leave(status)
+
+    def _leave(self, status: int) -> NoReturn:
+        if not self._is_ready:
+            self._file.remove()
         os._exit(status)
 
     def _claim(self) -> bool:
         """Whether this rank is the one that prints the job's message."""
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX)
+            fcntl.lockf(self._file.descriptor, fcntl.LOCK_EX)
         except OSError:
             return True
         first = self._words[0] == 0
         self._words[0] = 1
-        fcntl.lockf(self._file, fcntl.LOCK_UN)
+        fcntl.lockf(self._file.descriptor, fcntl.LOCK_UN)
         return first
 
     def place(self, rank: int) -> ExecutionError:
@@ -229,6 +227,7 @@ class Watch:
         unknown = {rank for rank in range(self.size) if rank != self.rank}
         records = [self.record(rank) for rank in range(self.size)]
         stuck, stalled, idle = Stuck(records), Stalled(records, self.patience), Idle(records)
+        start = Start(self.rank, records)
         while not self._over:
             unknown = self._follow(unknown, processes, poll)
             events = poll.poll(TICK * 1000)
@@ -250,6 +249,8 @@ class Watch:
             halted = self._halted.look(now)
             judge_stopped(self, self._halted, halted)
             judge_idle(self, idle, idle.look(now, halted))
+            if not self._is_ready:
+                judge_start(self, start.look(now, halted))
             found = None if gone else stuck.look(now, halted)
             if found is not None:
                 self._report_stuck(*found)
@@ -331,12 +332,12 @@ class Watch:
                     self._report(rank, "was killed or left without a word", 1)
             time.sleep(0.2)
             remove_unfinished()
-            os._exit(128 + signal.SIGTERM)
+            self._leave(128 + signal.SIGTERM)
         if signal.SIGINT in numbers:
             time.sleep(0.5)  # the main thread may be able to end by itself
             sys.stdout.flush()
             remove_unfinished()
-            os._exit(128 + signal.SIGINT)
+            self._leave(128 + signal.SIGINT)
 
     def _orphaned(self) -> NoReturn:
         """What started this rank is gone, so that nobody would end the job or tidy up behind it."""
@@ -349,7 +350,7 @@ class Watch:
             self._report(rank, "was killed or left without a word", 1)
         if state == FAILED:
             time.sleep(1.0)  # Open MPI ends this process, or else it ends itself
-            os._exit(1)
+            self._leave(1)
 
     def _is_dead(self, rank: int) -> bool:
         pid = self.record(rank)[PID]
