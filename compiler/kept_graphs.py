@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.files.cache_folder import cache_folder
+from mspc.ir.files.cache_folder import cache_folder, drop_oldest, make_cache_folder, read_own, write_private
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.exact_text import has_exact_text
@@ -83,9 +82,8 @@ def kept_graphs(graph: Graph, text: str, passes: Sequence[str]) -> KeptGraphs | 
 
 def _read(path: Path) -> Graph | None:
     """The graph of a file; None where there is none, or it is damaged."""
-    try:
-        content = path.read_bytes()
-    except OSError:
+    content = read_own(path)
+    if content is None:
         return None
     told, text = content[:_DIGEST], content[_DIGEST + 1 :]
     if hashlib.sha256(text).hexdigest().encode() != told:
@@ -112,9 +110,9 @@ def write_text(path: Path, text: str) -> None:
     encoded = _encoded(text)
     content = hashlib.sha256(encoded).hexdigest().encode() + b"\n" + encoded
     with contextlib.suppress(OSError, MspcError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda file: file.write(content), one_of_many=True)
-        _drop_oldest(path.parent)
+        make_cache_folder(path.parent)
+        write_private(path, content)
+        drop_oldest(path.parent, _SUFFIX, MOST_BYTES)
 
 
 def _encoded(text: str) -> bytes:
@@ -128,24 +126,6 @@ def _is_of_mspc(graphs: Sequence[Graph]) -> bool:
     kinds = {type(node.op) for each in graphs for node in each.nodes}
     package = f"{__name__.partition('.')[0]}."
     return all(kind.__module__.startswith(package) and REGISTRY.get(kind.__name__) is kind for kind in kinds)
-
-
-def _drop_oldest(folder: Path) -> None:
-    """Remove what was not used for longest, down to `MOST_BYTES`. Raises OSError."""
-    files: list[tuple[int, int, str]] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(_SUFFIX):
-                with contextlib.suppress(FileNotFoundError):  # another process removes some, too
-                    found = entry.stat()
-                    files.append((found.st_mtime_ns, found.st_size, entry.path))
-    surplus = sum(size for _, size, _ in files) - MOST_BYTES
-    for _, size, path in sorted(files):
-        if surplus <= 0:
-            break
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        surplus -= size
 
 
 @cache

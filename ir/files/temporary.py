@@ -136,7 +136,7 @@ def _new(folder: Path, name: str, flags: int) -> TemporaryPath:
             continue  # somebody has removed it before it was held
         with contextlib.suppress(OSError):  # a file system without locks: nobody removes anything there
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if _is_at(path, descriptor):
+        if is_at(path, descriptor):
             return TemporaryPath(path, descriptor)
         os.close(descriptor)
 
@@ -151,7 +151,7 @@ def held(path: Path) -> Generator[bool]:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine = _is_at(path, descriptor)
+        mine = is_at(path, descriptor)
     except OSError:
         mine = False
     try:
@@ -181,7 +181,7 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def _is_at(path: Path, descriptor: int) -> bool:
+def is_at(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except OSError:

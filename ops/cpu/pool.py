@@ -21,6 +21,7 @@ from mspc.ops.cpu.threads import in_parallel, thread_count
 _ENOUGH = '#pragma GCC optimize("O2")\n'
 """Its loops are written in vectors: with more the compiler takes twice as long, and products as long as before."""
 _SOURCE = _ENOUGH + POOL + TRANSPOSE + GEMM
+_FUNCTIONS = ("pool_run", "blas_alone", "blas_as_before", "product_float", "product_double")
 _SHARES = 4
 """Shares for each thread: one that another process keeps off its core leaves the rest to others."""
 
@@ -62,7 +63,7 @@ def library() -> ctypes.CDLL | None:
     if not command:
         return None
     try:
-        return library_of(command, _SOURCE)
+        return library_of(command, _SOURCE, _FUNCTIONS)
     except CompilerFailed as error:
         warn_once(command, str(error))
         return None
@@ -74,4 +75,4 @@ def put_on_disk() -> None:
     command = compiler()
     if command and cache_folder("loops") is not None:
         with contextlib.suppress(CompilerFailed):
-            library_of(command, _SOURCE)
+            library_of(command, _SOURCE, _FUNCTIONS)

@@ -14,8 +14,10 @@ import os
 import stat
 import tempfile
 from contextlib import suppress
+from pathlib import Path
 
 from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.files.temporary import held, is_at, remove
 
 _TRIES = 1000
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -61,7 +63,7 @@ class JobFile:
                 continue
             if not first:
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if not _is_named(descriptor, self.path):  # removed between opening and locking
+            if not is_at(Path(self.path), descriptor):  # removed between opening and locking
                 os.close(descriptor)
                 continue
             self._is_ours = True
@@ -106,13 +108,6 @@ def _has_no_owner(descriptor: int) -> bool:
     return True
 
 
-def _is_named(descriptor: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
 def _remove_left_over(path: str) -> None:
     """Remove this user's files of other jobs that no rank has open any more."""
     folder, own = os.path.split(path)
@@ -121,12 +116,6 @@ def _remove_left_over(path: str) -> None:
     except OSError:
         return
     for name in names:
-        other = os.path.join(folder, name)
-        try:
-            descriptor = os.open(other, _FLAGS)
-        except OSError:
-            continue
-        with suppress(OSError):
-            if _is_own(os.fstat(descriptor)) and _has_no_owner(descriptor) and _is_named(descriptor, other):
-                os.unlink(other)
-        os.close(descriptor)
+        with held(Path(folder, name)) as mine:
+            if mine:
+                remove(Path(folder, name))

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.files.cache_folder import cache_folder
+from mspc.ir.files.cache_folder import cache_folder, make_cache_folder, read_own, write_private
 
 Key = tuple[Any, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -55,8 +54,8 @@ class KeptChoices:
         kept = dict(list(whole.items())[-MOST:])
         text = json.dumps(kept, separators=(",", ":")).encode()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, lambda file: file.write(text), one_of_many=True)
+            make_cache_folder(self.path.parent)
+            write_private(self.path, text)
         except (OSError, MspcError):  # a folder that is full or read-only
             return
 
@@ -75,7 +74,7 @@ def _read(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_own(path) or b"")
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

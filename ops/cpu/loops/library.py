@@ -6,6 +6,7 @@ processor. Behind the library's own bytes the file has their checksum, as the sy
 
 from __future__ import annotations
 
+import _ctypes
 import contextlib
 import ctypes
 import fcntl
@@ -23,8 +24,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.files.cache_folder import cache_folder
+from mspc.ir.files.cache_folder import cache_folder, drop_oldest, make_cache_folder, read_own, write_private
 
 FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-fno-exceptions",
@@ -41,6 +41,8 @@ _TOGETHER = 12
 """Functions of a library: several libraries are compiled at the same time."""
 _MOST = 4
 _DIGEST = 32
+MOST_BYTES = 256 << 20
+"""Of all libraries on disk; of more, those that were not used for longest go."""
 
 Function = Callable[..., None]
 
@@ -80,7 +82,8 @@ def functions_of(sources: Mapping[str, str], prelude: str, alone: Collection[str
     groups.sort(key=lambda group: -sum(len(sources[name]) for name in group))  # the longest first: others fill the gaps
 
     def made(group: Sequence[str]) -> ctypes.CDLL:
-        return library_of(command, prelude + "".join(sources[name] for name in group))
+        ends = [f"{name}_end" for name in group if f"{name}_end(" in sources[name]]
+        return library_of(command, prelude + "".join(sources[name] for name in group), [*group, *ends])
 
     from concurrent.futures import ThreadPoolExecutor  # late: a compile for no run needs none
 
@@ -103,20 +106,20 @@ def _declared(library: ctypes.CDLL, name: str, count: int) -> Function:
     return function
 
 
-def library_of(command: tuple[str, ...], source: str) -> ctypes.CDLL:
-    """The library of a source, from disk or compiled now. Raises CompilerFailed."""
+def library_of(command: tuple[str, ...], source: str, names: Sequence[str]) -> ctypes.CDLL:
+    """Return the library of a source, from disk or compiled now. names: of functions in it. Raises CompilerFailed."""
     key = hashlib.sha256("\0".join([source, *command, *_flags(), _version(command), _processor()]).encode()).hexdigest()
     folder = cache_folder("loops")
     if folder is None:
-        return _made(command, source, None)
+        return _made(command, source, names, None)
     path = folder / f"{key}.so"
-    found = _stored(path)
+    found = _stored(path, names)
     if found is not None:
         return found
     with contextlib.ExitStack() as stack:
         if _waited(stack, path.with_suffix(".lock")):
-            found = _stored(path)
-        found = found or _made(command, source, path)
+            found = _stored(path, names)
+        found = found or _made(command, source, names, path)
     return found
 
 
@@ -124,7 +127,7 @@ def _waited(stack: contextlib.ExitStack, path: Path) -> bool:
     """Be the only one that compiles this until the stack is left, as ranks of a job ask for the same at once; False
     where the folder takes no file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_cache_folder(path.parent)
         file = stack.enter_context(open(path, "wb"))
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError:
@@ -133,43 +136,48 @@ def _waited(stack: contextlib.ExitStack, path: Path) -> bool:
     return True
 
 
-def _stored(path: Path) -> ctypes.CDLL | None:
-    """The library of a file; None where there is none, or it is damaged."""
-    try:
-        content = path.read_bytes()
-    except OSError:
+def _stored(path: Path, names: Sequence[str]) -> ctypes.CDLL | None:
+    """Return the library of a file; None if it is missing, damaged, or another user may have written it."""
+    content = read_own(path)
+    if content is None or hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
         return None
-    return _loaded(path) if hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:] else None
+    with contextlib.suppress(OSError):
+        os.utime(path)  # it was used now
+    return _loaded(path, names)
 
 
-def _made(command: tuple[str, ...], source: str, path: Path | None) -> ctypes.CDLL:
-    """Compile a library and keep it, where there is a place for it. Raises CompilerFailed."""
+def _made(command: tuple[str, ...], source: str, names: Sequence[str], path: Path | None) -> ctypes.CDLL:
+    """Compile a library and store it if there is a place for it. Raises CompilerFailed."""
     with tempfile.TemporaryDirectory(prefix="mspc_loops_") as folder:
         made = _compiled(command, source, Path(folder))
-        found = _loaded(_kept(made, path) or made)  # not kept, it serves this process alone
+        found = _loaded(_kept(made, path) or made, names)  # not kept, it serves this process alone
     if found is None:
-        raise CompilerFailed("the library that it made cannot be loaded")
+        raise CompilerFailed("the library that it made cannot be loaded, or lacks a function")
     return found
 
 
 def _kept(made: Path, path: Path | None) -> Path | None:
-    """The place of a library that is stored with its checksum; None where a folder is full or read-only."""
+    """Store a library with its checksum and return its place; None if the folder is full or read-only."""
     library = made.read_bytes()
     try:
         if path is not None:
-            write_atomically(
-                path, lambda file: file.write(library + hashlib.sha256(library).digest()), one_of_many=True
-            )
-    except MspcError:
+            write_private(path, library + hashlib.sha256(library).digest())
+            drop_oldest(path.parent, path.suffix, MOST_BYTES)
+    except (OSError, MspcError):
         return None
     return path
 
 
-def _loaded(path: Path) -> ctypes.CDLL | None:
+def _loaded(path: Path, names: Sequence[str]) -> ctypes.CDLL | None:
+    """Load a library that has all these functions; None if it cannot be loaded or lacks one."""
     try:
-        return ctypes.CDLL(str(path))
+        found = ctypes.CDLL(str(path))
     except OSError:
         return None
+    if all(hasattr(found, name) for name in names):
+        return found
+    _ctypes.dlclose(found._handle)  # else the library that replaces this one would not be loaded: they share a path
+    return None
 
 
 def _compiled(command: tuple[str, ...], source: str, folder: Path) -> Path:

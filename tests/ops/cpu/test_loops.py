@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -271,6 +272,67 @@ def test_a_library_is_compiled_once_and_anew_where_it_is_damaged(counted: Path) 
         path.write_bytes(damaged)
         assert made(counted) == 2 + number
     assert path.read_bytes()[:-32] != b""
+
+
+def one(name: str = "one") -> Any:
+    """A library with one function of this name, from the cache or compiled."""
+    return library.library_of(library.compiler(), f'extern "C" int {name}() {{ return 1; }}', [name])
+
+
+def planted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where a new cache has the library `one`: the file holds another function, and its checksum is right."""
+    one(), one("other")
+    files = library.cache_folder("loops").glob("*.so")
+    one_file, other_file = sorted(files, key=lambda path: b"other" in path.read_bytes())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    place = library.cache_folder("loops") / one_file.name
+    place.parent.mkdir(0o700, parents=True)
+    place.parent.parent.chmod(0o700)
+    place.write_bytes(other_file.read_bytes())
+    place.chmod(0o600)
+    return place
+
+
+def test_a_library_without_its_function_is_compiled_anew(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = planted(counted.parent / "planted", monkeypatch)
+    assert one().one() == 1
+    assert len(counted.read_text().splitlines()) == 3
+    assert b"other" not in place.read_bytes()
+
+
+def test_a_compiler_whose_library_lacks_a_function_fails(counted: Path) -> None:
+    with pytest.raises(library.CompilerFailed, match="lacks a function"):
+        library.library_of(library.compiler(), 'extern "C" int one() { return 1; }', ["two"])
+
+
+@pytest.mark.parametrize("changed", ["file", "folder", "folder above"])
+def test_a_library_that_others_may_write_is_not_loaded(
+    changed: str, counted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = planted(counted.parent / "planted", monkeypatch)
+    content = place.read_bytes()
+    open_to_all = {"file": place, "folder": place.parent, "folder above": place.parent.parent}[changed]
+    open_to_all.chmod(0o777)
+    assert one().one() == 1
+    assert len(counted.read_text().splitlines()) == 3
+    if changed != "file":
+        assert place.read_bytes() == content, "nothing is stored there"
+        assert f"other users own {str(open_to_all)!r} or may write there" in capsys.readouterr().err
+
+
+def test_libraries_not_used_for_longest_are_removed(counted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        one(f"number{number}")
+    folder = library.cache_folder("loops")
+    sizes = {path: path.stat().st_size for path in folder.glob("*.so")}
+    oldest, used, newest = (next(path for path in sizes if b"number%d" % n in path.read_bytes()) for n in range(3))
+    for path, age in ((oldest, 1), (used, 2), (newest, 0)):
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 60 * age))
+    one("number1")
+    monkeypatch.setattr(library, "MOST_BYTES", sum(sizes.values()))
+    one("number3")
+    assert oldest not in (left := set(folder.glob("*.so")))
+    assert {used, newest} < left
 
 
 def test_ranks_that_ask_at_once_compile_once(counted: Path) -> None:

@@ -38,7 +38,7 @@ Counted = Callable[..., Any]
 def counting() -> Any:
     if pool.pool() is None:
         pytest.skip("no C++ compiler")
-    count = library_of(compiler(), COUNTS).count
+    count = library_of(compiler(), COUNTS, ["count"]).count
     count.argtypes = [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong]
     return count
 
