@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,14 +12,18 @@ class Drawn(NamedTuple):
 
     "positive" is a matrix of positive eigenvalues, "signs" are -1 and 1, "whole" whole numbers, "places" some of
     twelve, each once in an image, "bags" where bags of seven rows begin, "counts" nine in six parts.
+    numbers: all elements, if they are not random.
     """
 
     dtype: str
     shape: tuple[int, ...]
     low: float = -1.0
     high: float = 1.0
+    numbers: Any = None
 
     def array(self, rng: np.random.Generator) -> np.ndarray:
+        if self.numbers is not None:
+            return np.array(self.numbers, self.dtype)
         if self.dtype == "positive":
             return (np.eye(self.shape[0]) + 0.2).astype("float32")
         if self.dtype == "signs":
@@ -49,3 +53,8 @@ def integers(*shape: int, low: int = 0, high: int = 4) -> Drawn:
 
 def bools(*shape: int) -> Drawn:
     return Drawn("bool", shape)
+
+
+def exactly(numbers: Any, dtype: str = "float32") -> Drawn:
+    """A tensor of these numbers."""
+    return Drawn(dtype, np.shape(numbers), numbers=numbers)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from mspc.ir.types import FLOAT64, INT64
-from tests.drawn import Drawn, bools, floats, integers
+from tests.drawn import Drawn, bools, exactly, floats, integers
 
 
 class Call(NamedTuple):
@@ -26,7 +26,7 @@ COMPLEX, COMPLEX_ROW = Drawn("complex64", (2, 4)), Drawn("complex64", (4,))
 
 def calls() -> Iterator[Call]:
     """At least one of every kind whose numbers PyTorch has, too."""
-    for kinds, *args in (*_CALLS, *_MORE):
+    for kinds, *args in (*_CALLS, *_MORE, *_SPECIAL):
         named = args.pop() if args and isinstance(args[-1], dict) else {}
         for kind in kinds.split():
             yield Call(kind if kind.count(".") > 1 else f"aten.{kind}", tuple(args), named)
@@ -363,3 +363,26 @@ _MORE: tuple[tuple[Any, ...], ...] = (
     ("atan2.default", floats(3, low=0, high=0), floats(3, low=0, high=0)), ("median.default", floats(4, low=1, high=1)),
     ("xlogy.Tensor", floats(3, low=0, high=0), floats(3, low=2, high=3)), ("median.default", WHOLE),
 )  # fmt: skip
+
+NAN, INF = float("nan"), float("inf")
+NANS = exactly([[NAN] * 4] * 3)
+HIDDEN = exactly([[0, 0, -INF, -INF, 0, 0], [-INF] * 6, [0] * 6, [0, -INF] * 3, [-INF] * 6])
+HIDDEN_BOOL = exactly([[True, True, False, False, True, True], [False] * 6, [True] * 6, [True, False] * 3, [False] * 6],
+                      "bool")
+NEVER = 1e-12
+"""A probability with which nothing is dropped, and which is above 0."""
+ONE_HEAD = (_ATTENTION[0], floats(2, 1, 6, 8), floats(2, 1, 6, 3))
+COUNTED = floats(1, 1, 4, 4, low=1, high=9)
+
+_SPECIAL: tuple[tuple[Any, ...], ...] = (
+    ("_safe_softmax.default", HIDDEN, -1), ("_safe_softmax.default", HIDDEN, 0),
+    *(("scaled_dot_product_attention.default", *operands, mask, dropout, {"enable_gqa": operands is ONE_HEAD})
+      for operands in (_ATTENTION, (*_ATTENTION[:2], floats(2, 4, 6, 3)), ONE_HEAD)
+      for mask in (HIDDEN, HIDDEN_BOOL) for dropout in (0.0, NEVER)),
+    ("pad.default", COUNTED, (-1, 1, -2, 1), "circular"), ("pad.default", COUNTED, (-1, 1, 0, 0), "circular"),
+    ("var.correction std.correction var_mean.correction std_mean.correction", X, {"correction": 0.5}),
+    ("addr.default", NANS, floats(3), floats(4), {"beta": 0}),
+    ("addmm.default", NANS, floats(3, 2), floats(2, 4), {"beta": 0}),
+    ("addbmm.default", NANS, floats(2, 3, 2), floats(2, 2, 4), {"beta": 0}),
+)  # fmt: skip
+"""Calls with infinite numbers and NaN, equal elements, and other arguments that are easily forgotten."""

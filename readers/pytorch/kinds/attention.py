@@ -21,19 +21,18 @@ def attention(
     q, k, v = _in_four(query), _in_four(key), _in_four(value)
     factor = 1 / math.sqrt(depth) if scale is None else scale
     shift, hidden = None, None
-    written_out = dropout_p > 0 or v.shape[-1] != depth
     mode, before, behind = 2 if is_causal else 0, 2147483647, 2147483647
     if isinstance(attn_mask, tuple):
         mode, before, behind = 4, attn_mask[0], attn_mask[1]
-        if written_out:
-            hidden = _outside(q, before, behind)
+        if dropout_p > 0:
+            hidden = _outside(q, k, before, behind)
     elif attn_mask is not None:
         mask = _in_four_by_ones(attn_mask)
         if mask.dtype == BOOL:
             hidden = ops.LogicalNot()(mask)
         else:
             shift = ops.cast(mask, query.dtype)
-    if written_out:
+    if dropout_p > 0:
         out = _written_out(q, k, v, shift, hidden, factor, is_causal, dropout_p)
     else:
         score = ops.FlashAttentionScore(heads, 1.0, factor, before, behind, 0, "BNSD", mode)
@@ -59,35 +58,42 @@ def _in_four_by_ones(mask: Any) -> Any:
     return ops.Reshape()(mask, (1,) * (4 - len(mask.shape)) + mask.shape)
 
 
-def _outside(query: Any, before: Any, behind: Any) -> Any:
-    """What a query does not look at: keys further from its place than so many."""
-    places = ops.arange(0, query.shape[2], 1)
-    apart = ops.ExpandDims()(places, 0) - ops.ExpandDims()(places, 1)
+def _outside(query: Any, key: Any, before: Any, behind: Any) -> Any:
+    """Return a Bool [queries, keys]: the keys outside of the band around each query's own place."""
+    queries, keys = ops.arange(0, query.shape[2], 1), ops.arange(0, key.shape[2], 1)
+    apart = ops.ExpandDims()(keys, 0) - ops.ExpandDims()(queries, 1)
     return ops.LogicalOr()(ops.Less()(apart, -before), ops.Greater()(apart, behind))
 
 
 def _written_out(
     query: Any, key: Any, value: Any, shift: Any, hidden: Any, factor: Any, is_causal: Any, dropout_p: Any
 ) -> Any:
-    """The same in operators of its own: where weights are dropped, which the compiler makes one operator of again, and
-    where values are not as long as keys."""
+    """Return attention with dropped weights as separate operators, which the compiler fuses into one again.
+
+    A query that sees no key gives zeros. Its scores are not masked, so that neither its softmax nor a gradient is NaN,
+    and its result is replaced. (A causal mask hides no row.)
+    """
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key = ops.repeat_interleave(key, groups, 1)
         value = ops.repeat_interleave(value, groups, 1)
     scores = ops.BatchMatMul(False, True)(query, key) * factor
+    rows = None
+    if shift is not None:
+        rows = ops.ReduceAll(True)(ops.Equal()(shift, -math.inf), -1)
+        scores = scores + ops.masked_fill(shift, rows, ops.cast(0.0, shift.dtype))
+    if hidden is not None:
+        rows = ops.ReduceAll(True)(hidden, -1)
+        hidden = ops.LogicalAnd()(hidden, ops.LogicalNot()(rows))
     if is_causal:
         seen = ops.tril(ops.ones((query.shape[2], key.shape[2]), query.dtype))
         hidden = ops.Equal()(seen, 0.0)
-    if shift is not None:
-        scores = scores + shift
     if hidden is not None:
         scores = ops.masked_fill(scores, hidden, ops.cast(-math.inf, scores.dtype))
     wide = ops.cast(scores, FLOAT32) if query.dtype in HALVES else scores  # as attention in one operator adds up
-    weights = ops.cast(ops.Softmax(-1)(wide), query.dtype)
-    if dropout_p > 0:
-        weights = ops.dropout(weights, dropout_p, True)
-    return ops.BatchMatMul()(weights, value)
+    weights = ops.dropout(ops.cast(ops.Softmax(-1)(wide), query.dtype), dropout_p, True)
+    out = ops.BatchMatMul()(weights, value)
+    return out if rows is None else ops.masked_fill(out, rows, ops.cast(0.0, out.dtype))
 
 
 def with_statistics(

@@ -6,6 +6,7 @@ from typing import Any
 
 from mspc.api import mint, ops
 from mspc.readers.pytorch.kinds.kind import row
+from mspc.readers.pytorch.kinds.products import scaled_product
 from mspc.readers.pytorch.kinds.reductions import typed, vector_norm
 
 
@@ -85,9 +86,10 @@ MATRICES = (
     row("cross.default", "self, other, dim=None", across),
     row("inner.default", "self, other", ops.inner),
     row("addr.default", "self, vec1, vec2, beta=1, alpha=1",
-        lambda self, first, second, beta, alpha: ops.addr(self, first, second, beta=beta, alpha=alpha)),
+        lambda self, vec1, vec2, beta, alpha: scaled_product(self, mint.outer(vec1, vec2), beta, alpha)),
     row("addbmm.default", "self, batch1, batch2, beta=1, alpha=1",
-        lambda self, first, second, beta, alpha: ops.addbmm(self, first, second, beta=beta, alpha=alpha)),
+        lambda self, batch1, batch2, beta, alpha: scaled_product(
+            self, ops.ReduceSum()(ops.BatchMatMul()(batch1, batch2), 0), beta, alpha)),
     row("dist.default", "self, other, p=2", lambda self, other, p: vector_norm(self - other, p, None, False, None)),
     row("pdist.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
     row("renorm.default", "self, p, dim, maxnorm", ops.renorm),

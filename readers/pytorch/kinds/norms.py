@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mspc.api import ops
@@ -13,6 +14,13 @@ from mspc.readers.pytorch.kinds.kind import row
 def softmax(self: Any, dim: Any, dtype: Any = None) -> Any:
     """exp(x) over its sum along a dimension."""
     return ops.Softmax(dim)(self if dtype is None else ops.cast(self, dtype))
+
+
+def safe_softmax(self: Any, dim: Any, dtype: Any) -> Any:
+    """Return the softmax; slices of minus infinity alone give zeros, with zero gradients."""
+    rows = ops.ReduceAll(True)(ops.Equal()(self, -math.inf), dim)
+    weights = softmax(ops.masked_fill(self, rows, ops.cast(0.0, self.dtype)), dim, dtype)
+    return ops.masked_fill(weights, rows, ops.cast(0.0, weights.dtype))
 
 
 def log_softmax(self: Any, dim: Any, dtype: Any = None) -> Any:
@@ -141,7 +149,7 @@ NORMS = (
     row("softmax.int", "self, dim, dtype=None", softmax),
     row("_softmax.default", "self, dim, half_to_float",
         lambda self, dim, half_to_float: softmax(self, dim, FLOAT32 if half_to_float else None)),
-    row("_safe_softmax.default", "self, dim, dtype=None", softmax),
+    row("_safe_softmax.default", "self, dim, dtype=None", safe_softmax),
     row("log_softmax.int", "self, dim, dtype=None", log_softmax),
     row("_log_softmax.default", "self, dim, half_to_float",
         lambda self, dim, half_to_float: log_softmax(self, dim, FLOAT32 if half_to_float else None)),

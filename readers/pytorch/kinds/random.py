@@ -17,9 +17,14 @@ def dropped(input: Any, p: Any, train: Any) -> Any:
     """Elements set to 0 with probability p in training, the others divided by 1 - p."""
     if not train or p == 0:
         return input
-    if p == 1:
-        return ops.zeros_like(input)
-    return ops.dropout(input, p, True)
+    return input * 0 if p == 1 else ops.dropout(input, p, True)
+
+
+def dropped_channels(input: Any, p: Any, train: Any) -> Any:
+    """Return [n, channels, ...] with whole channels set to 0 with probability p, the others divided by 1 - p."""
+    if not train or p == 0:
+        return input
+    return input * dropped(ops.ones(input.shape[:2] + (1,) * (len(input.shape) - 2), input.dtype), p, train)
 
 
 def dropped_with_mask(input: Any, p: Any, train: Any) -> Any:
@@ -41,7 +46,8 @@ def coins(self: Any, p: Any) -> Any:
 
 
 RANDOM = (
-    row("dropout.default feature_dropout.default", "input, p, train", dropped, lambda base, new, p, train: new),
+    row("dropout.default", "input, p, train", dropped, lambda base, new, p, train: new),
+    row("feature_dropout.default", "input, p, train", dropped_channels, lambda base, new, p, train: new),
     row("native_dropout.default", "input, p, train", dropped_with_mask),
     row("rand.default", f"size, {_NEW}", lambda size, dtype: typed(mint.rand(tuple(size)), dtype, FLOAT32)),
     row("randn.default", f"size, {_NEW}", lambda size, dtype: typed(mint.randn(tuple(size)), dtype, FLOAT32)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mspc.api import mint, ops
@@ -33,8 +34,15 @@ def mean(self: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) ->
 
 
 def spread(self: Any, dim: Any, correction: Any, keepdim: Any) -> Any:
-    """The variance, with so much less than their number as divisor."""
-    return ops.var(self, None if dim is None else axes(dim), 1 if correction is None else int(correction), keepdim)
+    """Return the variance: the sum of squared deviations over their number less `correction`, at least 0."""
+    along = axes(dim) if dim is not None else ()
+    less = 1 if correction is None else correction
+    dims = (along,) if isinstance(along, int) else along or tuple(range(len(self.shape)))
+    count = math.prod([self.shape[d] for d in dims])
+    if less == int(less) and less < count:
+        return ops.var(self, None if dim is None else along, int(less), keepdim)
+    scale = count / (count - less) if less < count else math.inf
+    return ops.var(self, None if dim is None else along, 0, keepdim) * scale
 
 
 def root(self: Any) -> Any:

@@ -197,8 +197,9 @@ def joined(tensors: Any, dim: Any) -> Any:
 
 
 def with_margins(self: Any, pad: Any, mode: Any, value: Any) -> Any:
-    """The tensor with margins, pairs (before, behind) from the last dimension on; negative ones cut."""
-    if mode != "constant":
+    """Return the tensor with margins, pairs (before, behind) from the last dimension on. Negative margins remove
+    elements: in circular mode, too, before those that remain are repeated."""
+    if mode not in ("constant", "circular"):
         return ops.pad(self, tuple(pad), mode)
     rank = len(self.shape)
     x = self
@@ -210,7 +211,7 @@ def with_margins(self: Any, pad: Any, mode: Any, value: Any) -> Any:
     sides = tuple([max(0, n) for n in pad])
     if not any(sides):
         return x
-    return ops.pad(x, sides, "constant", 0 if value is None else value)
+    return ops.pad(x, sides, mode, 0 if value is None else value) if mode == "constant" else ops.pad(x, sides, mode)
 
 
 def strided(self: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
