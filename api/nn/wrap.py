@@ -184,8 +184,8 @@ class ParameterUpdate(Cell):
         return self.assign(self._param, x)
 
 
-class _Parts:
-    """What a network gives for equal parts of its inputs' rows, added up."""
+class SumOfParts:
+    """Adds up the results of a network for equal parts of its inputs' rows."""
 
     cuts_batch = False
 
@@ -210,7 +210,7 @@ def _added(total: Any, found: Any) -> Any:
     return total + found
 
 
-class _MicroBatches(_Parts):
+class _MicroBatches(SumOfParts):
     """The same; where a network has several stages the compiler makes a loop of it, which the stages share.
 
     place: the line that has made the cell.
@@ -246,7 +246,7 @@ class GradAccumulationCell(Cell):
             raise ApiValueError(f"{name}: {self.parts} must be at least 1, not {micro_size}")
         self.network = network
         self.micro_size = micro_size
-        self.in_parts: _Parts = _MicroBatches(caller_location())
+        self.in_parts: SumOfParts = _MicroBatches(caller_location())
         self.micro_inputs = CellList([_MicroBatch(micro_size) for _ in range(micro_size)])
 
     def construct(self, *inputs: Any) -> Any:
@@ -306,7 +306,7 @@ class MicroBatchInterleaved(GradAccumulationCell):
 
     def __init__(self, network: Cell, interleave_num: int = 2) -> None:
         super().__init__(network, interleave_num)
-        self.in_parts = _Parts()
+        self.in_parts = SumOfParts()
         self.interleave_num = interleave_num
 
 

@@ -16,8 +16,8 @@ from mspc.ir.location import Frames, Location
 from mspc.ir.types import DType
 from mspc.readers.pytorch.expressions import Expression, shown
 
-OWN = re.compile(r"(^|[/\\])torch[/\\]|^<")
-"""Files of PyTorch, and what stands in no file."""
+OWN = re.compile(r"(^|-packages[/\\]|pytorch[/\\])torch[/\\]|^<")
+"""Files of PyTorch, installed or in its source tree, and code without a file. A user's folder may be called torch."""
 
 
 @dataclass(frozen=True, slots=True)

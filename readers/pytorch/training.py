@@ -5,18 +5,20 @@ from __future__ import annotations
 import ast
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.api import ops
 from mspc.api.mint import optim
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.loss_scale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell
-from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell
+from mspc.api.nn.wrap import GradAccumulationCell, SumOfParts, TrainOneStepCell
+from mspc.api.setting_kind import say_once
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
-from mspc.ir.types import BFLOAT16, FLOAT16, INT64, DType, TensorType
+from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, INT64, DType, TensorType
+from mspc.readers.pytorch.loss_parts import loss_in_parts
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, NodeResult, ProgramOutput
@@ -28,6 +30,8 @@ HALVES: Mapping[str, DType] = {"bfloat16": BFLOAT16, "float16": FLOAT16}
 """Element types of products beside Float32."""
 SCALE, STEPS_OF_SCALE = 65536.0, 2000
 """The loss scale of the first step, and the steps without overflow after which it is doubled, as of `GradScaler`."""
+IGNORED = -100
+"""The label of a row that has no class."""
 LOSS = "loss"
 """What a module calls the loss among its results."""
 OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adamw": optim.AdamW, "adam": optim.Adam, "sgd": optim.SGD}
@@ -60,15 +64,15 @@ class Compiled:
     inputs: tuple[TensorType, ...]
 
 
-def class_loss(logits: Any, labels: Any) -> Any:
-    """The mean cross entropy with class numbers.
+def class_loss(logits: Any, labels: Any, reduction: str = "mean") -> Any:
+    """Return the mean cross entropy with class numbers.
 
     logits: [n, classes], [n, rows, classes] as language models have them, or [n, classes, height, width, ...].
-    labels: Int64, without the dimension of the classes; -100 for none.
+    labels: Int64, without the dimension of the classes; IGNORED for none.
     """
     if len(logits.shape) == 3:
         logits, labels = ops.reshape(logits, (-1, logits.shape[-1])), ops.reshape(labels, (-1,))
-    return ops.cross_entropy(logits, labels)
+    return ops.cross_entropy(logits, labels, None, IGNORED, reduction)
 
 
 def squared_loss(result: Any, labels: Any) -> Any:
@@ -76,21 +80,40 @@ def squared_loss(result: Any, labels: Any) -> Any:
     return ops.mse_loss(result, labels)
 
 
-LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {"cross_entropy": class_loss, "mse": squared_loss}
+CLASSES = "cross_entropy"
+LOSSES: Mapping[str, Callable[[Any, Any], Any]] = {CLASSES: class_loss, "mse": squared_loss}
 """Losses of a result and labels, which are one more input."""
 
 
 class InParts(Cell):
-    """The mean of a network's losses over parts of the rows, one after the other."""
+    """The mean of a network's losses over parts of the rows, one after the other.
 
-    def __init__(self, network: Cell, parts: int) -> None:
+    counts: gives the denominators of each part, by a tuple or one alone, if the losses have some: they are added up
+    over the parts first, and the network takes the totals as its last inputs.
+    """
+
+    def __init__(self, network: Cell, parts: int, names: Sequence[str], counts: Cell | None = None) -> None:
         super().__init__(auto_prefix=False)
         self.summed = GradAccumulationCell(network, parts)
+        self.counts = counts
+        self.added = SumOfParts()
         self.parts = parts
-        object.__setattr__(self, "argument_names", network.argument_names)
+        object.__setattr__(self, "argument_names", tuple(names))
 
     def construct(self, *inputs: Any) -> Any:
-        return self.summed(*inputs) / self.parts
+        totals = ()
+        if self.counts is not None:
+            found = self.added(self.counts, self.parts, *inputs)
+            several = found if isinstance(found, tuple) else (found,)
+            totals = tuple([ops.broadcast_to(each, (self.parts,)) for each in several])
+        return self.summed(*inputs, *totals) / self.parts
+
+
+class LabelCount(Cell):
+    """How many of the labels, which are the last input, are classes."""
+
+    def construct(self, *inputs: Any) -> Any:
+        return ops.ReduceSum()(ops.cast(ops.NotEqual()(inputs[-1], IGNORED), FLOAT32))
 
 
 class WithLabels(Cell):
@@ -106,6 +129,20 @@ class WithLabels(Cell):
 
     def construct(self, *inputs: Any) -> Any:
         return self.loss(self.network(*inputs[:-1]), inputs[-1])
+
+
+class OverCount(Cell):
+    """The sum of the losses of class numbers in one of several parts, over the mean of the parts' numbers of labels.
+    The last input is the number of all parts, [1]."""
+
+    def __init__(self, of_labels: WithLabels, parts: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.of_labels = of_labels
+        self.parts = parts
+
+    def construct(self, *inputs: Any) -> Any:
+        total = class_loss(self.of_labels.network(*inputs[:-2]), inputs[-2], "sum")
+        return total / (ops.reshape(inputs[-1], ()) / self.parts)
 
 
 class Scaled(Cell):
@@ -133,17 +170,26 @@ def compiled_as(program: ExportedProgram, training: Training) -> Compiled:
             raise MspcError("--accumulate adds up gradients, and nothing is trained", notes=["give an --optimizer"])
         network = _as_said(ImportedNetwork(program, None, half), training.plan)
         return Compiled(network, network.input_types)
+    if training.accumulate < 1:
+        raise MspcError(
+            f"--accumulate is {training.accumulate}; it is the number of parts of a step's batch, at least 1"
+        )
     if training.loss in LOSSES:
         result = _result(program)
         network = _as_said(ImportedNetwork(program, result.target or None, half), training.plan)
         labels = _labels(program, result, training.loss)
         trained = Compiled(WithLabels(network, LOSSES[training.loss]), (*network.input_types, labels))
+        counts: Cell | None = LabelCount() if training.loss == CLASSES else None
+        part = OverCount(trained.network, training.accumulate) if counts is not None else trained.network
     else:
-        loss = _loss(program, training.loss).target or None
-        network = _as_said(ImportedNetwork(program, loss, half), training.plan)
+        loss = _loss(program, training.loss)
+        network = _as_said(ImportedNetwork(program, loss.target or None, half), training.plan)
         trained = Compiled(network, network.input_types)
+        if training.accumulate != 1:
+            network, counts = _counted(program, loss, training, half)
+            part = network
     if training.accumulate != 1:
-        trained = _in_parts(program, trained, training.accumulate)
+        trained = _in_parts(program, trained, part, counts, training.accumulate)
     if not training.optimizer:
         return trained
     optimizer = optimizer_of(training.optimizer)(_groups(network, trained.network.trainable_params()))
@@ -182,14 +228,32 @@ def _as_said(network: ImportedNetwork, plan: LayerPlan | None) -> ImportedNetwor
     return network
 
 
-def _in_parts(program: ExportedProgram, trained: Compiled, parts: int) -> Compiled:
-    if parts < 1:
-        raise MspcError(f"--accumulate is {parts}; it is the number of parts of a step's batch, at least 1")
-    for type, name in zip(trained.inputs, trained.network.argument_names, strict=True):
+def _counted(
+    program: ExportedProgram, loss: ProgramOutput, training: Training, half: DType | None
+) -> tuple[ImportedNetwork, Cell | None]:
+    """Return the network of the loss of one part, and the one of its counts, if the loss has some."""
+    found = loss_in_parts(program, loss, training.accumulate)
+    for place in found.unread:
+        where = f"{place}: " if place is not None else ""
+        text = (
+            f"{where}the denominator of this loss depends on each part's inputs; with --accumulate "
+            f"{training.accumulate} the loss of a step is the mean of the parts' losses, not that of the whole batch. "
+            "A sum divided by a sum over inputs, added to the loss, is accumulated exactly"
+        )
+        say_once(f"parts {place}", text)
+    network = _as_said(ImportedNetwork(found.losses, loss.target or None, half), training.plan)
+    return network, None if found.counts is None else ImportedNetwork(found.counts, None, half)
+
+
+def _in_parts(
+    program: ExportedProgram, trained: Compiled, part: Cell, counts: Cell | None, parts: int
+) -> Compiled:  # fmt: skip
+    names = trained.network.argument_names
+    for type, name in zip(trained.inputs, names, strict=True):
         if not type.shape:
             raise MspcError(f"{program.name}: input {name} has no rows that could be parts of a batch")
     types = tuple(type.with_shape((type.shape[0] * parts, *type.shape[1:])) for type in trained.inputs)
-    return Compiled(InParts(trained.network, parts), types)
+    return Compiled(InParts(part, parts, names, counts), types)
 
 
 def optimizer_of(text: str) -> Callable[[Any], Cell]:

@@ -1,0 +1,129 @@
+"""A batch in parts has the loss and the gradients of the whole batch, also where labels or a mask say what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc
+from mspc import Tensor
+from mspc.readers.pytorch.exporting import export_made
+from mspc.readers.pytorch.reading import read_program
+from mspc.readers.pytorch.training import Training, compiled_as
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+F = torch.nn.functional
+PARTS, ROWS = 4, 4
+WEIGHTS = torch.tensor([1.0, 0.5, 2.0, 1.5, 0.25])
+
+
+class Net(torch.nn.Module):
+    """A loss of what a layer gives and of labels. `decomposed`: the exporter writes the loss in small operators."""
+
+    def __init__(self, loss: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(6, 5)
+        self.register_buffer("weights", WEIGHTS)
+        self.loss = loss
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        return {"loss": self.loss(self.layer(x), labels, self.weights)}
+
+
+def masked(clamped: bool) -> Callable[..., Any]:
+    def loss(y: Any, labels: Any, weights: Any) -> Any:
+        mask = (labels >= 0).to(y.dtype)
+        count = mask.sum().clamp(min=1) if clamped else mask.sum()
+        return (y.square().sum(-1) * mask).sum() / count
+
+    return loss
+
+
+def shifted(y: Any, labels: Any, weights: Any) -> Any:
+    """The labels of the next rows, as language models have them, beside a term that is a mean of all rows."""
+    labels = F.pad(labels, (0, 1), value=-100)[1:]
+    return 0.5 * F.cross_entropy(y, labels) + 0.1 * y.square().mean()
+
+
+LOSSES = {
+    "mean": lambda y, labels, weights: F.cross_entropy(y, labels),
+    "weights": lambda y, labels, weights: F.cross_entropy(y, labels, weights, label_smoothing=0.1),
+    "nll": lambda y, labels, weights: 2 * F.nll_loss(F.log_softmax(y, -1), labels, ignore_index=-100),
+    "mask": masked(False), "clamped": masked(True),
+    "each": lambda y, labels, weights: (y.square().sum(-1) * (labels >= 0) / (labels >= 0).sum()).sum(),
+}  # fmt: skip
+
+
+def batch() -> tuple[Any, Any]:
+    torch.manual_seed(1)
+    x, labels = torch.randn(PARTS * ROWS, 6), torch.randint(0, 5, (PARTS * ROWS,))
+    labels[[0, 1, 2, 5, 8, 9, 10, 11]] = -100  # the third part has none
+    return x, labels
+
+
+def gradients(network: Any, inputs: tuple[Any, ...]) -> tuple[float, list[np.ndarray]]:
+    parameters = list(network.trainable_params())
+    value, grads = mspc.value_and_grad(network, None, parameters)(*[Tensor(each.numpy()) for each in inputs])
+    return float(value.asnumpy()), [each.asnumpy() for each in grads]
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_a_ratio_of_sums_is_that_of_the_whole_batch(decomposed: bool, tmp_path: Path) -> None:
+    x, labels = batch()
+    for name, loss in LOSSES.items():
+        module = Net(loss)
+        exported = torch.export.export(module, (x[:ROWS], labels[:ROWS]))
+        torch.export.save(exported.run_decompositions() if decomposed else exported, tmp_path / f"{name}.pt2")
+        program = read_program(tmp_path / f"{name}.pt2")
+        value, found = gradients(compiled_as(program, Training("loss", accumulate=PARTS)).network, (x, labels))
+        whole = module(x, labels)["loss"]
+        wanted = torch.autograd.grad(whole, [module.layer.weight, module.layer.bias])
+        assert value == pytest.approx(float(whole), rel=1e-5), name
+        for mine, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_terms_of_a_loss_are_accumulated_each_by_itself(tmp_path: Path) -> None:
+    """The labels of every part are shifted by themselves, as the program of one part says."""
+    x, labels = batch()
+    module = Net(shifted)
+    program = read_program(export_made((module, (x[:ROWS], labels[:ROWS])), tmp_path / "m.pt2", "m.py:make").path)
+    value, _ = gradients(compiled_as(program, Training("loss", accumulate=PARTS)).network, (x, labels))
+    later = torch.cat([F.pad(part, (0, 1), value=-100)[1:] for part in labels.split(ROWS)])
+    y = module.layer(x)
+    assert value == pytest.approx(float(0.5 * F.cross_entropy(y, later) + 0.1 * y.square().mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, PARTS])
+def test_labels_that_are_an_input_more(accumulate: int, tmp_path: Path) -> None:
+    x, labels = batch()
+    torch.manual_seed(0)
+    module = torch.nn.Linear(6, 5)
+    example = x[: len(x) // accumulate]
+    program = read_program(export_made((module, (example,)), tmp_path / "m.pt2", "m.py:make").path)
+    network = compiled_as(program, Training("cross_entropy", accumulate=accumulate)).network
+    value, found = gradients(network, (x, labels))
+    whole = F.cross_entropy(module(x), labels)
+    assert value == pytest.approx(float(whole), rel=1e-5)
+    np.testing.assert_allclose(
+        found[0], torch.autograd.grad(whole, [module.weight])[0].numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_another_ratio_is_said_at_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The root of a mean over labels is no sum of terms."""
+    x, labels = batch()
+    labels[8] = 1
+    module = Net(lambda y, labels, weights: F.cross_entropy(y, labels).sqrt())
+    program = read_program(export_made((module, (x[:ROWS], labels[:ROWS])), tmp_path / "m.pt2", "m.py:make").path)
+    value, _ = gradients(compiled_as(program, Training("loss", accumulate=PARTS)).network, (x, labels))
+    pairs = zip(x.split(ROWS), labels.split(ROWS), strict=True)
+    losses = [float(F.cross_entropy(module.layer(part), own).sqrt()) for part, own in pairs]
+    assert value == pytest.approx(np.mean(losses), rel=1e-5)
+    said = capsys.readouterr().err
+    assert "test_loss_parts.py" in said
+    assert "the loss of a step is the mean of the parts' losses" in said
