@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import sys
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from mspc.api.setting_kind import say_once
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.readers.pytorch.other_weights import Joined
@@ -128,11 +130,15 @@ def _natural(name: str) -> list[Any]:
 def _exported(
     torch: Any, module: Any, inputs: tuple[Any, ...], named: dict[str, Any], to: Path, where: str
 ) -> Exported:
-    with _told(f"PyTorch cannot export {where}"), warnings.catch_warnings():
+    with _told(f"PyTorch cannot export {where}"), warnings.catch_warnings(), own_gradients(torch) as lost:
         warnings.simplefilter("ignore")
         inputs, named = _each_its_own(torch, (inputs, named))
         program = torch.export.export(module, inputs, named, strict=False)
         torch.export.save(program, to)
+    for place, name in lost.items():
+        say_once(f"backward {place}", f"{place}: {name}.backward is not in the program that torch.export writes: the "
+                 f"gradient is that of the operators of {name}.forward. Write the gradient with detach() instead, as in "
+                 "x + (f(x) - x).detach() for a gradient that passes f")  # fmt: skip
     first: dict[int, str] = {}
     same: dict[str, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -140,6 +146,26 @@ def _exported(
             same[name] = first[id(parameter)]
     plan = {name: str(style) for name, style in (getattr(module, "_tp_plan", None) or {}).items()}
     return Exported(to, same, own_plan=plan)
+
+
+@contextlib.contextmanager
+def own_gradients(torch: Any) -> Generator[dict[str, str]]:
+    """Collect the calls of users' `autograd.Function`s: the line of each call, and the name of the class."""
+    found: dict[str, str] = {}
+    function = torch.autograd.Function
+    original = function.apply.__func__
+
+    def apply(cls: Any, *args: Any, **named: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            line = sys._getframe(1)
+            found[f"{line.f_code.co_filename}:{line.f_lineno}"] = cls.__name__
+        return original(cls, *args, **named)
+
+    function.apply = classmethod(apply)
+    try:
+        yield found
+    finally:
+        function.apply = classmethod(original)
 
 
 def _each_its_own(torch: Any, inputs: Any) -> Any:

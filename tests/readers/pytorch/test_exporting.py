@@ -202,3 +202,32 @@ def test_one_tensor_for_two_inputs_is_two_inputs(tmp_path: Path) -> None:
     [node] = program.graph.nodes
     operands = [value.name for _, value in node.arguments[:2]]  # type: ignore[union-attr]
     assert operands == [each.name for each in program.inputs]
+
+
+class Passed(torch.autograd.Function):
+    """The sign, with the gradient of its operand."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return torch.sign(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient
+
+
+class Signs(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return Passed.apply(x)
+
+
+def test_a_gradient_that_is_lost_is_said_at_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    apply = torch.autograd.Function.apply
+    exported(Signs(), torch.ones(2), to=tmp_path)
+    said = capsys.readouterr().err
+    line = Path(__file__).read_text().splitlines().index("        return Passed.apply(x)") + 1
+    assert f"test_exporting.py:{line}: Passed.backward is not in the program" in said
+    assert torch.autograd.Function.apply == apply
+    x = torch.ones(2, requires_grad=True)
+    Signs()(x).sum().backward()
+    assert x.grad.tolist() == [1, 1]
