@@ -30,6 +30,7 @@ def attention(
         mask = _in_four_by_ones(attn_mask)
         if mask.dtype == BOOL:
             hidden = ops.LogicalNot()(mask)
+            mode, behind = 0, 0 if is_causal else behind
         else:
             shift = ops.cast(mask, query.dtype)
     if dropout_p > 0:
@@ -78,18 +79,20 @@ def _written_out(
         key = ops.repeat_interleave(key, groups, 1)
         value = ops.repeat_interleave(value, groups, 1)
     scores = ops.BatchMatMul(False, True)(query, key) * factor
-    rows = None
+    is_masked = shift is not None or hidden is not None
+    if is_causal:
+        later = ops.Equal()(ops.tril(ops.ones((query.shape[2], key.shape[2]), query.dtype)), 0.0)
+        hidden = later if hidden is None else ops.LogicalOr()(hidden, later)
+    unseen = hidden
+    if shift is not None:  # a row may be hidden by the addend and the rest together
+        infinite = ops.Equal()(shift, -math.inf)
+        unseen = infinite if hidden is None else ops.LogicalOr()(hidden, infinite)
+    rows = ops.ReduceAll(True)(unseen, -1) if is_masked else None
     if shift is not None:
-        rows = ops.ReduceAll(True)(ops.Equal()(shift, -math.inf), -1)
         scores = scores + ops.masked_fill(shift, rows, ops.cast(0.0, shift.dtype))
     if hidden is not None:
-        rows = ops.ReduceAll(True)(hidden, -1)
-        hidden = ops.LogicalAnd()(hidden, ops.LogicalNot()(rows))
-    if is_causal:
-        seen = ops.tril(ops.ones((query.shape[2], key.shape[2]), query.dtype))
-        hidden = ops.Equal()(seen, 0.0)
-    if hidden is not None:
-        scores = ops.masked_fill(scores, hidden, ops.cast(-math.inf, scores.dtype))
+        masked = hidden if rows is None else ops.LogicalAnd()(hidden, ops.LogicalNot()(rows))
+        scores = ops.masked_fill(scores, masked, ops.cast(-math.inf, scores.dtype))
     wide = ops.cast(scores, FLOAT32) if query.dtype in HALVES else scores  # as attention in one operator adds up
     weights = ops.dropout(ops.cast(ops.Softmax(-1)(wide), query.dtype), dropout_p, True)
     out = ops.BatchMatMul()(weights, value)

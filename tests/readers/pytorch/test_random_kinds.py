@@ -27,21 +27,27 @@ def test_channels_are_dropped_as_a_whole(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(gradient.asnumpy(), np.where(y.asnumpy() != 0, 4 / 3, 0), rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("is_bool", [True, False])
-def test_a_query_that_sees_nothing_gives_zeros_beside_dropout(is_bool: bool) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_query_that_sees_nothing_gives_zeros(is_bool: bool, is_causal: bool, dropout: float) -> None:
+    """Also if the mask and the causal one hide its keys together."""
     rng = np.random.default_rng(0)
     query, key, value = (Tensor(rng.standard_normal((2, 2, 4, 8)).astype(np.float32)) for _ in range(3))
     seen = rng.random((2, 1, 4, 4)) > 0.4
     seen[0, 0, 1] = seen[1, 0, :2] = False
+    seen[1, 0, 3] = [True, False, False, False]
+    seen[1, 0, 2] = [False, False, False, True]
     mask = Tensor(seen if is_bool else np.where(seen, 0, -np.inf).astype(np.float32))
 
     def total(*operands: Tensor) -> tuple[Tensor, Tensor]:
-        y = attention(*operands, mask, 0.5, False, None, False)
+        y = attention(*operands, mask, dropout, is_causal, None, False)
         return (y * y).sum(), y
 
     (_, y), gradients = mspc.value_and_grad(total, (0, 1, 2), has_aux=True)(query, key, value)
+    seen &= np.tri(4, dtype=bool) | (not is_causal)
     hidden = np.broadcast_to(~seen.any(-1), (2, 2, 4))
-    assert hidden.any()
+    assert hidden[1, 0].tolist() == [True, True, is_causal, False]
     assert (y.asnumpy()[hidden] == 0).all()
     assert (y.asnumpy()[~hidden] != 0).any()
     assert all(np.isfinite(gradient.asnumpy()).all() for gradient in gradients)
