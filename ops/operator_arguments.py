@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Parameter, Value
 from mspc.ir.types import DType, dtype_of
 
 INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
@@ -126,10 +126,14 @@ def axes_in(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 def describe(value: Any) -> str:
     """A short text of a wrong argument for messages, never a memory address."""
+    if isinstance(value, Parameter) and value.kind == "parameter":
+        return f"parameter '{value.name}'"
     if isinstance(value, Value):
         return "a tensor"
+    if hasattr(type(value), "message_label"):
+        return str(value.message_label)
     items: Sequence[Any] = value if type(value) in (tuple, list) else ()
-    if any(isinstance(item, Value) for item in items):
+    if any(isinstance(item, Value) or hasattr(type(item), "message_label") for item in items):
         return f"({', '.join(map(describe, items))})"
     return repr(value) if type(value) in PLAIN else type(value).__name__
 

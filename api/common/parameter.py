@@ -3,7 +3,9 @@ runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -16,6 +18,7 @@ from mspc.api.common.tensor import STORED, Tensor, as_array
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.setting_kind import checked, note_asked
 from mspc.api.settings import STAGE
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.operator_arguments import describe
@@ -25,6 +28,35 @@ UNNAMED = "Parameter"
 
 FACTS = ("_requires_grad", "_layerwise_parallel", "_parallel_optimizer", "_comm_fusion")
 """Entries of a Parameter's dict that a compile looks at, beside its name, shape and element type."""
+
+
+class _Compiling(threading.local):
+    """Whether this thread is reading a network, for which the values of parameters are not known."""
+
+    network = False
+
+
+_compiling = _Compiling()
+
+
+@contextmanager
+def without_values() -> Generator[None]:
+    """Refuse to read the values of any Parameter in this thread. A compile reads a network in this context: a value
+    that became a constant of the graph would never change again, although every step may change the parameter."""
+    outer, _compiling.network = _compiling.network, True
+    try:
+        yield
+    finally:
+        _compiling.network = outer
+
+
+def _require_values(parameter: Parameter) -> None:
+    if _compiling.network:
+        raise MspcError(
+            f"the value of parameter '{parameter.name}' is not known at compile time, because every step may change it",
+            notes=["compute with the parameter as with any tensor; a value that never changes may be a Python number"],
+            kind=ValueError,
+        )
 
 
 class Store(Protocol):
@@ -115,6 +147,11 @@ class Parameter(Tensor):
         self.owned = False
 
     @property
+    def message_label(self) -> str:
+        """How error messages refer to the parameter."""
+        return f"parameter '{self.name}'"
+
+    @property
     def comm_fusion(self) -> int:
         """With which others its gradient travels: those of the same number; 0 for none. Raises TypeError or ValueError
         for what is no integer from 0."""
@@ -126,7 +163,9 @@ class Parameter(Tensor):
 
     @property
     def value(self) -> np.ndarray:
-        """The full tensor as it is now; gathered from all ranks while a graph trains it in slices."""
+        """The full tensor as it is now; gathered from all ranks while a graph trains it in slices. Raises MspcError
+        while a network is compiled."""
+        _require_values(self)
         if self.store is not None:
             return self.store.read(self)
         if self._array is None:
@@ -151,6 +190,7 @@ class Parameter(Tensor):
 
     @property
     def initial(self) -> InitialValue | None:
+        _require_values(self)
         return self._lazy if self.store is None else None
 
     def released(self, store: Store) -> None:
@@ -166,6 +206,7 @@ class Parameter(Tensor):
     def part(self) -> tuple[Layout | None, np.ndarray]:
         """How the ranks hold the parameter now (None: replicated), and what this rank holds, which no other need ask
         for. The array is the one that further training changes."""
+        _require_values(self)
         return (None, self.fill_slices()) if self.store is None else self.store.part(self)
 
     def requires_grad_(self, requires_grad: bool = True) -> Parameter:

@@ -15,7 +15,7 @@ from mspc.api.nn.cell import Cell
 from mspc.api.nn.container import CellList
 from mspc.api.ops.method_table import find_method
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.tensor import ATTRIBUTES, attribute
+from mspc.compiler.frontend.tensor import attribute
 from mspc.compiler.frontend.values import (
     MISSING,
     POISON,
@@ -46,15 +46,9 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     if isinstance(base, Value):
         tracer.at(frame, node)
         return attribute(tracer, base, name)
-    if isinstance(base, Parameter) and find_method(name) is not None:
+    if isinstance(base, Parameter) and (name in ("T", "mT", "value") or find_method(name) is not None):
         tracer.at(frame, node)
-        return TensorMethod(tracer.value(base), name)
-    if isinstance(base, Parameter) and name == "value":
-        tracer.at(frame, node)
-        return TensorMethod(tracer.value(base), "copy")
-    if isinstance(base, Parameter) and name in ("T", "mT"):
-        tracer.at(frame, node)
-        return ATTRIBUTES[name](tracer, tracer.value(base))
+        return attribute(tracer, tracer.value(base), name)
     key = (id(base), name)
     if key in tracer.attributes:
         return tracer.attributes[key]

@@ -194,10 +194,10 @@ def _print(t: Tracer, frame: Frame, node: ast.AST, *args: Any, **options: Any) -
 def _sorted(
     t: Tracer, frame: Frame, node: ast.AST, iterable: Any, *, key: Any = None, reverse: bool = False
 ) -> Any:
-    if is_graph_value(iterable) or contains_tensor(iterable):
-        raise t.error("sorted() compares tensors, whose contents are not known at compile time", kind=TypeError)
-    items = list(iterable)
+    items = [] if is_graph_value(iterable) else list(iterable)
     keys = items if key is None else [t.call(frame, node, key, [item], {}) for item in items]
+    if is_graph_value(iterable) or contains_tensor(keys):
+        raise t.error("sorted() compares tensors, whose contents are not known at compile time", kind=TypeError)
     order = fold(t, "sorted()", lambda: sorted(range(len(items)), key=lambda i: keys[i], reverse=reverse))
     return t.own([items[i] for i in order])
 

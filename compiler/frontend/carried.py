@@ -20,6 +20,7 @@ from mspc.compiler.frontend.shared_lists import shared_and_replaced
 from mspc.compiler.frontend.source import assigned_names, names_read
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import (
+    COMPUTED,
     MISSING,
     POISON,
     Frame,
@@ -324,7 +325,7 @@ class Carried:
         for name, value in end.names.items():
             if name not in state.names or isinstance(state.names[name], OnlyInLoop):
                 carried = any(place == ("name", name) for place, _ in self.slots)
-                known = self.surely and (carried or not contains_tensor(value))
+                known = self.surely and (carried or not contains_tensor(value, COMPUTED))
                 frame.locals[name] = value if known else OnlyInLoop(name)
         self._put(self.open | dict(zip(self.slots, results, strict=True)))
         if any(place[0] == "attribute" for place, _ in (*self.slots, *self.open)):

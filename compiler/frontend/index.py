@@ -12,7 +12,7 @@ from mspc.api.nn.container import CellList
 from mspc.compiler.frontend.index_parts import IndexEntry, parts_of, without_masks
 from mspc.compiler.frontend.operators import is_graph_value, reshape
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import contains_tensor, describe, way_of
+from mspc.compiler.frontend.values import COMPUTED, contains_tensor, describe, way_of
 from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Parameter, Value
 from mspc.ir.types import INT64
@@ -35,13 +35,14 @@ def subscript(tracer: Tracer, base: Any, index: Any) -> Any:
         return as_it_is(tracer, found)
     if isinstance(base, Tensor | np.ndarray) and contains_tensor(index):
         return tensor_subscript(tracer, tracer.value(base), index)
-    if contains_tensor(index):
+    by_identity = isinstance(base, dict) and not contains_tensor(index, COMPUTED)
+    if contains_tensor(index) and not by_identity:
         if isinstance(base, dict):
             raise tracer.error("a tensor cannot be a key", kind=TypeError)
-        if isinstance(index, Value) and isinstance(base, list | tuple | CellList):
+        if is_graph_value(index) and isinstance(base, list | tuple | CellList):
             from mspc.compiler.frontend.chosen import element_at
 
-            return element_at(tracer, base, index)
+            return element_at(tracer, base, tracer.value(index))
         raise tracer.error(
             f"the index is {describe(index)}; {describe(base)} takes an index known at compile time",
             kind=TypeError,

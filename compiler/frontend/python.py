@@ -11,12 +11,12 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mspc.api.common.parameter import Parameter
+from mspc.api.common.parameter import Parameter, ParameterTuple
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.builtins import REFUSED
 from mspc.compiler.frontend.state import Tracer
-from mspc.compiler.frontend.values import Frame, contains_tensor
+from mspc.compiler.frontend.values import COMPUTED, Frame, contains_tensor, describe, values_in
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
 
@@ -54,7 +54,7 @@ def call_handler(
 def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
     if issubclass(cls, Parameter):
         raise tracer.error("a Parameter must be made in __init__, not inside a compiled function")
-    if issubclass(cls, Tensor) and args and (isinstance(args[0], Parameter) or contains_tensor(args[0])):
+    if issubclass(cls, Tensor) and args and contains_tensor(args[0]):
         value = tracer.value(args[0]) if isinstance(args[0], Value | Parameter) else None
         if value is None:
             raise tracer.error("Tensor() of several tensors", ["use ops.stack"])
@@ -74,7 +74,7 @@ def call_class(tracer: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Any:
                 f"compiled function"
             )
         return made
-    holds = issubclass(cls, functools.partial) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+    holds = issubclass(cls, functools.partial | ParameterTuple) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
     if holds or dataclasses.is_dataclass(cls):
         return call_python(tracer, cls, args, kwargs, takes_tensors=True)
     return tracer.own(call_python(tracer, cls, args, kwargs))
@@ -98,23 +98,26 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
                 [f"make a new one inside: {'dict' if isinstance(owner, dict) else 'list'}(...)"],
             )
         takes_tensors = True
-    if name == "mutable" and str(getattr(fn, "__module__", "")).startswith("mspc.") and args:
+    is_own = str(getattr(fn, "__module__", None)).startswith("mspc.")
+    if name == "tensor" and is_own:
+        return call_class(tracer, Tensor, args, kwargs)
+    if name == "mutable" and is_own and args:
         return _mutable(tracer, args[0])
-    if not takes_tensors and (contains_tensor(list(args)) or contains_tensor(dict(kwargs))):
-        if name in COUNTED_LATER and str(getattr(fn, "__module__", "")).startswith("mspc."):
+    # mspc's own functions may ask for the shape or the name of a parameter. Its values are refused where they are read.
+    kinds = COMPUTED if is_own else (*COMPUTED, Parameter)
+    if not takes_tensors and contains_tensor((args, kwargs), kinds):
+        if name in COUNTED_LATER and is_own:
             message = f"{name}(): how many elements it gives is only known at run time"
             raise tracer.error(message, [COUNTED_LATER[name]], kind=TypeError)
+        weight = next(values_in((args, kwargs), (Parameter,)), None)
+        unknown = "tensors" if weight is None else describe(weight)
         raise tracer.error(
-            f"{name}() takes only what is known at compile time, not tensors",
+            f"{name}() takes only what is known at compile time, not {unknown}",
             ["operators on tensors are in mindspore.ops"],
             kind=TypeError,
         )
-    is_own = str(getattr(fn, "__module__", None)).startswith("mspc.")
-    if fn is not range and not (is_own and not any(isinstance(arg, Parameter) for arg in (*args, *kwargs.values()))):
+    if fn is not range and not (is_own and not contains_tensor((args, kwargs))):
         tracer.particulars += 1  # it may answer otherwise the next time
-    module = str(getattr(fn, "__module__", None) or type(fn).__module__).split(".")[0]
-    if module in ("numpy", "math") and any(isinstance(arg, Parameter) for arg in (*args, *kwargs.values())):
-        raise tracer.error(f"{name}() takes only what is known at compile time, not a Parameter", kind=TypeError)
     try:
         result = fn(*args, **kwargs)
     except MspcError as error:

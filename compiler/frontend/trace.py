@@ -134,7 +134,7 @@ def trace(
     structure: Any = None
     poisoned = False
     try:
-        with deep_calls():
+        with deep_calls(), session.without_values():
             given = _fed(tracer, target, args)
             result = call(tracer, _outermost(script_folder), ast.Pass(), target, given, {})
             tracer.graph.results, structure = _results(tracer, result)

@@ -10,17 +10,18 @@ import builtins
 import difflib
 import functools
 import types
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
 
+from mspc.api.common.parameter import Parameter as Weight
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Frames
 
@@ -297,8 +298,14 @@ class Frame:
 
 def describe(value: Any) -> str:
     """A short text of a value for messages, without addresses."""
+    if isinstance(value, Weight):
+        return f"{value.message_label} of shape {value.shape}"
+    if isinstance(value, Parameter) and value.kind == "parameter":
+        return f"parameter '{value.name}' {value.type}"
     if isinstance(value, Value):
         return f"a tensor {value.type}"
+    if isinstance(value, TensorMethod):
+        return f"method {value.name}() of {describe(value.value)}"
     if isinstance(value, Undecided):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
@@ -320,17 +327,31 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     return [f"did you mean '{close[0]}'?"] if close else []
 
 
-def contains_tensor(value: Any) -> bool:
-    """Whether a graph value is anywhere in `value`."""
-    if isinstance(value, Value | TensorMethod | Undecided):
-        return True
+COMPUTED = (Value, TensorMethod, Undecided)
+"""Types of values that only a run of the graph knows and that no object of the script holds."""
+
+
+def contains_tensor(value: Any, kinds: tuple[type, ...] = (*COMPUTED, Weight)) -> bool:
+    """Return whether `value` is or holds a tensor that only a run of the graph knows. Parameters are such tensors."""
+    return next(values_in(value, kinds), None) is not None
+
+
+def values_in(value: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
+    """Yield the values of these types that `value` is or holds, in order."""
+    if isinstance(value, kinds):
+        yield value
+        return
+    items: Iterable[Any] = ()
     if isinstance(value, functools.partial):
-        return contains_tensor(value.args) or contains_tensor(value.keywords)
-    if isinstance(value, tuple | list):
-        return any(map(contains_tensor, value))
-    if isinstance(value, dict):
-        return any(map(contains_tensor, value.values()))
-    return isinstance(value, slice) and any(map(contains_tensor, (value.start, value.stop, value.step)))
+        items = (value.args, value.keywords)
+    elif isinstance(value, tuple | list | set | frozenset):
+        items = value
+    elif isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, slice):
+        items = (value.start, value.stop, value.step)
+    for item in items:
+        yield from values_in(item, kinds)
 
 
 def tensors_in(value: Any) -> list[Value]:
