@@ -145,6 +145,8 @@ class Parameter(Tensor):
         self.laid_out: Layout | None = None
         """How a compile that ran nothing has sharded it: slices of a rank's own checkpoint are known by that."""
         self.owned = False
+        self.holder = ""
+        """The class of the cell that owns the parameter and its attribute, for messages."""
 
     @property
     def message_label(self) -> str:
@@ -295,7 +297,7 @@ class Parameter(Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         """A parameter of its own under the same name, with the values of now; a store holds this one alone."""
         twin = memo[id(self)] = self.clone()
-        twin.given_name, twin.owned = self.given_name, self.owned
+        twin.given_name, twin.owned, twin.holder = self.given_name, self.owned, self.holder
         return twin
 
     def __copy__(self) -> Parameter:
@@ -315,14 +317,33 @@ class Parameter(Tensor):
     __str__ = __repr__
 
 
+def repeated_name(parameters: Iterable[tuple[str, Parameter]]) -> str:
+    """Return which two of these parameters have one name and where they are, or "". Each parameter comes with its
+    place. Parameters without a name of their own are left out: a cell's attribute names them later."""
+    known: dict[str, tuple[str, Parameter]] = {}
+    for place, parameter in parameters:
+        first, other = known.setdefault(parameter.name, (place, parameter))
+        if other is not parameter and parameter.name != UNNAMED:
+            return f"two parameters are called '{parameter.name}': {first} and {place}"
+    return ""
+
+
+def require_distinct_names(parameters: Iterable[tuple[str, Parameter]]) -> None:
+    """Raise ValueError if two of these parameters have one name: a checkpoint would have only one of them."""
+    repeated = repeated_name(parameters)
+    if repeated:
+        raise ApiValueError(repeated, ['give each Parameter its own name, for example Parameter(value, name="w1")'])
+
+
 class ParameterTuple(tuple[Parameter, ...]):
-    """Several parameters. Raises TypeError for an element that is none."""
+    """Several parameters. Raises TypeError for an element that is none, ValueError for two of one name."""
 
     def __new__(cls, iterable: Iterable[Parameter]) -> ParameterTuple:
         found = tuple(iterable)
         for element in found:
             if not isinstance(element, Parameter):
                 raise ApiTypeError(f"ParameterTuple takes Parameters, not {type(element).__name__}")
+        require_distinct_names((element.holder or f"element {i}", element) for i, element in enumerate(found))
         return super().__new__(cls, found)
 
     def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:

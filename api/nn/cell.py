@@ -12,8 +12,9 @@ from mspc.api import call_handler, state
 from mspc.api.checks import integer
 from mspc.api.common.gradient import positional
 from mspc.api.common.jit_config import JitConfig
-from mspc.api.common.parameter import UNNAMED, Parameter
+from mspc.api.common.parameter import UNNAMED, Parameter, repeated_name, require_distinct_names
 from mspc.api.common.parameter_plan import checked_plan
+from mspc.api.common.tensor import Tensor
 from mspc.api.context import PYNATIVE_MODE, get_context
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.nn.cell_state import CellState, checked_flags
@@ -21,11 +22,12 @@ from mspc.api.nn.declared_inputs import check, declared
 from mspc.api.ops.checked import checked_constructor
 from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.placement import note_shard_options
-from mspc.api.setting_kind import checked, note_asked
+from mspc.api.setting_kind import checked, note_asked, place_of_caller, say_once
 from mspc.api.settings import RECOMPUTE, SET_GRAD, STAGE
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
+from mspc.ops.operator_arguments import describe
 
 
 class Cell(CellState):
@@ -84,6 +86,8 @@ class Cell(CellState):
 
     def __setattr__(self, name: str, value: Any) -> None:
         members = self.__dict__.get("_members", ())
+        if name in members and self._assigned(name, value):
+            return
         if isinstance(value, (Parameter, Cell, Primitive, list, tuple)) or name in members:
             self._register(name, value)
         super().__setattr__(name, value)
@@ -91,6 +95,22 @@ class Cell(CellState):
     def __delattr__(self, name: str) -> None:
         self._forget(name)
         object.__delattr__(self, name)
+
+    def _assigned(self, name: str, value: Any) -> bool:
+        """Give the parameter called `name` the values of a tensor; return whether there is one and `value` is a tensor.
+        As in MindSpore, it stays the same Parameter: trained, saved, and shared with others that hold it.
+
+        Raises TypeError for other values. None, a cell, an operator or a sequence takes the place of the parameter."""
+        parameter = self._params.get(name)
+        if parameter is None or value is None or isinstance(value, (Parameter, Cell, Primitive, list, tuple)):
+            return False
+        if not isinstance(value, Tensor):
+            raise ApiTypeError(
+                f"{type(self).__name__}.{name} is a parameter: it takes a Tensor or a Parameter, not {describe(value)}",
+                [f"set its values by {name} = Tensor(...), or remove it by {name} = None"],
+            )
+        parameter.set_data(value)
+        return True
 
     def _register(self, name: str, value: Any) -> None:
         if "_cells" not in self.__dict__:
@@ -111,6 +131,8 @@ class Cell(CellState):
             self._register_items(name, value)
 
     def _register_items(self, name: str, items: Iterable[Any]) -> None:
+        place = f"{type(self).__name__}.{name}"
+        require_distinct_names((f"{place}[{i}]", item) for i, item in enumerate(items) if isinstance(item, Parameter))
         for i, item in enumerate(items):
             if isinstance(item, Parameter):
                 self._members.add(name)
@@ -126,6 +148,7 @@ class Cell(CellState):
         self._members.add(name)
         if own:
             parameter.owned = True
+            parameter.holder = f"{type(self).__name__}.{name}"
             self._owned.add(name)
 
     def _forget(self, name: str) -> None:
@@ -219,6 +242,10 @@ class Cell(CellState):
                     seen.add(id(parameter))
                     yield f"{path}.{name}" if path else name, parameter
 
+    def parameters_and_places(self, expand: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """Return pairs (class of this cell and attribute path, parameter), for messages."""
+        return self.parameters_and_names(type(self).__name__, expand)
+
     def get_parameters(self, expand: bool = True) -> Iterator[Parameter]:
         """All parameters, each once."""
         for _, parameter in self.parameters_and_names(expand=expand):
@@ -233,7 +260,11 @@ class Cell(CellState):
         return [p for p in self.get_parameters(recurse) if not p.requires_grad]
 
     def parameters_dict(self, recurse: bool = True) -> OrderedDict[str, Parameter]:
-        """Parameters by full name."""
+        """Parameters by full name; of several with one name the last one, with a warning."""
+        repeated = repeated_name(self.parameters_and_places(recurse))
+        if repeated:
+            text = f"{place_of_caller()}parameters_dict() lacks a parameter: {repeated}"
+            say_once(f"parameters_dict {repeated}", text)
         return OrderedDict((p.name, p) for p in self.get_parameters(recurse))
 
     def parameters_broadcast_dict(self, recurse: bool = True) -> OrderedDict[str, Parameter]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from mspc.api import call_handler
 from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.gradient import positional
-from mspc.api.common.parameter import Parameter
+from mspc.api.common.parameter import Parameter, require_distinct_names
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError
 from mspc.api.ops.primitive import Primitive
@@ -136,13 +136,23 @@ class CellState:
             self.revision += 1
 
     def distinguish_parameters(self) -> None:
-        """Parameters of one name, as a wrapper's deep copy of one of its optimizer's is, are called by the attributes
-        that lead to them from here on. Where that is what they are called already, nothing changes."""
-        found = list(cast(Any, self).parameters_and_names())
-        counts = Counter(parameter.name for _, parameter in found)
-        for path, parameter in found:
-            if counts[parameter.name] > 1:
-                parameter.name = path
+        """If two parameters have one name, call all of them by the attributes that lead to them, as MindSpore does at
+        the first call. An element of a tuple that another cell owns keeps its name behind the path of the tuple.
+
+        Raises ValueError if two parameters have one name even so."""
+        cell = cast(Any, self)
+        names = [parameter.name for parameter in cell.get_parameters()]
+        if len(set(names)) == len(names):
+            return
+        found: dict[int, tuple[str, Parameter]] = {}
+        for path, one in cell._paths():
+            for key, parameter in one._params.items():
+                given = parameter.given_name if key in one._owned else parameter.name
+                name = (given or key) if "." in key else key
+                found.setdefault(id(parameter), (f"{path}{name}", parameter))
+        for name, parameter in found.values():
+            parameter.name = name
+        require_distinct_names(cell.parameters_and_places())
 
     # Buffers --------------------------------------------------------------------------------------
 

@@ -52,10 +52,15 @@ class _Ordered(Cell):
         return self
 
     def _replace(self, cells: list[tuple[str, Cell]]) -> None:
-        """Hold these cells instead; those without a name of the script's get the number of their place."""
+        """Hold these cells instead; those without a name of the script's get the number of their place, which is in the
+        names of their parameters too."""
+        front = self._front()
         self._cells.clear()
         for place, (name, cell) in enumerate(cells):
-            self._adopt(name if name and not name.isdigit() else str(place), cell)
+            label = name if name and not name.isdigit() else str(place)
+            self._adopt(label, cell)
+            if front and self._auto_prefix:
+                cell.update_parameters_name(f"{front}{label}.")
 
     def insert(self, index: int, cell: Cell) -> None:
         """Add a cell before position `index`. Raises TypeError for anything else."""
@@ -80,12 +85,13 @@ class _Ordered(Cell):
         return cells[index]
 
     def _part(self, index: slice) -> Any:
-        """Some of the cells, in the same order. Their parameters keep their names; what a script's subclass adds to a
-        container is not part of it."""
+        """Return a container of these cells, without the attributes that a script's subclass adds. A list numbers them
+        from 0, a sequence keeps its names for them. Names of parameters change when an attribute holds the part."""
         kind = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
         part: Any = object.__new__(kind)
         Cell.__init__(part, self._auto_prefix)
-        for name, cell in list(self._cells.items())[index]:
+        for place, (key, cell) in enumerate(list(self._cells.items())[index]):
+            name = str(place) if kind is CellList else key
             part._cells[name] = cell
             part._members.add(name)
         return part

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.api.common.parameter import Parameter
+from mspc.api.common.parameter import Parameter, require_distinct_names
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
 from mspc.api.nn.cell import Cell
@@ -43,12 +43,17 @@ class SavedValue:
 
 
 def entries_of(save_obj: Any) -> dict[str, Any]:
-    """The values of a Cell, a dict or a list by name. Raises TypeError for anything else."""
+    """The values of a Cell, a dict or a list by name.
+
+    Raises TypeError for anything else, ValueError for two parameters of one name."""
     if isinstance(save_obj, Cell):
+        require_distinct_names(save_obj.parameters_and_places())
         return {parameter.name: parameter for parameter in save_obj.get_parameters()}
     if isinstance(save_obj, Mapping):
         return dict(save_obj)
     if isinstance(save_obj, (list, tuple)):
+        numbered = [(f"element {i}", entry) for i, entry in enumerate(save_obj) if isinstance(entry, Parameter)]
+        require_distinct_names(numbered)
         entries: dict[str, Any] = {}
         for entry in save_obj:
             if isinstance(entry, Parameter):

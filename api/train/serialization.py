@@ -157,7 +157,7 @@ def load_checkpoint(
         _check_all(source)
     leave_out, take = _prefixes(filter_prefix), _prefixes(specify_prefix)
     found: dict[str, Any] = {}
-    for key in [*sorted(source.tensors), *source.texts]:
+    for key in [*source.tensors, *source.texts]:
         name = (name_map or {}).get(key, key)
         if (leave_out and name.startswith(leave_out)) or (take and not name.startswith(take)):
             continue
@@ -218,6 +218,7 @@ def load_param_into_net(
         raise ApiTypeError(f"load_param_into_net: net must be a Cell, not {type(net).__name__}")
     if not isinstance(parameter_dict, Mapping):
         raise ApiTypeError(f"load_param_into_net: parameter_dict must be a dict, not {type(parameter_dict).__name__}")
+    net.distinguish_parameters()  # as a call does: a checkpoint of a network that was called has these names
     wanted = {parameter.name: parameter for parameter in net.get_parameters()}
     given = {name: value for name, value in parameter_dict.items() if not isinstance(value, str)}
     if wanted and given and not wanted.keys() & given.keys():

@@ -189,7 +189,8 @@ class Tracer:
         name = weight.name
         if name in self.parameters:
             raise self.error(
-                f"two parameters are called '{name}'",
+                session.repeated_name((p.holder or p.name, p) for p in (self.parameters[name], weight))
+                or f"two parameters are called '{name}'",
                 ['give each Parameter its own name, for example Parameter(value, "w1")'],
                 ValueError,
             )

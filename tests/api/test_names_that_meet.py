@@ -40,8 +40,9 @@ def test_parameters_of_one_name_are_called_by_their_attributes() -> None:
     step = Step(network, nn.Momentum(network.trainable_params(), 0.125, 0.9))
     loss, rate = step(X)
     assert (float(loss.asnumpy()), float(rate.asnumpy())) == (4.0, 0.125)
-    names = [parameter.name for parameter in step.get_parameters()]
-    assert sorted(names) == ["global_step", "learning_rate", "moments.w", "momentum", "optimizer.learning_rate", "w"]
+    states = ("global_step", "learning_rate", "momentum", "moments.w")
+    names = ["w", "learning_rate", *(f"optimizer.{state}" for state in states)]  # MindSpore 2.10 gives these
+    assert [parameter.name for parameter in step.get_parameters()] == names
 
 
 def test_numbers_need_no_cuts_and_tile_takes_those_of_its_input() -> None:
