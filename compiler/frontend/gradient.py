@@ -10,13 +10,21 @@ from typing import Any
 from mspc.api.common import parameter as session
 from mspc.api.common.gradient import GradientFunction, JitFunction
 from mspc.api.common.tensor import Tensor
-from mspc.compiler.frontend.remembered_calls import call_key, forget, recalled, updated_operands
+from mspc.compiler.frontend.remembered_calls import (
+    call_key,
+    depending,
+    differentiated_by,
+    forget,
+    recalled,
+    updated_operands,
+)
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
 from mspc.ir.copies import copied_node
 from mspc.ir.graph import Node, Parameter, Value
 from mspc.ir.types import TensorType
-from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
+from mspc.ops.control.structural import Gradient, TupleGetItem
+from mspc.ops.math.elementwise import Identity
 from mspc.ops.tensor.reshape import Reshape
 
 Body = tuple[Any, int, int]
@@ -89,7 +97,7 @@ def _requested(
             raise tracer.error(
                 f"parameter '{weight.name}' is {weight.tensor_type.dtype} and has no gradient", kind=TypeError
             )
-    result, inputs = _differentiated(tracer, request.fn, given, places, weights, run, earlier)
+    result, inputs, weights = _differentiated(tracer, request.fn, given, places, weights, run, earlier)
     tracer.at(frame, node)
     of_integers = any(not value.tensor_type.dtype.has_gradient for value in inputs)
     outputs, aux = _outputs(tracer, request, result, of_integers)
@@ -143,110 +151,90 @@ def _differentiated(
     weights: list[Value],
     run: Callable[[list[Any]], Body],
     earlier: Callable[[list[Any]], Body | None],
-) -> tuple[Any, list[Value]]:
-    """(what the function returns, the arguments to differentiate by): the graph is flat, so that both differ from the
-    call's own where gradients would flow past the function."""
-    before = earlier(given)
-    separated = _separate(tracer, fn, given, places, weights)
-    inputs = [given[place] for place in places]
-    if before is not None and separated is not None:
-        result, first, last = before
-        outside = {v: _stopped(v) for v in _outside(tracer, first, last, [*separated, *inputs, *weights])}
-        return _substituted(tracer, _graph_values(tracer, result), first, last, {**outside, **separated}), inputs
-    result, first, last = run(given)
-    result = _graph_values(tracer, result)
-    _stop_captured(tracer, first, last, [*inputs, *weights])
-    return result, inputs
+) -> tuple[Any, list[Value], list[Value]]:
+    """Return the result of the function, and the arguments and weights to differentiate by.
 
-
-def _separate(
-    tracer: Tracer, fn: Any, given: list[Any], places: list[int], weights: list[Value]
-) -> dict[Value, Value] | None:
-    """Give a differentiated argument a value of its own where the function may read the same value
-    another way (as a second argument, captured, or as a weight), or where it was computed from another
-    one: the graph is flat.
-
-    Returns what has become of arguments, by the old one; None where that does not say what the function reads.
+    The graph is flat. An argument or weight gets a value of its own, which only the function reads, if the graph has a
+    path from it to the result that does not belong to the function.
     """
-    changed: dict[Value, Value] = {}
-    clear = True
-    wanted = [given[place] for place in places]
+    before = None if _separate(tracer, fn, given, places, weights) else earlier(given)
+    inputs = [given[place] for place in places]
+    wanted = list(dict.fromkeys([*inputs, *weights]))
+    if before is not None:
+        result, first, last = before
+        own = _own_values(tracer, wanted, first, last)
+        if own and any(map(updated_operands, tracer.builder.nodes[first:last])):
+            before = None  # a copy of the call would lack the nodes that change parameters, so it is called again
+        else:
+            result = _mapped(_graph_values(tracer, result), _copied(tracer, own, first, last))
+    if before is None:
+        with differentiated_by(tracer, wanted):
+            result, first, last = run(given)
+        result = _graph_values(tracer, result)
+        own = _own_values(tracer, wanted, first, last)
+        if own:
+            _substitute(tracer, own, first, last)
+            result = _mapped(result, own)
+    return result, [own.get(value, value) for value in inputs], [own.get(value, value) for value in weights]
+
+
+def _separate(tracer: Tracer, fn: Any, given: list[Any], places: list[int], weights: list[Value]) -> bool:
+    """Give a differentiated argument a value of its own if the function may read the same value another way (as a
+    second argument, captured, or as a weight). Return whether there is such an argument."""
     before = list(given)
+    separated = False
     for place in places:
         value = given[place]
         shared = sum(v is value for v in before) > 1 or value in weights
         is_input = isinstance(value, Parameter) and value.kind == "input"
         if shared or isinstance(fn, Closure) or not (is_input or isinstance(value, Node)):
             given[place] = tracer.builder.emit(Reshape(shape=value.shape), value)
-            clear = False
-        elif isinstance(value, Node):
-            sources = _depending(tracer.builder.nodes, [v for v in (*wanted, *weights) if v is not value])
-            if value in sources:
-                given[place] = changed[value] = tracer.builder.emit(StopGradient(), value)
-    return changed if clear else None
+            separated = True
+    return separated
 
 
-def _depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:
-    found: set[Value] = set(on)
-    for node in nodes:
-        if any(value in found for value in node.inputs):
-            found.add(node)
-    return found.difference(on)
-
-
-def _outside(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> list[Node]:
-    """Nodes before the body that the body reads, though they are computed from a differentiated value."""
+def _own_values(tracer: Tracer, wanted: list[Value], first: int, last: int) -> dict[Value, Value]:
+    """Return a new value for each differentiated one if one of them is computed from another, or if the function, whose
+    nodes are `nodes[first:last]`, reads a captured value that is computed from one of them."""
     nodes = tracer.builder.nodes
     body = set(nodes[first:last])
-    read = {v: None for n in nodes[first:last] for v in n.inputs if isinstance(v, Node) and v not in body}
-    for value in wanted:
-        read.pop(value, None)  # type: ignore[arg-type]  # a Parameter is never among them
-    if not read:
-        return []
-    computed = _depending(nodes[:first], wanted)
-    return [value for value in read if value in computed]
+    read = {v for node in nodes[first:last] for v in node.inputs if isinstance(v, Node) and v not in body}
+    read.update(value for value in wanted if isinstance(value, Node))
+    if not read or (len(wanted) == 1 and read.issubset(wanted)) or read.isdisjoint(depending(nodes[:first], wanted)):
+        return {}
+    b = tracer.builder
+    return {value: Node(Identity(), [value], value.type, "", "", b.scope, b.frames, b.phase) for value in wanted}
 
 
-def _stopped(value: Node) -> Node:
-    return Node(StopGradient(), [value], value.type, "", "", value.scope, value.frames, value.phase)
-
-
-def _stop_captured(tracer: Tracer, first: int, last: int, wanted: list[Value]) -> None:
-    """What the function captures from outside is constant in it, even if it was computed from the
-    same values."""
-    stops: dict[Value, Node] = {value: _stopped(value) for value in _outside(tracer, first, last, wanted)}
-    if not stops:
-        return
+def _substitute(tracer: Tracer, own: Mapping[Value, Value], first: int, last: int) -> None:
+    """Let the nodes of a function, which only the request at hand reads, read these values."""
     nodes = tracer.builder.nodes
+    new = dict(own)
     for node in nodes[first:last]:
-        node.inputs = [stops.get(value, value) for value in node.inputs]
-    nodes[first:first] = stops.values()
+        written = [node.inputs[i] for i in updated_operands(node)]
+        node.inputs = [value if value in written else new.get(value, value) for value in node.inputs]
+        for value in written:
+            new.pop(value, None)  # later nodes read the updated parameter
+    nodes[first:first] = [value for value in own.values() if isinstance(value, Node)]
     tracer.runs.clear()
 
 
-def _substituted(tracer: Tracer, result: Any, first: int, last: int, new: dict[Value, Value]) -> Any:
-    """`result` as the nodes of a call make it with other operands; the call itself, which may be differentiated as part
-    of another function, stays as it is, and what changes parameters is there once."""
-    if not new:
-        return result
+def _copied(tracer: Tracer, own: Mapping[Value, Value], first: int, last: int) -> dict[Value, Value]:
+    """Copy the nodes of a call that depend on these values, at the end of the graph: the call itself may be part of
+    another function."""
     nodes = tracer.builder.nodes
-    made = list(new.values())
-    nodes[:] = [node for node in nodes if node not in made]
-    body: list[Node] = []
-    new = dict(new)
+    new = dict(own)
+    copies: list[Node] = []
     for node in nodes[first:last]:
-        body.append(node)
-        if not updated_operands(node) and any(value in new for value in node.inputs):
-            inputs = [new.get(value, value) for value in node.inputs]
-            copy = copied_node(node, inputs)
-            body.append(copy)
+        if any(value in new for value in node.inputs):
+            copy = copied_node(node, [new.get(value, value) for value in node.inputs])
+            copies.append(copy)
             new[node] = copy
-    nodes[first:last] = [*(value for value in made if isinstance(value, Node)), *body]
-    tracer.runs.clear()
-    return _mapped(result, new)
+    nodes += [*(value for value in own.values() if isinstance(value, Node)), *copies]
+    return new
 
 
-def _mapped(result: Any, new: dict[Value, Value]) -> Any:
+def _mapped(result: Any, new: Mapping[Value, Value]) -> Any:
     if isinstance(result, tuple | list):
         return tuple(_mapped(item, new) for item in result)
     return new.get(result, result) if isinstance(result, Value) else result

@@ -10,7 +10,8 @@ import ast
 import functools
 import inspect
 import types
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Generator, Hashable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from mspc.api.common.gradient import JitFunction
@@ -18,8 +19,9 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.sharding import is_sharded_function
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure
-from mspc.ir.graph import Node
+from mspc.ir.graph import Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op
 
 
@@ -59,9 +61,18 @@ def call_key(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashabl
 
 def remember(tracer: Tracer, key: Hashable, result: Any, first: int, called: tuple[Any, ...]) -> None:
     """Note a call whose nodes begin at `first` and end here."""
-    last = len(tracer.builder.nodes)
-    if last > first:
-        tracer.runs[key] = RememberedCall(result, first, last, called)
+    nodes = tracer.builder.nodes
+    if len(nodes) > first and _is_complete(nodes[first:]):
+        tracer.runs[key] = RememberedCall(result, first, len(nodes), called)
+
+
+def _is_complete(nodes: Sequence[Node]) -> bool:
+    """Whether the nodes of a call have the functions of all requests among them. One that took up an earlier call has
+    not: a request around it would see that call as a constant."""
+    requests = [node for node in nodes if isinstance(node.op, Gradient)]
+    made: set[Value] = set(nodes) if requests else set()
+    outputs = (value for node in requests for value in node.inputs[: node.op.outputs])  # type: ignore[attr-defined]
+    return all(value in made for value in outputs if isinstance(value, Node))
 
 
 def recalled(tracer: Tracer, key: Hashable | None) -> RememberedCall | None:
@@ -70,10 +81,39 @@ def recalled(tracer: Tracer, key: Hashable | None) -> RememberedCall | None:
     if run is None:
         return None
     nodes = tracer.builder.nodes
+    for others, start, wanted in tracer.differentiated:
+        # A call before the function of an outer request is no part of it, so that request would see a constant.
+        if others is nodes and run.first < start and not depending(nodes[: run.last], wanted).isdisjoint(
+            nodes[run.first : run.last]
+        ):
+            return None
     changed = {node.inputs[i] for node in nodes[run.last :] for i in updated_operands(node)}
     if changed and any(value in changed for node in nodes[run.first : run.last] for value in node.inputs):
         return None
     return run
+
+
+@contextmanager
+def differentiated_by(tracer: Tracer, wanted: Sequence[Value]) -> Generator[None]:
+    """Nodes emitted inside are the function of a request for gradients by `wanted`. `tracer.differentiated` has the list
+    of nodes, the index of the first one, and these values.
+    """
+    nodes = tracer.builder.nodes
+    tracer.differentiated.append((nodes, len(nodes), wanted))
+    try:
+        yield
+    finally:
+        tracer.differentiated.pop()
+
+
+def depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:
+    """The nodes that are computed from these values, and those among the values that are computed from others."""
+    given = set(on)
+    found: set[Value] = set()
+    for node in nodes:
+        if any(value in given or value in found for value in node.inputs):
+            found.add(node)
+    return found
 
 
 def forget(tracer: Tracer, first: int) -> None:

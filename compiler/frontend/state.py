@@ -62,8 +62,8 @@ class Tracer:
         self.cell_paths: dict[int, str] = {}
         self.draws: Counter[int] = Counter()
         """Calls of a random primitive by its identity; by 0 those of all without seeds."""
-        self.runs: dict[Hashable, Any] = {}
-        """Calls that a gradient may take up (see `remembered_calls`)."""
+        self.runs, self.differentiated = dict[Hashable, Any](), list[tuple[list[Node], int, Sequence[Value]]]()
+        """Calls that a gradient may take up, and the requests within which the program is (see `remembered_calls`)."""
         self.call: Callable[..., Any] = _not_wired
         self.run: Callable[[Frame], Any] = _not_wired
         self.either: Callable[..., Any] = _not_wired

@@ -146,13 +146,21 @@ def _backward(
     for value in wanted:
         found = terms.get(value)
         grad = summed(b, found) if found else _zeros(b, value)
-        if found and isinstance(value, Parameter) and not isinstance(grad, Node) and data_parallel:
+        parameter = _parameter(value)
+        if found and parameter is not None and not isinstance(grad, Node) and data_parallel:
             grad = b.emit(Identity(), grad)  # every rank has its own; what they add up to is the gradient
-        if isinstance(value, Parameter) and isinstance(grad, Node):
+        if parameter is not None and isinstance(grad, Node):
             earlier = grad.attrs.get("gradient_for")
-            grad.attrs["gradient_for"] = f"{earlier},{value.name}" if earlier else value.name
+            grad.attrs["gradient_for"] = f"{earlier},{parameter.name}" if earlier else parameter.name
         grads.append(grad)
     return grads
+
+
+def _parameter(value: Value) -> Parameter | None:
+    """Return the parameter by which is differentiated, also if one function alone reads it through an Identity."""
+    if isinstance(value, Node) and isinstance(value.op, Identity):
+        value = value.inputs[0]
+    return value if isinstance(value, Parameter) else None
 
 
 def _zeros(b: Builder, value: Value) -> Value:

@@ -12,7 +12,7 @@ from mspc.ir.types import TupleType
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.borders import Back, Handed
 from mspc.ops.control.constraint import is_constraint
-from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.loops import MakeStack, TurnCount
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.sharding.batch import own_rows
@@ -43,6 +43,10 @@ def structural_layout(node: Node, ranks: int) -> bool:
             node.layout = layouts[node.op.index]
     elif isinstance(node.op, Redistribute):  # an out_strategy's, which stands already where layouts are decided again
         node.in_layouts, node.layout = (node.op.source,), node.op.target
+    elif isinstance(node.op, TurnCount):
+        entries = node.inputs[0].layout
+        if isinstance(entries, Layout):  # every rank has as many entries, whatever it has of each
+            node.in_layouts, node.layout = (entries,), Layout.replicated(ranks, 0)
     elif isinstance(node.op, Back):
         before = node.inputs[0].layout
         if isinstance(before, Layout):

@@ -146,6 +146,72 @@ def test_weights_count_only_inside_the_function() -> None:
     close(result(network, X, Y), (X * np.array([1.0, 2.0])).sum(0))
 
 
+def cubes(x, y):
+    return x**3 * y
+
+
+def slopes(x, y):
+    return grad(cubes)(x, y)
+
+
+class Slopes(nn.Cell):
+    def __init__(self, of: Any):
+        super().__init__()
+        self.of, self.gradient = of, GradOperation()
+
+    def construct(self, x, y):
+        return self.gradient(self.of)(x, y)
+
+
+SLOPES = Slopes(cubes)
+CURVES = Slopes(SLOPES)
+
+
+@pytest.mark.parametrize(
+    "first_two",
+    [
+        lambda x, y: (grad(cubes)(x, y), grad(grad(cubes))(x, y)),
+        lambda x, y: (grad(grad(cubes))(x, y), grad(cubes)(x, y))[::-1],
+        lambda x, y: (slopes(x, y), grad(slopes)(x, y)),
+        lambda x, y: (SLOPES(x, y), CURVES(x, y)),
+        lambda x, y: value_and_grad(slopes)(x, y),
+    ],
+)
+def test_a_derivative_is_the_same_beside_one_of_lower_order(first_two: Any) -> None:
+    close(result(lambda x, y: (cubes(x, y), *first_two(x, y)), X, Y), (X**3 * Y, 3 * X**2 * Y, 6 * X * Y))
+
+
+def test_derivatives_pass_through_arguments_that_depend_on_one_another() -> None:
+    def by_both(x, y):
+        by_a, by_b = grad(lambda a, b: a * a * b * b, (0, 1))(x, x * y)
+        return by_a + by_b
+
+    def inner(a, b):
+        return a * a * b * b
+
+    def by_both_of_a_function(x, y):
+        by_a, by_b = grad(inner, (0, 1))(x, x * y)
+        return by_a + by_b
+
+    right = 6 * X**2 * Y**2 + 6 * X**2 * Y  # of 2 x^3 y^2 + 2 x^3 y by x
+    close(result(lambda x, y: grad(by_both)(x, y), X, Y), right)
+    close(result(lambda x, y: grad(by_both_of_a_function)(x, y), X, Y), right)
+
+
+def test_a_captured_value_is_constant_for_the_inner_request_only() -> None:
+    def by_weight(x, y):
+        outside = NET.v * NET.v
+
+        def inner(x):
+            return (x * NET.v * outside).sum()
+
+        return grad(inner, None, NET.v)(x)  # the sum of x v^2 over rows
+
+    v = np.array([1.0, 2.0])
+    close(result(by_weight, X, Y), X.sum(0) * v * v)
+    close(result(lambda x, y: grad(by_weight, None, NET.v)(x, y), X, Y), X.sum(0) * 2 * v)
+
+
 def test_second_derivative() -> None:
     close(result(lambda x, y: grad(grad(lambda a: a * a * a))(x), X, Y), 6 * X)
     close(result(lambda x, y: grad(lambda a: grad(lambda b: b * b * a)(a))(x), X, Y), 4 * X)
