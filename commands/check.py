@@ -17,7 +17,7 @@ from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.shortened_tables import ALL, print_shortened
 from mspc.commands.report.summary import collectives_table
-from mspc.commands.report.table import check_json, print_line, print_table, write_json
+from mspc.commands.report.table import check_json, print_line, print_table, write_report
 from mspc.commands.report.text import group, size_text, with_times
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable, shown_path
@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class CheckOutput:
-    """What is printed. every: all collectives of a limit, not the dearest alone. quiet: nothing but what breaks.
+    """What is printed. every: all collectives of a limit, not the most expensive alone. quiet: nothing but what breaks.
     baseline: where the figures of this compile go."""
 
     json: Path | None = None
@@ -86,7 +86,7 @@ def check_target(target: str, compiling: CompileOptions, limits: Limits, output:
         write_baseline(output.baseline, checked.facts)
     if output.json is not None:
         content = {"kept": not checked.broken, "broken": [asdict(breach) for breach in checked.broken]}
-        write_json(content, output.json)
+        write_report(output.json, "check", content, BROKEN if checked.broken else 0)
     if output.json != Path("-"):
         _print(checked, output)
     return BROKEN if checked.broken else 0
@@ -157,8 +157,8 @@ def breach_table(breach: Breach) -> Table:
         return Table(title, ("of it", "bytes", ""), [(n, str(b), size_text(b)) for n, b in breach.memory], (1, 2))
     rows: Sequence[tuple[str, ...]] = [
         (
-            fact.row.operator, group(fact.row.ranks), str(fact.row.bytes), fact.row.line or "-", fact.scope or "-",
-            fact.row.reason or "-",
+            fact.row.operator, group(fact.row.ranks), size_text(fact.row.bytes), fact.row.line or "-",
+            fact.scope or "-", fact.row.reason or "-",
         )
         for fact in breach.collectives
     ]  # fmt: skip

@@ -16,7 +16,8 @@ from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
 from mspc.checkpoint.writing import write_slices_to
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.progress import ProgressLine
-from mspc.commands.report.table import check_json, print_line, print_table, write_json
+from mspc.commands.report.table import check_json, print_line, print_table, write_report
+from mspc.commands.report.text import size_text
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_files, check_writable, write_atomically
 
@@ -46,13 +47,15 @@ def show_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> Non
     state = {key: source.state[key] for key in SHOWN if source.state.get(key) is not None}
     if json is not None:
         facts = {"checkpoint": str(path), "ranks": source.ranks, "sequence": source.sequence, "bytes": total}
-        write_json({**facts, "state": state, "texts": dict(source.texts), "tensors": rows}, json)
+        content = {**facts, "state": state, "texts": dict(source.texts), "tensors": rows}
+        write_report(json, "ckpt show", content)
     if json == STDOUT:
         return
     cells = [
-        (r["name"], r["dtype"], _shape(r["shape"]), r["layout"] or "-", str(r["slices"]), str(r["bytes"])) for r in rows
+        (r["name"], r["dtype"], _shape(r["shape"]), r["layout"] or "-", str(r["slices"]), size_text(r["bytes"]))
+        for r in rows
     ]
-    title = f"{len(rows)} tensors, {total} bytes"
+    title = f"{len(rows)} tensors, {size_text(total)}"
     print_table(Table(title, ("tensor", "type", "shape", "layout", "slices", "bytes"), cells))
     for key, value in {**state, **source.texts}.items():
         print_line(f"{key}: {value}")
@@ -83,7 +86,8 @@ def diff_checkpoints(paths: tuple[Path, Path], strategies: tuple[Path | None, Pa
             if difference:
                 found.append({"name": name, "difference": difference})
     if json is not None:
-        write_json({"equal": not found, "tensors": len(names), "differences": found}, json)
+        content = {"equal": not found, "tensors": len(names), "differences": found}
+        write_report(json, "ckpt diff", content, int(bool(found)))
     if json != STDOUT:
         if found:
             print_table(Table("", ("tensor", "difference"), [(row["name"], row["difference"]) for row in found]))
@@ -140,9 +144,9 @@ def merge_checkpoint(path: Path, out: Path, strategy: Path | None, json: Path | 
             write_atomically(out, lambda file: write_slices_to(file, slices, about))
     total = sum(source.tensors[name].type.nbytes for name in names)
     if json is not None:
-        write_json({"file": str(out), "tensors": len(names), "bytes": total}, json)
+        write_report(json, "ckpt merge", {"file": str(out), "tensors": len(names), "bytes": total})
     if json != STDOUT:
-        print_line(f"{out}: {len(names)} tensors, {total} bytes")
+        print_line(f"{out}: {len(names)} tensors, {size_text(total)}")
 
 
 def transform_checkpoint(
@@ -160,7 +164,7 @@ def transform_checkpoint(
         )  # fmt: skip
     files = [str(out / f"rank_{rank}" / f"{prefix}{rank}.{format}") for rank in range(ranks)]
     if json is not None:
-        write_json({"files": files}, json)
+        write_report(json, "ckpt transform", {"files": files})
     if json != STDOUT:
         print_line(f"{out}: {ranks} rank{'s' if ranks > 1 else ''}, {files[0]}{' and so on' if ranks > 1 else ''}")
 
@@ -179,12 +183,12 @@ def check_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> in
     if json is not None:
         facts = {"whole": not damaged, "tensors": len(source.tensors), "without_checksum": unchecked}
         facts["headers_compared"] = source.is_sealed
-        write_json({**facts, "damaged": damaged}, json)
+        write_report(json, "ckpt check", {**facts, "damaged": damaged}, int(bool(damaged)))
     if json != STDOUT:
         for row in damaged:
             print_line(f"damaged: {row['name']}: {row['damage']}")
         if not damaged:
             rest = f", {unchecked} of them without a checksum that can be compared here" if unchecked else ""
             rest += "" if source.is_sealed else "; its headers have no checksums, or none that can be compared here"
-            print_line(f"complete: {len(source.tensors)} tensors, {source.files.bytes_read} bytes{rest}")
+            print_line(f"complete: {len(source.tensors)} tensors, {size_text(source.files.bytes_read)}{rest}")
     return int(bool(damaged))

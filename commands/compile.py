@@ -17,7 +17,7 @@ from mspc.commands.options import NOTHING_SAID, ImportOptions, is_imported, targ
 from mspc.commands.report.facts import Report, make_report
 from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.summary import print_summary
-from mspc.commands.report.table import check_json, write_json
+from mspc.commands.report.table import check_json, write_report
 from mspc.commands.report.text import print_report
 from mspc.commands.report.verbosity import NORMAL, Loudness
 from mspc.compiler.driver import Compiled
@@ -124,9 +124,9 @@ def compile_target(target: str, options: CompileOptions) -> None:
     elif programs.runs > 1:
         report.notes.append(found.why_again(programs.runs))
     if options.json is not None:
-        write_json(report.as_dict(), options.json)
+        write_report(options.json, "compile", report.as_dict())
     if options.json != Path("-") and not loudness.quiet:
-        (print_report if options.all_rows or loudness.verbose else print_summary)(report, folder)
+        (print_report if options.all_rows else print_summary)(report, folder)
 
 
 def _check_files(options: CompileOptions) -> None:

@@ -12,7 +12,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.targets import check_used, target_facts
 from mspc.commands.report.html import page
 from mspc.commands.report.shortened_tables import fits_screen
-from mspc.commands.report.table import check_json, print_line, print_table, write_json
+from mspc.commands.report.table import check_json, print_line, print_table, write_report
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable, utf8_bytes, write_atomically
 from mspc.search.calibration.machine_file import machine_of
@@ -54,7 +54,7 @@ def diff_targets(
     verdict = f"{first} and {second} differ" if found else f"{first} and {second} are equal"
     made = tables(found)
     if json is not None:
-        write_json({"equal": not found, **asdict(found)}, json)
+        write_report(json, "diff", {"equal": not found, **asdict(found)}, DIFFERENT if found else 0)
     if html is not None:
         text = page(f"{first} beside {second}", [verdict, *notes], made)
         write_atomically(html, lambda file: file.write(utf8_bytes(text)))

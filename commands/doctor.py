@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from mspc.commands.report.fitting import Table
-from mspc.commands.report.table import check_json, print_line, print_table, write_json
+from mspc.commands.report.table import check_json, print_line, print_table, write_report
 from mspc.doctor.examination import examine
 from mspc.doctor.findings import IGNORED, LACKS, PLAIN, UNREACHED, Finding, lacking
 
@@ -27,7 +27,8 @@ def examine_script(script: Path, json: Path | None, for_gpu: bool = False) -> in
     with _no_collection():
         found = examine(script, for_gpu)
     if json is not None:
-        write_json([dataclasses.asdict(finding) for finding in found], json)
+        content = {"findings": [dataclasses.asdict(finding) for finding in found]}
+        write_report(json, "doctor", content, GAPS if lacking(found) else 0)
     if json != Path("-"):
         _print(script, found)
     return GAPS if lacking(found) else 0

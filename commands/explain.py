@@ -13,7 +13,7 @@ from mspc.commands.comparison.tables import memory_table
 from mspc.commands.facts.reading import planned_memory
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.missing_rates import missing_rate_notes
-from mspc.commands.report.table import print_line, print_table, write_json
+from mspc.commands.report.table import print_line, print_table, write_report
 from mspc.commands.report.text import size_text, time_text
 from mspc.engine.capture import CapturedCall
 from mspc.ir.layout import Layout
@@ -28,7 +28,7 @@ def explain_node(captured: CapturedCall, asked: PlanRequest, name: str, top: int
     """Print why an operator is sharded as it is, and the next `top` strategies. Raises MspcError."""
     found = explain(captured, asked, name)
     if json is not None:
-        write_json(asdict(found), json)
+        write_report(json, "search --explain", asdict(found))
     if json == Path("-"):
         return
     print_line(f"{found.operator}, {found.name}")
@@ -62,7 +62,7 @@ def _explain_limit(found: Explanation, asked: PlanRequest) -> None:
     if taken is not None and taken.seconds > 0 and found.origin != "search":
         print_line(f"note: {found.origin} speaks against the ways that cost less")
     elif asked.memory and found.alternatives and found.alternatives[0].memory > asked.memory:
-        print_line(f"note: the first is over {asked.memory} bytes; with --memory another may be taken")
+        print_line(f"note: the first is over {size_text(asked.memory)}; with --memory another may be taken")
 
 
 def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Path], json: Path | None) -> None:
@@ -79,7 +79,7 @@ def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Pa
             name: [_texts(plan.operators.get(name)) for plan in (first, second)] for name in differing
         }
         told = {"operators": operators, "memory": [asdict(d) for d in memory]}
-        write_json({**told, "plans": [plan.content for plan in plans]}, json)
+        write_report(json, "search --compare", {**told, "plans": [plan.content for plan in plans]})
     if json == Path("-"):
         return
     rows = [(name, _shown(first.operators.get(name)), _shown(second.operators.get(name))) for name in differing]
@@ -102,8 +102,8 @@ COMPARED = ("plan", "step", "compute", "exposed", "bytes sent", "collectives", "
 def _sides(plans: Sequence[PlanResult], files: Sequence[Path]) -> list[tuple[str, ...]]:
     rows = [
         (
-            str(file), time_text(plan.step), time_text(plan.compute), time_text(plan.exposed), f"{plan.nbytes:.0f}",
-            str(plan.collectives), size_text(plan.memory),
+            str(file), time_text(plan.step), time_text(plan.compute), time_text(plan.exposed),
+            size_text(int(plan.nbytes)), str(plan.collectives), size_text(plan.memory),
         )
         for plan, file in zip(plans, files, strict=True)
     ]  # fmt: skip
@@ -111,7 +111,8 @@ def _sides(plans: Sequence[PlanResult], files: Sequence[Path]) -> list[tuple[str
     signed = [f"{'-' if y < x else '+'}{time_text(abs(y - x))}" for x, y in
               ((a.step, b.step), (a.compute, b.compute), (a.exposed, b.exposed))]  # fmt: skip
     memory = f"{'-' if b.memory < a.memory else '+'}{size_text(abs(b.memory - a.memory))}"
-    sent, collectives = f"{b.nbytes - a.nbytes:+.0f}", f"{b.collectives - a.collectives:+d}"
+    more = int(b.nbytes - a.nbytes)
+    sent, collectives = f"{'-' if more < 0 else '+'}{size_text(abs(more))}", f"{b.collectives - a.collectives:+d}"
     rows.append(("second - first", *signed, sent, collectives, memory))
     return rows
 

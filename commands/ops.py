@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.report.fitting import Table
-from mspc.commands.report.table import check_json, print_table, write_json
+from mspc.commands.report.table import check_json, print_table, write_report
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType, dtype_of
@@ -29,7 +29,7 @@ def list_operators(names: tuple[str, ...], json: Path | None) -> None:
             raise MspcError(f"there is no operator {name!r}", notes=notes)
     rows = [describe(REGISTRY[name]) for name in sorted(names or REGISTRY)]
     if json is not None:
-        write_json(rows, json)
+        write_report(json, "ops", {"operators": rows})
     if json != Path("-"):
         cells = [
             (r["name"], r["rule"] or "-", r["gradient"], ", ".join(r["attributes"]) or "-") for r in rows

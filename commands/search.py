@@ -18,7 +18,7 @@ from mspc.commands.report.memory_notes import memory_notes
 from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.commands.report.plan_summary import summary_lines
 from mspc.commands.report.progress import ProgressLine
-from mspc.commands.report.table import check_json, print_line, print_table, write_json
+from mspc.commands.report.table import check_json, print_line, print_table, write_report
 from mspc.commands.report.text import size_text, time_text
 from mspc.commands.search_stages import print_stage_plans
 from mspc.commands.sizes import size_of
@@ -198,7 +198,7 @@ def _tell(found: Sequence[Plans | StagePlans], machine: Machine, options: Search
             write_plan(options.out / file_name(row), plans.file_of(row.name))
     if options.compile.json is not None:
         content = [{**row.content, "file": file_name(row)} for _, row in rows]
-        write_json({"machine": machine.name, "plans": content}, options.compile.json)
+        write_report(options.compile.json, "search", {"machine": machine.name, "plans": content})
     if options.compile.json != Path("-"):
         print_stage_plans([plans for plans in found if isinstance(plans, StagePlans)], machine, options.top)
         _print([plans for plans in found if isinstance(plans, Plans)], machine, options)
@@ -278,7 +278,7 @@ def _row(plan: PlanResult) -> tuple[str, ...]:
     return (
         (plan.name == SEARCH and plan.mesh) or str(plan.ranks),
         plan.name + f" {CONFIGURED_MARK}" * plan.remarks.keeps_strategies, time_text(plan.step),
-        time_text(plan.compute), time_text(plan.exposed), f"{plan.nbytes:.0f}",
+        time_text(plan.compute), time_text(plan.exposed), size_text(int(plan.nbytes)),
         str(plan.collectives), size_text(plan.memory), "-" if plan.gap is None else f"{plan.gap:.1%}",
     )  # fmt: skip
 
@@ -293,7 +293,7 @@ def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
     if remarks.same_as:
         found.append(f"changes nothing against {remarks.same_as}" + f": {remarks.reason}" * bool(remarks.reason))
     if remarks.made_to_fit:
-        found.append(f"fits by {remarks.made_to_fit}; without that it takes {remarks.otherwise} bytes")
+        found.append(f"fits by {remarks.made_to_fit}; without that it takes {size_text(remarks.otherwise)}")
     if remarks.alike and not all_alike:
         found.append(f"is of the program that runs its {remarks.alike} equal layers as one graph")
     if plan.search_gap is not None:
@@ -302,7 +302,8 @@ def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
             "traffic one by one, which is not the step's time"
         )
     if plan.mean_nbytes < plan.nbytes - 0.5:
-        found.append(f"sends {plan.nbytes:.0f} bytes from rank {plan.rank}, {plan.mean_nbytes:.0f} in the mean of all")
+        sent, mean = size_text(int(plan.nbytes)), size_text(int(plan.mean_nbytes))
+        found.append(f"sends {sent} from rank {plan.rank}, {mean} in the mean of all")
     found += memory_notes(
         plan.recompute, plan.cut_further, plan.gathered_again, remarks.offload, remarks.offload_states
     )

@@ -72,7 +72,7 @@ def _proof(plans: StagePlans) -> str:
 def _row(row: StageRow) -> tuple[str, ...]:
     return (
         str(row.ranks), row.name, str(row.stages), row.schedule, str(row.micro_batches), time_text(row.step),
-        f"{row.idle:.1%}" if row.stages > 1 else "-", f"{row.nbytes:.0f}", size_text(row.memory), _held(row),
+        f"{row.idle:.1%}" if row.stages > 1 else "-", size_text(int(row.nbytes)), size_text(row.memory), _held(row),
         _cells(row.cells),
     )  # fmt: skip
 

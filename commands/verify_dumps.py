@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mspc.commands.facts.files import dump_text
-from mspc.commands.report.table import print_line, write_json
+from mspc.commands.report.table import print_line, write_report
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.text.parser import parse
 from mspc.ops.op import REGISTRY
@@ -47,7 +47,8 @@ def verify_dumps(folder: Path, json: Path | None) -> None:
     told = [look_at(dumps) for dumps in compiles.values()]
     files = sum(map(len, compiles.values()))
     if json is not None:
-        write_json(_content(files, told), json)
+        content = _content(files, told)
+        write_report(json, "verify --scale", content, int(not content["fits"]))
     if json != Path("-"):
         _show(files, told)
     wrong = [each for found in told for each in found.wrong]

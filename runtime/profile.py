@@ -14,6 +14,7 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import Type
 
 HOST_STREAMS = ("to_host", "from_host")
 """Streams that a trace shows where something runs on them."""
@@ -43,15 +44,17 @@ class Timed:
 
 @dataclass(frozen=True)
 class NodeCost:
-    """The time of one node. seconds: median of the steps, without what ran inside of it. share: of all nodes' time.
-    line: "file:line: source", or ""."""
+    """The time of one node. seconds: median of the steps, without the nodes that ran inside of it. share: of all nodes'
+    time. line: "file:line: source", or "". runs: in a step. scope: of the node."""
 
     label: str
-    type: str
+    type: Type
     stream: str
     seconds: float
     share: float
     line: str
+    runs: int
+    scope: str
 
 
 def stream_of(node: Node) -> str:
@@ -110,8 +113,8 @@ def trace(
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def costs(steps: Sequence[Sequence[Timed]], graph: Graph, most: int = 10) -> list[NodeCost]:
-    """The nodes that took the most time in the median of a rank's steps, which a stall in one step does not change; the
+def costs(steps: Sequence[Sequence[Timed]], graph: Graph) -> list[NodeCost]:
+    """Return the time of every node in the median of a rank's steps, which a stall in one step does not change; the
     most expensive first."""
     found: dict[int, list[float]] = {}
     streams: dict[int, str] = {}
@@ -124,14 +127,13 @@ def costs(steps: Sequence[Sequence[Timed]], graph: Graph, most: int = 10) -> lis
                 runs[timed.index] = runs.get(timed.index, 0) + timed.runs
     typical = {index: float(np.median(each)) for index, each in found.items()}
     everything = sum(typical.values()) or 1.0
-    first = sorted(typical, key=lambda index: (-typical[index], index))[:most]
     nodes = [node for node, _ in nodes_of(graph)]
     return [
         NodeCost(
-            nodes[i].label + (f" ({runs[i]:,} runs)" if runs.get(i, 1) > 1 else ""), str(nodes[i].type), streams[i],
-            typical[i], typical[i] / everything, _line(nodes[i]),
+            nodes[i].label, nodes[i].type, streams[i], typical[i], typical[i] / everything, _line(nodes[i]),
+            runs.get(i, 1), nodes[i].scope,
         )
-        for i in first
+        for i in sorted(typical, key=lambda index: (-typical[index], index))
     ]  # fmt: skip
 
 

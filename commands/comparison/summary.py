@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from mspc.commands.comparison.all_differences import GRADIENT_OF, Differences, RankDifferences, RankPair, SentDifference
 from mspc.commands.comparison.stage_tables import stage_tables
-from mspc.commands.comparison.tables import both_text, figures_table, memory_table, names_of, where_of
+from mspc.commands.comparison.tables import figures_table, memory_table, names_of, where_of
 from mspc.commands.facts.model import cell_of
-from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, dearest_kinds, named_cells
+from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, most_expensive_kinds, named_cells
 from mspc.commands.report.fitting import GAP, Table
 from mspc.commands.report.shortened_tables import ALL, ELLIPSIS, alike, clipped, layer_kind, print_shortened
 from mspc.commands.report.table import line_width, print_line
+from mspc.commands.report.text import sizes_text
 
 MOST = 10
 """Collectives that are named, those that change the most bytes."""
@@ -40,7 +41,7 @@ def print_differences(found: Differences) -> None:
     tables = [
         *((table, MOST_STAGES) for table in stage_tables(found.stages, names)),
         (cells_table(found, first, names), MOST_KINDS),
-        (memory_table(found.memory, names), MOST_MEMORY),
+        (memory_table(found.memory, names, joined=True), MOST_MEMORY),
         (changes_table(first.collectives), MOST),
         *((figures_table(sums, names, FIGURES), len(FIGURES)) for sums in first.sums[:1]),
     ]
@@ -80,13 +81,13 @@ def cells_table(found: Differences, first: RankDifferences, names: tuple[str, st
         return abs(after - before), sum(len(kinds.get(kind, ())) for kinds in counted.values())
 
     unequal = [kind for kind, (before, after) in sent.items() if before != after]
-    inside, shown = named_cells(dearest_kinds([*layouts, *operators, *collectives, *unequal], weight))
+    inside, shown = named_cells(most_expensive_kinds([*layouts, *operators, *collectives, *unequal], weight))
     timed = f"; on {where_of(first.ranks, names)}" if first.ranks[0] else ""
     columns = ("cell", *counted, *(["bytes sent"] if unequal else []))
     rows = [
         [
             name, *(str(len(kinds.get(kind, ())) or OUTSIDE) for kinds in counted.values()),
-            *([both_text(*sent[kind]) if kind in sent else OUTSIDE] if unequal else []),
+            *([sizes_text(*sent[kind]) if kind in sent else OUTSIDE] if unequal else []),
         ]
         for kind, name in shown
     ]  # fmt: skip
@@ -94,8 +95,8 @@ def cells_table(found: Differences, first: RankDifferences, names: tuple[str, st
 
 
 def changes_table(collectives: Sequence[SentDifference]) -> Table:
-    """The collectives that differ, those first that change the most bytes; one row for those of repeated layers that
-    are alike."""
+    """Return the collectives that differ, those that change the most bytes first, with one row for equal ones of
+    repeated layers."""
     merged = alike(
         collectives,
         lambda told: (layer_kind(told.name), told.operators, told.bytes, told.line, layer_kind(told.cell)),
@@ -103,8 +104,8 @@ def changes_table(collectives: Sequence[SentDifference]) -> Table:
     changes = sorted(merged.items(), key=lambda entry: -len(entry[1]) * abs(entry[0][2][1] - entry[0][2][0]))
     rows = [
         [
-            name if name.startswith(GRADIENT_OF) else _with_cell(operators, cell),
-            str(len(those)), both_text(len(those) * before, len(those) * after), line or OUTSIDE,
+            _ways(operators) + (f" of the {name}" if name.startswith(GRADIENT_OF) else _inside(cell)),
+            str(len(those)), sizes_text(len(those) * before, len(those) * after), line or OUTSIDE,
         ]
         for (name, operators, (before, after), line, cell), those in changes
     ]  # fmt: skip
@@ -112,10 +113,15 @@ def changes_table(collectives: Sequence[SentDifference]) -> Table:
     return _in_one_line(title, ("collective", "times", "bytes sent", "line"), rows, (1, 2))
 
 
-def _with_cell(operators: tuple[str, str], cell: str) -> str:
-    """`AllReduce in attention-Attention`, `AllReduce -> AllGather in attention-Attention`."""
+def _ways(operators: tuple[str, str]) -> str:
+    """Return `AllReduce`, or `AllReduce -> AllGather` if the two have another operator each."""
+    return " -> ".join(name for name in dict.fromkeys(operators) if name)
+
+
+def _inside(cell: str) -> str:
+    """Return ` in attention-Attention`."""
     inside = cell.rpartition("/")[2]
-    return " -> ".join(name for name in dict.fromkeys(operators) if name) + f" in {inside}" * bool(inside)
+    return f" in {inside}" * bool(inside)
 
 
 def _in_one_line(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: tuple[int, ...]) -> Table:
@@ -133,7 +139,7 @@ def _others(found: Differences, names: tuple[str, str]) -> list[str]:
             told = [_counted(len(kind.operators), "operator"), _counted(len(kind.collectives), "collective")]
             for figure in sums.figures:
                 if figure.name == "bytes sent":
-                    told.append(f"{figure.first:.0f} -> {figure.second:.0f} bytes sent")
+                    told.append(f"{sizes_text(int(figure.first), int(figure.second))} sent")
             lines.append(f"{where_of(sums.ranks, names)}: {', '.join(told)}")
     return lines[1:]
 

@@ -14,7 +14,8 @@ from mspc.commands.comparison.all_differences import (
 from mspc.commands.comparison.difference import Difference
 from mspc.commands.comparison.stage_tables import stage_tables
 from mspc.commands.report.fitting import Table
-from mspc.commands.report.text import group, size_text, time_text
+from mspc.commands.report.shortened_tables import alike, layer_kind
+from mspc.commands.report.text import group, size_text, sizes_text, time_text
 
 NOTHING = "-"
 LONGEST = 30
@@ -50,11 +51,17 @@ def names_of(found: Differences) -> tuple[str, str]:
     return found.names if max(map(len, found.names)) <= LONGEST else ("first", "second")
 
 
-def memory_table(found: Sequence[Difference], names: tuple[str, str]) -> Table:
-    """Cells and parameters that two plans treat otherwise."""
+def memory_table(found: Sequence[Difference], names: tuple[str, str], joined: bool = False) -> Table:
+    """Return the cells and parameters that two plans treat in different ways. joined: equal layers have one row."""
+    rows = {(d.name, d.cell, _text(d.first), _text(d.second)): 1 for d in found}
+    if joined:
+        rows = {key: len(those) for key, those in alike(rows, lambda row: (layer_kind(row[0]), *row[1:])).items()}
+    several = any(count > 1 for count in rows.values())
+    columns = ("name", *(["times"] * several), "treatment", *names)
     return Table(
-        f"cells and parameters that plans treat otherwise: {len(found)}", ("name", "what", *names),
-        [(d.name, d.cell, _text(d.first), _text(d.second)) for d in found], below=(2, 3),
+        f"cells and parameters that plans treat in different ways: {len(found)}", columns,
+        [(name, *([str(count)] * several), *rest) for (name, *rest), count in rows.items()],
+        (1,) if several else (), below=tuple(len(columns) - i for i in (2, 1)),
     )  # fmt: skip
 
 
@@ -84,7 +91,7 @@ def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[Table]:
     scopes = [
         (
             d.cell or NOTHING, both_text(d.first.sent, d.second.sent),
-            both_text(d.first.bytes_sent, d.second.bytes_sent),
+            sizes_text(d.first.bytes_sent, d.second.bytes_sent),
             both_text(_time(d.first.seconds), _time(d.second.seconds)),
         )
         for d in sums.scopes

@@ -16,7 +16,6 @@ from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.model import CompileFacts
 from mspc.commands.facts.reading import folder_facts, read_facts
 from mspc.commands.options import is_imported
-from mspc.commands.report.verbosity import Loudness
 from mspc.engine.capture import parse_target
 from mspc.ir.diagnostics import MspcError
 
@@ -47,7 +46,7 @@ def compiled_folder(target: str, options: CompileOptions) -> Generator[Path]:
     """The folder of a script's compile, which is gone behind the `with`. Raises MspcError as `compile_target`."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "graphs"
-        compile_target(target, replace(options, out=folder, loudness=Loudness(quiet=True)))
+        compile_target(target, replace(options, out=folder, loudness=options.loudness.of_part()))
         yield folder
 
 

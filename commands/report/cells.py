@@ -14,7 +14,7 @@ OUTSIDE = "-"
 """What no cell holds: the optimizer, a function of the script."""
 
 
-def dearest_kinds(kinds: Iterable[str], weight: Callable[[str], tuple[int, ...]]) -> list[str]:
+def most_expensive_kinds(kinds: Iterable[str], weight: Callable[[str], tuple[int, ...]]) -> list[str]:
     """The kinds once, as they come; where there are more than MOST_KINDS those of most weight first."""
     found = [*dict.fromkeys(kinds)]
     if len(found) <= MOST_KINDS:

@@ -1,4 +1,7 @@
-"""This module makes the tables of `mspc run --profile`: the most expensive nodes, and memory."""
+"""This module makes the tables of `mspc run --profile`: the most expensive nodes, and memory.
+
+Equal nodes of repeated layers are one row, and a result of several tensors is summed up: the trace has every node.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from mspc.commands.facts.phases import GRADIENTS
 from mspc.commands.report.fitting import Table
+from mspc.commands.report.shortened_tables import alike, layer_kind
 from mspc.commands.report.table import print_table
+from mspc.commands.report.text import size_text, with_times
 from mspc.engine.profile import PREPARING, Gathered
+from mspc.ir.types import TensorType, TupleType, Type
 from mspc.runtime.comm.local import LocalComm
 from mspc.runtime.memory_plan import plan_memory
-from mspc.runtime.profile import Timed, costs, sums
+from mspc.runtime.profile import NodeCost, Timed, costs, sums
 
 LISTED = 10
 
@@ -30,28 +37,64 @@ def show_profile(gathered: Gathered) -> None:
     if hasattr(executor, "memory"):
         print_table(memory_table(executor))
     else:
-        print(f"memory: planned peak {plan_memory(executor.graph).peak:,} bytes")
+        print(f"memory: planned peak {size_text(plan_memory(executor.graph).peak)}")
     for note in _notes(gathered):
         print(f"note: {note}")
     print(f"trace in {gathered.file}; ui.perfetto.dev shows it")
 
 
 def cost_table(steps: Sequence[Sequence[Timed]], first: int, executor: Any) -> Table:
-    """The most expensive nodes of one rank. first: number of the first of the steps. executor: that ran them."""
+    """Return the most expensive nodes of one rank. first: number of the first of the steps. executor: that ran them."""
     last = first + len(steps) - 1
     which = f"steps {first} to {last}" if last > first else f"step {first}"
     kind = "the first graph that trains" if executor.trains else "the first graph; none trains"
-    found = costs(steps, executor.graph, LISTED)
-    return Table(
+    joined = joined_costs(costs(steps, executor.graph))[:LISTED]
+    rows = [
+        (
+            layer_kind(those[0].label), str(len(those)), those[0].stream, _ms(sum(c.seconds for c in those)),
+            f"{100 * sum(c.share for c in those):.1f} %", _about(those[0]),
+        )
+        for those in joined
+    ]  # fmt: skip
+    table = Table(
         f"profile of {executor.graph.name} ({kind}), rank {executor.rank}, median of {which}",
-        ("node", "result", "stream", "time", "share", "line"),
-        [
-            (c.label, c.type, c.stream, _ms(c.seconds), f"{100 * c.share:.1f} %", c.line or "-")
-            for c in found
-        ],
-        (3, 4),
-        below=(5, 1),
+        ("node", "nodes", "stream", "time", "share", "cell, line, result"), rows, (1, 3, 4), below=(5,),
+    )  # fmt: skip
+    runs = [sum(c.runs for c in those) for those in joined]
+    texts = [f"{count:,}" * (count > len(those)) for count, those in zip(runs, joined, strict=True)]
+    return with_times(table, 2, texts)
+
+
+def joined_costs(found: Sequence[NodeCost]) -> list[list[NodeCost]]:
+    """Return equal nodes of repeated layers together, the most expensive first."""
+    joined = alike(
+        found, lambda c: (layer_kind(c.label), str(c.type), c.stream, c.line, layer_kind(c.scope), c.runs)
     )
+    return sorted(joined.values(), key=lambda those: -sum(c.seconds for c in those))
+
+
+def _about(cost: NodeCost) -> str:
+    """Return the innermost cell, the line and the result: `gradient of a-Dense, net.py:13, Float32 (16, 256)`."""
+    cell = layer_kind(cost.scope.removeprefix(GRADIENTS)).rpartition("/")[2]
+    cell = "gradient of " * cost.scope.startswith(GRADIENTS) + cell if cell else ""
+    line = ":".join(cost.line.split(":")[:2])
+    return ", ".join(text for text in (cell, line, result_text(cost.type)) if text)
+
+
+def result_text(result: Type) -> str:
+    """Return `Float32 (16, 256)`, or `18 tensors, 4.5 MiB` for a tuple of several."""
+    if not isinstance(result, TupleType):
+        return f"{result.dtype} {result.shape}" if isinstance(result, TensorType) else str(result)
+    tensors = _tensors(result)
+    if len(tensors) == 1:
+        return result_text(tensors[0])
+    return f"{len(tensors)} tensors, {size_text(sum(tensor.nbytes for tensor in tensors))}"
+
+
+def _tensors(result: Type) -> list[TensorType]:
+    if isinstance(result, TupleType):
+        return [tensor for element in result.elements for tensor in _tensors(element)]
+    return [result] if isinstance(result, TensorType) else []
 
 
 def memory_table(executor: Any) -> Table:
@@ -60,7 +103,7 @@ def memory_table(executor: Any) -> Table:
     device = executor.device
     rows = [*parts.items(), ("planned together", sum(parts.values()))]
     rows.append((f"in use on GPU {device.index} (by all graphs)", device.pool.used_bytes()))
-    return Table("device memory", ("for", "bytes"), [(name, f"{size:,}") for name, size in rows], (1,))
+    return Table("device memory", ("for", "bytes"), [(name, size_text(size)) for name, size in rows], (1,))
 
 
 def _notes(gathered: Gathered) -> list[str]:
@@ -68,7 +111,7 @@ def _notes(gathered: Gathered) -> list[str]:
     steps, first = gathered.steps[0], gathered.first[0]
     timed = len({t.index for times in steps for t in times})
     if timed > LISTED:
-        notes.append(f"{LISTED} of {timed} nodes are listed, the most expensive ones; the trace holds all")
+        notes.append(f"{timed} nodes ran; the table has the most expensive ones, and the trace has all")
     if first <= PREPARING:
         notes.append(f"step {first} may still prepare; a run of {PREPARING + 1} steps or more gives better times")
     plain = {t.index: 0.0 for times in steps for t in times if t.plain}

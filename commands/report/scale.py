@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.report.fitting import Table
-from mspc.commands.report.table import print_line, print_table, write_json
+from mspc.commands.report.table import print_line, print_table, write_report
 from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
@@ -41,7 +41,7 @@ def report_scale(found: ScaleProof, json: Path | None, loudness: Loudness, run: 
         ExecutionError: a value differs, ranks wait for each other, or a node cannot be computed.
     """
     if json is not None:
-        write_json(_content(found, run), json)
+        write_report(json, "verify --scale", _content(found, run), int(not found.same))
     wrong = [row for row in found.rows if not row.same]
     if json != Path("-"):
         if not loudness.quiet:

@@ -42,8 +42,14 @@ def clipped(text: str, width: int) -> str:
 
 
 def layer_kind(name: str) -> str:
-    """The name with `*` for the numbers of layers: `layers-CellList/*-Layer`, `layers.*.norm.gamma`."""
-    return _NUMBER.sub("*", name)
+    """Return the name with `*` for the numbers of layers: `layers-CellList/*-Layer`, `layers.*.norm.gamma`.
+
+    In a sentence the names of cells and parameters are changed, and not its numbers: `the gradient of *.a.weight`.
+    """
+    words = name.split(" ")
+    if len(words) == 1:
+        return _NUMBER.sub("*", name)
+    return " ".join(_NUMBER.sub("*", word) if any(map(str.isalpha, word)) else word for word in words)
 
 
 def alike(entries: Iterable[Entry], kind: Callable[[Entry], Kind]) -> dict[Kind, list[Entry]]:

@@ -1,4 +1,4 @@
-"""The table of a compile fits one screen: a row for every kind of layer, and the dearest collectives.
+"""The table of a compile fits one screen: a row for every kind of layer, and the most expensive collectives.
 
 How many lines it has does not depend on how many layers a network has.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mspc.commands.facts.phases import GRADIENTS
-from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, dearest_kinds, named_cells
+from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, most_expensive_kinds, named_cells
 from mspc.commands.report.facts import CollectiveRow, OperatorRow, Report
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.shortened_tables import (
@@ -22,7 +22,7 @@ from mspc.commands.report.shortened_tables import (
     print_shortened,
 )
 from mspc.commands.report.table import line_width, print_line
-from mspc.commands.report.text import group, heading, print_report, report_tables, strategy_text, total_lines
+from mspc.commands.report.text import group, heading, print_report, report_tables, size_text, strategy_text, total_lines
 
 MOST_COLLECTIVES = 10
 MOST_LINES = 4
@@ -42,7 +42,7 @@ def print_summary(report: Report, folder: Path) -> None:
     print_shortened(kinds_table(report), MOST_KINDS)
     print()
     if report.collectives:
-        title = f"dearest collectives of rank {report.rank}, with the bytes it sends in one step"
+        title = f"most expensive collectives of rank {report.rank}, with the bytes it sends in one step"
         print_shortened(collectives_table(report.collectives, title), MOST_COLLECTIVES)
         print()
     if report.slices:
@@ -62,14 +62,14 @@ def kinds_table(report: Report) -> Table:
     operators = alike(report.operators, lambda row: layer_kind(row.scope))
     sent = alike(report.collectives, lambda row: layer_kind(row.scope.removeprefix(GRADIENTS)))
     numbers = {name: sum(row.bytes for row in rows) for name, rows in sent.items()}
-    kinds = dearest_kinds((*operators, *sent), lambda k: (numbers.get(k, 0), len(operators.get(k, ()))))
+    kinds = most_expensive_kinds((*operators, *sent), lambda k: (numbers.get(k, 0), len(operators.get(k, ()))))
     inside, shown = named_cells(kinds)
     rows: list[tuple[str, ...]] = []
     strategies: list[list[str]] = []
     for kind, name in shown:
         own, mine = operators.get(kind, []), sent.get(kind, [])
         cells = len({row.scope.removeprefix(GRADIENTS) for row in (*own, *mine)}) if kind else 0
-        numbers_of = (str(cells or OUTSIDE), str(len(own)), str(len(mine)), str(numbers.get(kind, 0)))
+        numbers_of = (str(cells or OUTSIDE), str(len(own)), str(len(mine)), size_text(numbers.get(kind, 0)))
         rows.append((name, *numbers_of))
         strategies.append(_strategies(own))
     columns = ("cell", "cells", "operators", "collectives", "bytes sent")
@@ -83,29 +83,38 @@ def kinds_table(report: Report) -> Table:
 
 
 def collectives_table(rows: Sequence[CollectiveRow], title: str) -> Table:
-    """Those that send most first; one row for those of repeated layers that are alike."""
+    """Return the collectives that send most first, with one row for equal ones of repeated layers."""
     merged = alike(rows, _alike)
-    dearest = sorted(merged.values(), key=lambda those: -sum(row.bytes for row in those))
+    ordered = sorted(merged.values(), key=lambda those: -sum(row.bytes for row in those))
     return Table(
         title, ("operator", "group", "times", "bytes", "line", "reason"),
         [
             (
-                those[0].operator, group(those[0].ranks), _times(those), str(sum(row.bytes for row in those)),
-                those[0].line or "-", those[0].reason or "-",
+                those[0].operator, group(those[0].ranks), _times(those), size_text(sum(row.bytes for row in those)),
+                those[0].line or "-", _reason(those) or "-",
             )
-            for those in dearest
+            for those in ordered
         ],
         (2, 3), below=(5,),
     )  # fmt: skip
 
 
 def _alike(row: CollectiveRow) -> tuple[object, ...]:
-    return row.operator, row.ranks, row.bytes, row.line, row.reason, row.times, layer_kind(row.scope)
+    """Return equal keys for collectives that differ in the numbers of their layers alone."""
+    return (
+        row.operator, row.ranks, row.bytes, row.line, row.times, layer_kind(row.reason or ""), layer_kind(row.scope),
+    )  # fmt: skip
+
+
+def _reason(those: Sequence[CollectiveRow]) -> str | None:
+    """Return the reason of all, with `*` for the numbers of layers if it names several."""
+    reason = those[0].reason
+    return reason if reason is None or all(row.reason == reason for row in those) else layer_kind(reason)
 
 
 def _times(those: Sequence[CollectiveRow]) -> str:
     """How often those that are alike run in a step."""
-    return f"{sum(row.runs for row in those)}{' a turn' if those[0].a_turn else ''}"
+    return f"{sum(row.runs for row in those)}{' an iteration' if those[0].a_turn else ''}"
 
 
 def _strategies(operators: list[OperatorRow]) -> list[str]:

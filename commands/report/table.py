@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from mspc.ir.printable import shown
 
 OTHERWISE = 100
 """Characters of a line where there is no terminal and COLUMNS does not say, so that pipes get the same text always."""
+REPORT_VERSION = 1
+"""Version of the form of reports. It grows if a field goes or changes its meaning, not if one is added."""
 BOLD, PLAIN = "\033[1m", "\033[0m"
 
 
@@ -50,8 +53,18 @@ def check_json(path: Path | None) -> None:
         check_writable(path, "--json")
 
 
+def write_report(path: Path, command: str, content: Mapping[str, Any], status: int = 0) -> None:
+    """Write the report of a command as JSON: an object with the version of the form, the command and its exit status,
+    and then the command's own fields.
+
+    Raises:
+        MspcError: the file cannot be written.
+    """
+    write_json({"version": REPORT_VERSION, "command": command, "status": status, **content}, path)
+
+
 def write_json(content: Any, path: Path) -> None:
-    """Write `content` as JSON; `-` is stdout.
+    """Write `content` as JSON; `-` is stdout. The reports of commands are written by `write_report`.
 
     Raises:
         MspcError: the file cannot be written.

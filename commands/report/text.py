@@ -36,10 +36,11 @@ def total_lines(report: Report) -> list[str]:
     """What a rank's step runs, sends and takes."""
     totals, memory, size = report.totals, report.memory, size_text
     runs = f" that run {totals.runs} times" if totals.runs != totals.operators else ""
-    more = f" and {totals.bytes_a_turn} per turn of loops that only the run counts" if totals.bytes_a_turn else ""
+    more = f" and {size(totals.bytes_a_turn)} per iteration of loops that only the run counts"
+    more = more if totals.bytes_a_turn else ""
     return [
         f"rank {report.rank}: {totals.operators} operators{runs}, {totals.collectives} collectives, "
-        f"{totals.bytes_sent} bytes sent per step{more}",
+        f"{size(totals.bytes_sent)} sent per step{more}",
         f"memory: weights {size(memory.weights)}, states {size(memory.states)}, inputs {size(memory.inputs)}, "
         f"step {size(memory.step)} (gradients {size(memory.gradients)}, activations {size(memory.activations)}, "
         f"temporary buffers {size(memory.temporary)} at most, each at its own time), together "
@@ -69,14 +70,14 @@ def report_tables(report: Report) -> list[Table]:
     parameters = Table(
         f"inputs and parameters, with the slice of rank {report.rank}",
         ("name", "kind", "type", "shape", "slice", "bytes"),
-        [(p.name, p.kind, p.dtype, str(p.shape), str(p.slice), str(p.bytes)) for p in report.parameters],
+        [(p.name, p.kind, p.dtype, str(p.shape), str(p.slice), size_text(p.bytes)) for p in report.parameters],
         (5,),
     )
     collectives = Table(
         f"collectives of rank {report.rank}, with the bytes it sends in one step",
         ("operator", "group", "bytes", "line", "reason"),
         [
-            (c.operator, group(c.ranks), str(c.bytes), c.line or "-", c.reason or "-")
+            (c.operator, group(c.ranks), size_text(c.bytes), c.line or "-", c.reason or "-")
             for c in report.collectives
         ],
         (2,),
@@ -124,9 +125,18 @@ def time_text(seconds: float) -> str:
 
 
 def size_text(count: int) -> str:
-    """A number of bytes in the unit that suits it."""
+    """Return a number of bytes in the largest unit of which there is one."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024  # type: ignore[assignment]  # a float from here on
     return f"{count:.1f} GiB"
+
+
+def sizes_text(first: int, second: int) -> str:
+    """Return two numbers of bytes as `1.6 MiB -> 1.8 MiB`, one if they are equal, and exact if rounding hides that they
+    differ."""
+    texts = size_text(first), size_text(second)
+    if first != second and texts[0] == texts[1]:
+        texts = f"{first:,} B", f"{second:,} B"
+    return " -> ".join(dict.fromkeys(texts))

@@ -13,8 +13,8 @@ from mspc.passes.base import OnPass
 
 @dataclass(frozen=True)
 class Loudness:
-    """verbose: every pass with what it did and how long it took, on stderr. quiet: errors and results only: no table,
-    no warnings, no progress.
+    """verbose: every pass, whether it changed anything and how long it took, on stderr. quiet: errors and results only:
+    no table, no warnings, no progress. part: of a compile inside of another command, which prints its own results.
 
     Raises:
         MspcError: both at once.
@@ -22,13 +22,18 @@ class Loudness:
 
     verbose: bool = False
     quiet: bool = False
+    part: bool = False
 
     def __post_init__(self) -> None:
-        if self.verbose and self.quiet:
+        if self.verbose and self.quiet and not self.part:
             raise MspcError("--verbose and --quiet exclude each other", notes=["leave one of the two out"])
 
+    def of_part(self) -> Loudness:
+        """Return the same for a compile inside of the command: it may report passes, and prints nothing else."""
+        return Loudness(self.verbose, True, True)
+
     def on_pass(self) -> OnPass | None:
-        """What is told of every pass."""
+        """Return the function that reports every pass, or None."""
         return _Said() if self.verbose else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.report.table import print_line, write_json
+from mspc.commands.report.table import print_line, write_report
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.report.verdict import print_values, verdict
 from mspc.compiler.config import Config
@@ -30,10 +30,10 @@ def report(
     rows, first = found.rows, found.first
     node, place = (first.node, first.place) if first is not None else (None, "")
     if json is not None:
-        write_json([_fields(row) for row in rows], json)
+        _write(json, rows)
     if json != Path("-"):
         if not loudness.quiet:
-            _show(found, config, seed, all_rows or loudness.verbose)
+            _show(found, config, seed, all_rows)
         reference, equal = "one device", "equal"
         if found.batches is not None:
             aside = found.batches.aside
@@ -83,12 +83,12 @@ def report_against(
     rows, first = found.rows, found.first
     library = f"PyTorch {found.version}"
     if json is not None:
-        write_json([_fields(row) for row in rows], json)
+        _write(json, rows)
     if json != Path("-"):
         if not loudness.quiet:
             shown = [row for row in rows if row.kind != "step" or not row.same]
             title = f"one device beside {library}: one step, inputs from seed {seed}"
-            print_values(shown, title, all_rows or loudness.verbose)
+            print_values(shown, title, all_rows)
         print_line(_counted(found))
         if steps := sum(row.kind == "step" for row in rows):
             print_line(f"training steps that networks share, beside PyTorch's or their formulas: {steps}")
@@ -96,6 +96,12 @@ def report_against(
             print_line(f"gradients that come through these, so that they are not compared: {', '.join(found.unjudged)}")
         print_line(verdict(rows, "on one device", library, first))
     _check(rows, first, f"one device and {library}", notes)
+
+
+def _write(json: Path, rows: Sequence[ComparedValue]) -> None:
+    equal = all(row.same for row in rows)
+    content = {"equal": equal, "values": [_fields(row) for row in rows]}
+    write_report(json, "verify", content, 0 if equal else ExecutionError.exit_status)
 
 
 def _fields(row: ComparedValue) -> dict[str, Any]:

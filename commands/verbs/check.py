@@ -20,6 +20,7 @@ from mspc.commands.options import (
     Ranks,
     Sizes,
     StrategiesFile,
+    Verbose,
     import_options,
 )
 
@@ -81,6 +82,7 @@ def check(
     strategies: StrategiesFile = None,
     json: JsonFile = None,
     all_rows: AllRows = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Hold a compile to a budget of bytes, memory, time and collectives; status 1 where it breaks a limit, with the
@@ -88,6 +90,7 @@ def check(
     from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
     from mspc.commands.check import CheckOutput, Limits, check_target
     from mspc.commands.compile import CompileOptions
+    from mspc.commands.report.verbosity import Loudness
     from mspc.commands.sizes import share_of
 
     counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
@@ -96,7 +99,9 @@ def check(
         "max-idle": max_idle, "forbid": forbid,
     }  # fmt: skip
     imported = import_options(loss, optimizer, size, torch, plan=plan)
-    compiling = CompileOptions(ranks, inputs=tuple(input_ or ()), strategies=strategies, imported=imported)
+    compiling = CompileOptions(
+        ranks, inputs=tuple(input_ or ()), strategies=strategies, loudness=Loudness(verbose, quiet), imported=imported
+    )
     share = None if tolerance is None else share_of(tolerance, "--tolerance")
     limits = Limits(budget_of(given, "--"), budget, name, baseline, share)
     raise typer.Exit(check_target(target, compiling, limits, CheckOutput(json, write_baseline, all_rows, quiet)))

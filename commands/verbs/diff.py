@@ -17,6 +17,7 @@ from mspc.commands.options import (
     Quiet,
     Ranks,
     Sizes,
+    Verbose,
     import_options,
 )
 from mspc.commands.search_options import MachineName
@@ -36,19 +37,20 @@ TwoStyles = Annotated[
     ),
 ]
 Page = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as a page (HTML).")]
-EveryRow = Annotated[bool, typer.Option("--all", "-v", help="Print every row, not a summary that fits a screen.")]
+EveryRow = Annotated[bool, typer.Option("--all", help="Print every row, not a summary that fits a screen.")]
 
 
 def diff(
     first: First, second: Second, ranks: Ranks = None, input_: Inputs = None, size: Sizes = None,
     loss: LossName = "", optimizer: OptimizerText = "", plan: TwoStyles = None, torch: FromTorch = False,
     json: JsonFile = None, html: Page = None, machine: MachineName = "", every_row: EveryRow = False,
-    quiet: Quiet = False,
+    verbose: Verbose = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Compare layouts, operators, collectives, memory and predicted times of two compiles; status 1 where they
     differ."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.diff import diff_targets
+    from mspc.commands.report.verbosity import Loudness
     from mspc.ir.diagnostics import MspcError
 
     plans = tuple(plan or ("",))
@@ -56,7 +58,8 @@ def diff(
         raise MspcError(f"--plan is given {len(plans)} times; once is for both, twice for A and B")
     made = [
         CompileOptions(
-            ranks, inputs=tuple(input_ or ()), imported=import_options(loss, optimizer, size, torch, plan=each)
+            ranks, inputs=tuple(input_ or ()), loudness=Loudness(verbose, quiet),
+            imported=import_options(loss, optimizer, size, torch, plan=each),
         )
         for each in plans
     ]

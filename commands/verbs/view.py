@@ -19,6 +19,7 @@ from mspc.commands.options import (
     ScriptArguments,
     Sizes,
     StrategiesFile,
+    Verbose,
     import_options,
 )
 from mspc.commands.search_options import MachineName
@@ -52,6 +53,7 @@ def view(
     plan: LayerStyles = "",
     torch: FromTorch = False,
     strategies: StrategiesFile = None,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Write one HTML file that shows what every rank does and why: scopes, layouts, collectives with reasons, the
@@ -62,6 +64,6 @@ def view(
 
     common = CompileOptions(
         ranks=ranks, inputs=tuple(input_ or ()), script_arguments=tuple(script_arguments or ()), strategies=strategies,
-        loudness=Loudness(False, quiet), imported=import_options(loss, optimizer, size, torch, plan=plan),
+        loudness=Loudness(verbose, quiet), imported=import_options(loss, optimizer, size, torch, plan=plan),
     )  # fmt: skip
     view_target(target, ViewOptions(common, machine, profile, proof, out, open_))

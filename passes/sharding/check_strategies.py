@@ -31,6 +31,7 @@ from mspc.passes.sharding.choices import composite_conflict, make_choice, rule_o
 from mspc.passes.sharding.out_strategies import insert_out_layouts, out_layout
 from mspc.passes.sharding.replacement import decompose_nodes
 from mspc.passes.sharding.shared_parameters import differing_readers
+from mspc.passes.sharding.strategy_errors import ranks_error, uneven_error, with_one_cause_once
 from mspc.sharding.factors import Dim, Rule
 
 STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute, RegionOp, MakeStack, TurnCount)
@@ -59,8 +60,9 @@ def strategy_mistakes(graph: Graph, ranks: int) -> list[MspcError]:
 def _attach_all(
     graph: Graph, ranks: int, besides: Container[Node] = ()
 ) -> tuple[dict[Node, Layout], list[MspcError]]:
-    """Attach layouts where strategies are given, not to `besides`: (layouts that out_strategies ask for, mistakes)."""
+    """Attach the layouts of given strategies, not to `besides`: (layouts that out_strategies ask for, mistakes)."""
     errors: list[MspcError] = []
+    used: set[int] = set()
     after: dict[Node, Layout] = {}
     for node in graph.nodes:
         if node in besides:
@@ -70,7 +72,7 @@ def _attach_all(
             if rule is None:
                 _check_ruleless(node)
             elif node.in_strategy is not None:
-                _attach(node, rule, ranks)
+                used.add(_attach(node, rule, ranks))
                 if node.out_strategy is not None:
                     wanted = out_layout(node, ranks)
                     if wanted is not None:
@@ -79,7 +81,7 @@ def _attach_all(
                 raise node.error(f"{node.label}: an out_strategy needs an in_strategy beside it")
         except MspcError as error:
             errors.append(error)
-    return after, [*errors, *differing_readers(graph)]
+    return after, [*with_one_cause_once(errors, used, ranks), *differing_readers(graph)]
 
 
 def _check_ruleless(node: Node) -> None:
@@ -92,7 +94,8 @@ def _check_ruleless(node: Node) -> None:
         )
 
 
-def _attach(node: Node, rule: Rule, ranks: int) -> None:
+def _attach(node: Node, rule: Rule, ranks: int) -> int:
+    """Attach the layouts of the node's strategy and return the number of ranks that it uses. Raises MspcError."""
     op = cast(Op, node.op)
     strategy = spread(node.in_strategy or ())
     named = [s for s in strategy if isinstance(s, NamedLayout)]
@@ -119,6 +122,7 @@ def _attach(node: Node, rule: Rule, ranks: int) -> None:
     choice = make_choice(rule, mesh, axes)
     node.in_layouts = choice.inputs
     node.layout = choice.layout(node.type)
+    return math.prod(mesh if named else mesh[:-1])  # the last axis of a tuple's mesh are ranks that repeat
 
 
 def _with_replicated_dimensions(rule: Rule, dims: Sequence[tuple[Dim, ...]], strategy: Sequence[Any]) -> list[Any]:
@@ -190,9 +194,8 @@ def _from_tuples(
             if used > ranks
             else f"uses {used} ranks, which does not divide {ranks}"
         )
-        raise node.error(
-            f"{node.label}: the strategy {_text(strategy)} {problem}",
-            notes=[f"the product of its numbers must divide {ranks}"],
+        raise ranks_error(
+            node, used, f"the strategy {_text(strategy)} {problem}", f"the product of its numbers must divide {ranks}"
         )
     mesh = (*(counts.get(f, 1) for f in order), ranks // used)
     axes: list[Axes] = [()] * len(rule.names)
@@ -225,13 +228,7 @@ def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: objec
             f"{node.label}: {where} has size 1 and cannot be sharded into {shards} slices", notes=["use 1 there"]
         )
     if size % shards:
-        legal = [n for n in range(1, size + 1) if size % n == 0][:8]
-        raise node.error(
-            f"{node.label}: {where} is {size}, which {shards} does not divide",
-            notes=[
-                f"shard it into {', '.join(map(str, legal[:-1]))} or {legal[-1]} slices" if legal[1:] else "use 1 there"
-            ],
-        )
+        raise uneven_error(node, where, size, shards)
 
 
 def _raise_own_mistake(node: Node, place: tuple[int, int], shards: int, where: str, parts: int) -> None:
@@ -262,10 +259,11 @@ def _from_layouts(
     ranks: int,
 ) -> tuple[tuple[int, ...], list[Axes]]:
     if math.prod(mesh) != ranks:
-        raise node.error(
-            f"{node.label}: the layout's device matrix {mesh} has {math.prod(mesh)} ranks, but there are {ranks}",
-            notes=[f"the product of its sizes must be {ranks}"],
-        )
+        raise ranks_error(
+            node, math.prod(mesh),
+            f"the layout's device matrix {mesh} has {math.prod(mesh)} ranks, but there are {ranks}",
+            f"the product of its sizes must be {ranks}",
+        )  # fmt: skip
     axes: list[Axes] = [()] * len(rule.names)
     places: dict[int, str] = {}
     named: dict[int, str] = {}

@@ -144,7 +144,7 @@ def test_console_script_is_installed() -> None:
         (
             ("run", ".", "--only-rank", "0"),
             "error: . is a folder, so a compiled program\n"
-            "  note: script arguments and --only-rank are for scripts\n",
+            "  note: script arguments, --only-rank and --strategies are for scripts\n",
         ),
     ],
 )
@@ -177,7 +177,10 @@ def test_operators_as_json() -> None:
     import json
 
     done = served("ops", "MatMul", "--json", "-")
-    (row,) = json.loads(done.stdout)
+    found = json.loads(done.stdout)
+    assert list(found) == ["version", "command", "status", "operators"]
+    assert (found["version"], found["command"], found["status"]) == (1, "ops", 0)
+    (row,) = found["operators"]
     assert row["name"] == "MatMul"
     assert row["rule"] == "m k, k n -> m n"
     assert row["attributes"] == ["transpose_a", "transpose_b"]

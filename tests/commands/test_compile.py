@@ -164,12 +164,12 @@ def test_program_lists_what_a_run_needs(quickstart: tuple[Path, str]) -> None:
 def test_table_says_where_everything_comes_from(quickstart: tuple[Path, str]) -> None:
     _, table = quickstart
     assert re.search(r"^MatMul +matmul +\(2, 4\) \(4, 1\) +shard\(\) +net\.py:\d+$", table, re.MULTILINE)
-    assert re.search(r"^w +parameter +Float32 +\(32, 16\) +\(8, 16\) +512$", table, re.MULTILINE)
-    scatter = re.search(r"^ReduceScatter +0-1-2-3 +384 +net\.py:\d+\n    (.*)$", table, re.MULTILINE)
+    assert re.search(r"^w +parameter +Float32 +\(32, 16\) +\(8, 16\) +512 B$", table, re.MULTILINE)
+    scatter = re.search(r"^ReduceScatter +0-1-2-3 +384 B +net\.py:\d+\n    (.*)$", table, re.MULTILINE)
     assert scatter is not None
     assert "the result of MatMul 'matmul' is sharded (2, 1) on mesh (2, 4) in 4 partial sums" in scatter[1]
     assert max(map(len, table.splitlines()[1:-1])) <= 100
-    assert "2503 bytes sent per step" in table
+    assert "2.4 KiB sent per step" in table
 
 
 def test_compile_is_byte_identical(root: Path, tmp_path: Path, quickstart: tuple[Path, str]) -> None:
@@ -265,7 +265,7 @@ def test_named_network_needs_no_launch(tmp_path: Path) -> None:
     write(tmp_path, text)
     table = ok("net.py:Net()", "--input", "float32[4,8]", "--ranks", "4", cwd=tmp_path)
     assert table.startswith("semi_auto_parallel, 4 ranks, ")
-    assert re.search(r"^x +input +Float32 +\(4, 8\) +\(4, 8\) +128$", table, re.MULTILINE)
+    assert re.search(r"^x +input +Float32 +\(4, 8\) +\(4, 8\) +128 B$", table, re.MULTILINE)
 
 
 def test_named_network_may_be_in_a_package(tmp_path: Path) -> None:
@@ -499,6 +499,7 @@ def test_mistakes_of_python_and_of_strategies_come_together(tmp_path: Path) -> N
         "            return self.tanh(y)\n"
         "                   ^^^^^^^^^^^^\n"
         "  note: the product of its numbers must divide 8\n"
+        "  note: all strategies of the network divide 16 ranks, and multiples of 16\n"
         "3 errors\n"
     )
     assert not (tmp_path / "saved_graph").exists()

@@ -65,14 +65,16 @@ MISTAKES: dict[str, tuple[dict[str, str], str]] = {
         {"MATMUL": ".shard(((8, 4), (4, 1)))"},
         "net.py:16:13: error: MatMul 'first': the strategy ((8, 4), (4, 1)) needs 32 ranks, but there are 8\n"
         f"    {AT_MATMUL}"
-        "  note: the product of its numbers must divide 8\n",
+        "  note: the product of its numbers must divide 8\n"
+        "  note: all strategies of the network divide 32 ranks, and multiples of 32\n",
     ),
     "a strategy does not divide the ranks": (
         {"MATMUL": ".shard(((1, 3), (3, 1)))"},
         "net.py:16:13: error: MatMul 'first': the strategy ((1, 3), (3, 1)) uses 3 ranks, which "
         "does not divide 8\n"
         f"    {AT_MATMUL}"
-        "  note: the product of its numbers must divide 8\n",
+        "  note: the product of its numbers must divide 8\n"
+        "  note: all strategies of the network divide 3 ranks, and multiples of 3\n",
     ),
     "a strategy disagrees on the inner dimension": (
         {"MATMUL": ".shard(((2, 4), (2, 1)))"},

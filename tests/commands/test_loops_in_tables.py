@@ -87,8 +87,8 @@ def test_a_budget_counts_what_a_loop_sends(dumps: Path) -> None:
     assert status == 1
     assert "4 AllReduces in a step, 3 may be" in printed
     assert "64 bytes are sent in a step, 63 may be" in printed
-    assert "AllReduce 0-1 48 3 times - " in printed
-    assert "AllReduce 0-1 16 once - " in printed
+    assert "AllReduce 0-1 48 B 3 times - " in printed
+    assert "AllReduce 0-1 16 B once - " in printed
 
 
 def test_graphs_of_mindspore_that_call_each_other_are_compared(dumps: Path) -> None:

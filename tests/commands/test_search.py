@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.api.state import Session
 from mspc.cli import app
+from mspc.commands.report.text import size_text
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
@@ -129,7 +130,7 @@ def test_a_plan_is_compiled_as_it_was_found(run: Run) -> None:
     nbytes = next(line.split()[8] for line in done.stdout.splitlines() if " search " in line)
     compiled = run("compile", "net.py", "--ranks", "8", "--strategies", "plan.toml")
     assert compiled.exit_code == 0, compiled.output
-    assert f"{nbytes} bytes sent per step" in compiled.stdout
+    assert f"{size_text(nbytes)} sent per step" in compiled.stdout
     assert read_plan(Path("plan.toml")).ranks == 8
 
 
@@ -178,7 +179,7 @@ def test_sums_that_pass_an_operator_stand_in_a_plan(run: Run) -> None:
     text = Path("plan.toml").read_text()
     assert '/ReduceMean-op0" = ["(4) [-, -] sum[0]"]' in text
     compiled = run("compile", "net.py", "--ranks", "4", "--strategies", "plan.toml")
-    assert "1 collectives, 6 bytes sent per step" in compiled.stdout
+    assert "1 collectives, 6 B sent per step" in compiled.stdout
     Path("plan.toml").write_text(text.replace("[-, 0]", "[0, -]").replace('"(4) [0, -]"]', '"(4) [-, -]"]'))
     refused = run("compile", "net.py", "--ranks", "4", "--strategies", "plan.toml")
     assert refused.exit_code == 2

@@ -68,7 +68,7 @@ def test_equal_programs_pass(
 ) -> None:
     file = tmp_path / "rows.json"
     verify_target(script(mode, shard, more), CompileOptions(json=file), seed=3)
-    rows = json.loads(file.read_text())
+    rows = json.loads(file.read_text())["values"]
     assert {row["kind"] for row in rows} == compared
     assert all(row["same"] for row in rows)
 
@@ -241,7 +241,7 @@ def test_a_difference_is_the_verdict(
 
 def test_json_stands_alone_on_stdout(script: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     verify_target(script("semi_auto_parallel"), CompileOptions(json=Path("-")), seed=3)
-    assert {row["same"] for row in json.loads(capsys.readouterr().out)} == {True}
+    assert {row["same"] for row in json.loads(capsys.readouterr().out)["values"]} == {True}
 
 
 INTEGERS = """

@@ -42,7 +42,7 @@ def found(target: str, ranks: int = 8) -> ExecutionError:
 
 def test_nothing_is_found_where_nothing_is_wrong(network: str, tmp_path: Path) -> None:
     verify_target(network, CompileOptions(ranks=8, loudness=QUIET, json=tmp_path / "rows.json"), seed=0)
-    rows = json.loads((tmp_path / "rows.json").read_text())
+    rows = json.loads((tmp_path / "rows.json").read_text())["values"]
     assert set(rows[0]) == {"kind", "name", "shape", "difference", "tolerance", "excused", "same"}
     assert {row["kind"] for row in rows} == {"output", "gradient", "parameter"}
 
@@ -242,7 +242,8 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_no_difference(tmp_path: Pat
     (tmp_path / "net.py").write_text(ATTENTION.format(optimizer=f"nn.{optimizer}"))
     file = tmp_path / "rows.json"
     verify_target(str(tmp_path / "net.py"), CompileOptions(ranks=4, loudness=QUIET, json=file), seed=0)
-    bias = next(r for r in json.loads(file.read_text()) if r["kind"] == "gradient" and r["name"].endswith("key.bias"))
+    rows = json.loads(file.read_text())["values"]
+    bias = next(r for r in rows if r["kind"] == "gradient" and r["name"].endswith("key.bias"))
     assert bias["difference"] > bias["tolerance"]
     assert bias["excused"]
 

@@ -64,7 +64,7 @@ def test_a_table_of_what_lacks_and_what_changes_nothing() -> None:
 
 
 def test_json() -> None:
-    found = json.loads(doctor(GAPS, "--json", "-", status=1))
+    found = json.loads(doctor(GAPS, "--json", "-", status=1))["findings"]
     assert found[-1] == {
         "kind": "lacks", "name": "mindspore.nn.Dens", "file": "train.py", "line": 5, "column": 10,
         "instead": "did you mean Dense?",
@@ -110,7 +110,7 @@ def test_modules_beside_and_in_the_package_are_read_and_installed_ones_are_not()
     Path("package/deep/train.py").write_text("from ..common import cells\nimport package.common\ncells.Dens\n")
     Path("package/common.py").write_text("from beside import cells\ncells.Densse\n")
     done = CliRunner().invoke(app, ["doctor", "package/deep/train.py", "--json", "-"])
-    assert [(f["file"], f["name"]) for f in json.loads(done.output)] == [
+    assert [(f["file"], f["name"]) for f in json.loads(done.output)["findings"]] == [
         ("package/deep/train.py", "mindspore.nn.Dens"),
         ("package/common.py", "mindspore.nn.Densse"),
         ("beside.py", "mindspore.nn.Denss"),
@@ -151,7 +151,7 @@ def test_modules_below_a_package_are_names_of_it() -> None:
     Path("package/functions.py").write_text("from mindspore.ops import *\n")
     Path("package/inner/__init__.py").write_text("from .below import *\nbelow.x, unknown.x\n")
     Path("package/inner/below.py").write_text("from mindspore.ops import *\n")
-    found = json.loads(doctor("import package\n", "--json", "-", status=1))
+    found = json.loads(doctor("import package\n", "--json", "-", status=1))["findings"]
     assert [(f["file"], f["name"]) for f in found] == [("package/inner/__init__.py", "mindspore.ops.unknown")]
 
 
@@ -168,7 +168,8 @@ def test_what_has_no_kernel_for_gpus_is_listed_on_request() -> None:
     done = CliRunner().invoke(app, ["doctor", "net.py", "--gpu", "--json", "found.json"])
     assert done.exit_code == 0
     assert done.stdout.endswith("no names lacking; 5 without a kernel of its own for GPUs\n")
-    found = [(f["kind"], f["name"], f["line"], f["instead"]) for f in json.loads(Path("found.json").read_text())]
+    findings = json.loads(Path("found.json").read_text())["findings"]
+    found = [(f["kind"], f["name"], f["line"], f["instead"]) for f in findings]
     assert found[:4] == [
         ("plain", "mindspore.ops.cummax", 3, "Cummax through CuPy, in more launches"),
         ("plain", "mindspore.mint.cummin", 4, "Cummin through CuPy, in more launches"),

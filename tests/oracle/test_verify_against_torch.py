@@ -74,7 +74,7 @@ def network(tmp_path: Path) -> str:
 def rows_of(target: str, folder: Path, **options: Any) -> dict[tuple[str, str], dict[str, Any]]:
     """The compared values, by kind and name."""
     verify_target(target, CompileOptions(json=folder / "rows.json", **options), seed=0, with_torch=True)
-    return {(row["kind"], row["name"]): row for row in json.loads((folder / "rows.json").read_text())}
+    return {(row["kind"], row["name"]): row for row in json.loads((folder / "rows.json").read_text())["values"]}
 
 
 def wrong_in(target: str, folder: Path) -> tuple[set[tuple[str, str]], str]:
@@ -82,7 +82,7 @@ def wrong_in(target: str, folder: Path) -> tuple[set[tuple[str, str]], str]:
     with pytest.raises(ExecutionError, match="values differ between one device and PyTorch") as raised:
         rows_of(target, folder, ranks=8)
     assert raised.value.exit_status == 1
-    rows = json.loads((folder / "rows.json").read_text())
+    rows = json.loads((folder / "rows.json").read_text())["values"]
     return {(row["kind"], row["name"]) for row in rows if not row["same"]}, "; ".join(raised.value.notes)
 
 

@@ -88,7 +88,7 @@ def test_rank_zero_multiplies_its_slices_and_adds_over_its_row(source: str, tmp_
     command = [*SERVED, "compile", "net.py", "--ranks", "8"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "2503 bytes sent per step" in done.stdout
+    assert "2.4 KiB sent per step" in done.stdout
     text = next((tmp_path / "saved_graph/rank_0").glob("*_execute_*.ir")).read_text()
     nodes = re.findall(r"^  %\d+.* = (\w+)\(.*\n      : (.*)$", text, re.MULTILINE)
     at = next(i for i, (op, _) in enumerate(nodes) if op == "MatMul")

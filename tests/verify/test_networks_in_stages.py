@@ -82,7 +82,7 @@ def test_right_stages_are_equal(
     shown = capsys.readouterr().out
     assert shown.startswith(f"one device beside {ranks} ranks in 2 stages: 3 steps, inputs from seed 1\n")
     assert "gradients on one device beside finite differences along 3 random directions" in shown
-    rows = {(row["kind"], row["name"]): row for row in json.loads(file.read_text())}
+    rows = {(row["kind"], row["name"]): row for row in json.loads(file.read_text())["values"]}
     assert all(row["same"] for row in rows.values())
     weights = [("gradient", "second.w"), ("gradient", "last.w"), ("parameter", "last.w")]
     assert [rows[each]["stage"] for each in weights] == [0, 1, 1]
@@ -130,7 +130,8 @@ def test_a_gradient_that_is_added_twice_is_found(
     file = tmp_path / "rows.json"
     with pytest.raises(ExecutionError) as caught:
         verify_target(script(), CompileOptions(2, json=file, loudness=QUIET), 1)
-    wrong = {(row["kind"], row["name"], row.get("stage")) for row in json.loads(file.read_text()) if not row["same"]}
+    rows = json.loads(file.read_text())["values"]
+    wrong = {(row["kind"], row["name"], row.get("stage")) for row in rows if not row["same"]}
     gradients = {name for kind, name, _ in wrong if kind == "gradient"}
     assert gradients == {"second.w"}
     assert ("parameter", "second.w", 0) in wrong

@@ -68,7 +68,8 @@ SOURCE = "\n    out = op(x)\n        ^^^^^"
         (((2, 4), (2, 1)), "dimension 0 of input 1 is sharded into 2 slices, but dimension 1 of input 0 into 4, "
          "and both are the same dimension of the operator", "shard both into 4, or both into 2"),
         (((4, 4), (4, 1)), "the strategy ((4, 4), (4, 1)) needs 16 ranks, but there are 8",
-         "the product of its numbers must divide 8"),
+         "the product of its numbers must divide 8\n  note: all strategies of the network divide 16 ranks, and "
+         "multiples of 16"),
         (((0, 1), (1, 1)), "dimension 0 of input 0 is sharded into 0 slices; give an integer of at least 1", ""),
     ],
 )  # fmt: skip
