@@ -27,6 +27,8 @@ from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import TensorType
+from mspc.ops.control.structural import Gradient, StopGradient
+from mspc.ops.op import Op
 from mspc.output.dumps import NO_FILES
 from mspc.output.first_values import first_values
 from mspc.output.programs import Programs, compile_for
@@ -113,7 +115,7 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
     given = with_global_types(captured, [f.graph_type if own else f.global_type for f in fed])
     call = traced(given, alone)
-    reference = reference_of(call if config.pipeline_stages == 1 else traced(given, _without_stages(alone), True))
+    reference = reference_of(given, call)
     one = compiled_with_numbers(call)
     # Which numbers an input takes is read outside of loops, so for stages from the reference, which unrolls them.
     limited = reference.graph if config.pipeline_stages > 1 else one.graph
@@ -135,15 +137,31 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
     )
 
 
-def _without_stages(config: Config) -> Config:
-    """The settings of one device that runs the parts of a batch one after the other."""
-    return replace(config, pipeline_stages=1, pipeline_table="")
+def reference_of(captured: CapturedCall, call: TracedCall, own_weights: bool = True) -> Reference:
+    """The reference for a launch.
 
-
-def reference_of(call: TracedCall, own_weights: bool = True) -> Reference:
-    """The reference for a call, which stays as it is. own_weights: whether first values are wanted."""
+    Args:
+        call: the launch as it is compiled for one device; it stays as it is. own_weights: whether first values are
+        wanted.
+    """
+    config, stages, again = call.config, call.config.pipeline_stages > 1, _may_reuse_wrongly(call.traced)
+    if stages:  # the parts of a batch run one after the other
+        config = replace(config, pipeline_stages=1, pipeline_table="")
+    if stages or again:
+        call = traced(captured, config, unrolled=stages, reuses_calls=not again)
     graph, doubled = plain_network(call.again(call.config).traced.graph)
     return Reference(graph, doubled, weights_of(call.traced, graph) if own_weights else {})
+
+
+def _may_reuse_wrongly(traced: Traced) -> bool:
+    """Whether the front end may have taken up calls wrongly for gradients, so that the reference is read without that.
+
+    A gradient that takes up a whole call cannot be wrong. Calls that draw random numbers would draw others.
+    """
+    ops = [node.op for graph in traced.graph.graphs() for node in graph.nodes]
+    if not traced.reused_calls or any(isinstance(op, Op) and op.draws for op in ops):
+        return False
+    return any(isinstance(op, StopGradient) for op in ops) or sum(isinstance(op, Gradient) for op in ops) > 1
 
 
 def weights_of(traced: Traced, graph: Graph) -> dict[str, Array]:
@@ -156,7 +174,8 @@ def global_batch(
 ) -> GlobalBatchNetwork:
     """The launch on the global batch."""
     try:
-        batch = reference_of(traced(with_global_types(captured, types), alone))
+        given = with_global_types(captured, types)
+        batch = reference_of(given, traced(given, alone))
     except MspcError as error:
         return GlobalBatchNetwork(None, reason=f"the network does not take it: {error.message}")
     reason = difference_of(one.graph, batch.graph)
@@ -177,9 +196,13 @@ def with_global_types(captured: CapturedCall, types: Sequence[TensorType]) -> Ca
     return replace(captured, args=tuple(map(place, captured.args)), global_types=True)
 
 
-def traced(captured: CapturedCall, config: Config, unrolled: bool = False) -> TracedCall:
-    """The launch as the front end reads it. unrolled: equal layers do not become one graph."""
-    return trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types, unrolled)
+def traced(
+    captured: CapturedCall, config: Config, unrolled: bool = False, reuses_calls: bool = True
+) -> TracedCall:
+    """The launch as the front end reads it. unrolled: equal layers do not become one graph. reuses_calls: see
+    `trace`."""
+    call = describe_call(captured.args, [])
+    return trace_call(captured.target, call, config, captured.global_types, unrolled, reuses_calls)
 
 
 def compiled_with_numbers(call: TracedCall, on_pass: OnPass | None = None) -> Compiled:

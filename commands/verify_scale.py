@@ -116,7 +116,7 @@ def of_script(target: str, options: CompileOptions) -> ToProve:
     given = with_global_types(found.captured, [f.graph_type if rows else f.global_type for f in many.fed])
     alone = replace(config, ranks=1, mode="stand_alone", keeps_strategies=config.ranks * config.sharded)
     call = traced(given, alone)
-    one = reference_of(call, own_weights=False)
+    one = reference_of(given, call, own_weights=False)
     kinds = kinds_of(many.rank_graphs, range(config.all_ranks))
     own = None
     if rows:

@@ -176,9 +176,11 @@ class TracedCall:
 
 
 def trace_call(
-    target: Any, call: Call, config: Config, global_types: bool = False, unrolled: bool = False
-) -> TracedCall:
+    target: Any, call: Call, config: Config, global_types: bool = False, unrolled: bool = False,
+    reuses_calls: bool = True,
+) -> TracedCall:  # fmt: skip
     """Read `target(*call)`; raises as `compile_call` does. unrolled: equal layers do not become one graph.
+    reuses_calls: see `trace`.
 
     What takes no data, an optimizer, hands back True for every update, not copies of all that it has changed.
     """
@@ -194,6 +196,7 @@ def trace_call(
         stages=config.pipeline_stages,
         stage_plan=config.stage_plan,
         other_mistakes=(lambda graph: strategy_mistakes(graph, config.ranks)) if config.sharded else None,
+        reuses_calls=reuses_calls,
     )
     if not takes_data(target):
         traced.drop_results(Updates(traced.graph).changes)

@@ -7,15 +7,18 @@ Float64 (`Doubled`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Node, Parameter, Value
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Node, Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.difference import ComparedValue
-from mspc.verify.float64_graph import Doubled, Judged, needed, passes_no_gradient, widened
+from mspc.verify.float64_graph import Doubled, Judged, name_of, needed, passes_no_gradient, widened
 
 Array = Any
 TOLERANCE = 1e-3
@@ -26,23 +29,34 @@ DIRECTIONS = 12
 """The most directions; parameters beyond share one with their neighbours."""
 
 
-def directions(doubled: Doubled, values: dict[str, Array], seed: int) -> tuple[list[ComparedValue], int]:
-    """(a row for every direction in which gradients are wrong, the number of directions).
+@dataclass
+class Directions:
+    """rows: of every direction in which gradients are wrong. count: how many directions were compared. unjudged: the
+    gradients that were not, with the reasons."""
 
-    values: of parameters, constants and inputs, by name.
+    rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
+    count: int = 0
+    unjudged: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def directions(doubled: Doubled, values: dict[str, Array], seed: int) -> Directions:
+    """Compare all gradients with finite differences.
+
+    Args:
+        values: of parameters, constants and inputs, by name.
     """
 
-    def main(comm: LocalComm) -> tuple[list[ComparedValue], int]:
+    def main(comm: LocalComm) -> Directions:
         backend = NumPyBackend(comm, step=1)
-        rows: list[ComparedValue] = []
-        count = 0
+        found = Directions(unjudged=dict(doubled.unjudged))
         for judged in doubled.judged:
             try:
-                found, directions = _Judge(doubled, judged, backend, values, seed).rows()
-            except Exception:  # some kernel does not take Float64: the network itself runs, so nothing is wrong
-                continue
-            rows, count = rows + found, count + directions
-        return rows, count
+                _Judge(doubled, judged, backend, values, seed, found).compare()
+            except Exception as error:  # some kernel does not take Float64: the network itself runs
+                said = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
+                for wanted in judged.gradients:
+                    found.unjudged[name_of(wanted)] = f"it cannot be computed in Float64 ({said:.120})"
+        return found
 
     return World(1).run(main)[0]
 
@@ -51,69 +65,88 @@ class _Judge:
     """Judges one request at one place."""
 
     def __init__(
-        self, doubled: Doubled, judged: Judged, backend: NumPyBackend, values: dict[str, Array], seed: int
-    ) -> None:
-        self.judged, self.backend, self.graph = judged, backend, doubled.graph
+        self, doubled: Doubled, judged: Judged, backend: NumPyBackend, values: dict[str, Array], seed: int,
+        found: Directions,
+    ) -> None:  # fmt: skip
+        self.judged, self.graph, self.found = judged, doubled.graph, found
         self.values = {p: widened(values[p.name]) for p in self.graph.parameters}
         self.generator = np.random.default_rng(seed)
         read = [*judged.outputs, *judged.sens]
         self.forward = needed(self.graph, read)
         self.base = doubled.run(backend, self.values, [*read, *judged.gradients.values()])
+        self.kernel, self.tape = doubled.kernels(backend), doubled.tape
+        self.tape.replays = True
         passing = [node for node in self.forward if not passes_no_gradient(node)]
         moving = _depend(passing, judged.gradients)
         self.forward = [node for node in passing if node in moving or node.op.mutates]
 
-    def rows(self) -> tuple[list[ComparedValue], int]:
-        wanted = [p for p, g in self.judged.gradients.items() if np.isfinite(self._at(self.base, g)).all()]
+    def compare(self) -> None:
+        """Compare the gradients of the request, and note what is found."""
+        wanted = [v for v, g in self.judged.gradients.items() if np.isfinite(self._at(self.base, g)).all()]
+        for value in self.judged.gradients.keys() - set(wanted):
+            self.found.unjudged[name_of(value)] = "it is not finite"
         size = max(1, -(-len(wanted) // DIRECTIONS))
-        groups = [wanted[i : i + size] for i in range(0, len(wanted), size)]
-        found = [self._row(group) for group in groups]
-        return [row for row in found if row is not None], len(groups)
+        for group in [wanted[i : i + size] for i in range(0, len(wanted), size)]:
+            try:
+                reason = self._compare_direction(group)
+            except IndexError:  # of the tape
+                reason = "loops run otherwise nearby"
+            if reason:
+                self.found.unjudged |= dict.fromkeys(map(name_of, group), reason)
+            else:
+                self.found.count += 1
 
-    def _row(self, group: list[Parameter]) -> ComparedValue | None:
-        """The row of one direction where the gradients are wrong."""
-        direction = {p: self.generator.standard_normal(p.shape) * _scale(self.values[p]) for p in group}
-        terms = [(self._at(self.base, self.judged.gradients[p]) * d) for p, d in direction.items()]
+    def _compare_direction(self, group: list[Value]) -> str:
+        """Compare along one direction, and say why that judges nothing, or ""."""
+        direction = {v: self.generator.standard_normal(v.shape) * _scale(self._at(self.base, v)) for v in group}
+        terms = [(self._at(self.base, self.judged.gradients[v]) * d) for v, d in direction.items()]
         expected = float(sum(term.sum() for term in terms))
         size = float(np.sqrt(sum(np.square(term).sum() for term in terms)))
         slopes: list[float] = []
         sides: list[float] = []
         here = self._value({})
         for step in STEPS:
-            ends = [self._value({p: sign * step * d for p, d in direction.items()}) for sign in (1.0, -1.0)]
+            ends = [self._value({v: sign * step * d for v, d in direction.items()}) for sign in (1.0, -1.0)]
             sides.append(abs(ends[0] - 2 * here + ends[1]) / step)
             slope = (ends[0] - ends[1]) / (2 * step)
             noise = 1e-12 * max(map(abs, ends)) / step
-            if not np.isfinite(slope) or abs(slope - expected) <= TOLERANCE * size + noise:
-                return None
+            if not np.isfinite(slope):
+                return "values nearby are not finite"
+            if abs(slope - expected) <= TOLERANCE * size + noise:
+                return ""
             slopes.append(slope)
         apart = min(abs(slope - expected) for slope in slopes)
         if max(abs(a - b) for a in slopes for b in slopes) > 0.1 * apart:
-            return None  # not smooth enough to be judged
+            return "values are not smooth enough nearby"
         if min(sides) > 0.1 * apart:
-            return None  # a corner, as of ReLU at 0: the slopes on its two sides differ, however near to it
+            return "values have a corner here"  # as of ReLU at 0: the slopes on its two sides differ, however near
         larger = max(size, abs(slopes[0]))
-        names = ", ".join(p.name for p in group)
-        return ComparedValue("derivative", names, group[0].shape, apart / larger if larger else apart, TOLERANCE)
+        names = ", ".join(map(name_of, group))
+        apart = apart / larger if larger else apart
+        self.found.rows.append(ComparedValue("derivative", names, group[0].shape, apart, TOLERANCE))
+        return ""
 
-    def _value(self, perturbed: dict[Parameter, Array]) -> float:
-        """The sum of the outputs, each times its sensitivity, with the parameters moved."""
-        values = self._evaluate(perturbed)
+    def _value(self, moved: dict[Value, Array]) -> float:
+        """The sum of the outputs, each times its sensitivity, after values have moved."""
+        values = self._evaluate(moved)
         total = 0.0
         for i, output in enumerate(self.judged.outputs):
             sens = self._at(self.base, self.judged.sens[i]) if self.judged.sens else 1.0
             total += float((np.asarray(self._at(values, output)) * sens).sum())
         return total
 
-    def _evaluate(self, perturbed: dict[Parameter, Array]) -> dict[Value, Array]:
-        """Values with the parameters moved; what passes no gradient, and what is read as distributions, stays."""
-        values = self.base | {p: np.array(a + perturbed[p] if p in perturbed else a) for p, a in self.values.items()}
+    def _evaluate(self, moved: dict[Value, Array]) -> dict[Value, Array]:
+        """All values after some have moved; those that pass no gradient, and distributions that are read, stay."""
+        values = self.base | {p: np.array(a + moved[p] if p in moved else a) for p, a in self.values.items()}
         with np.errstate(all="ignore"):
             for node in self.forward:
+                if node in self.judged.gradients:
+                    values[node] = self.base[node] + moved.get(node, 0.0)
+                    continue
                 inputs = [self._at(values, value) for value in node.inputs]
                 for index in node.op.distributions:
                     inputs[index] = self._at(self.base, node.inputs[index])
-                values[node] = node.op.kernel(self.backend)(*inputs)
+                values[node] = self.kernel(node)(*inputs)
         return values
 
     def _at(self, values: dict[Value, Array], value: Value) -> Array:

@@ -2,71 +2,169 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.builder import Builder
+from mspc.ir.copies import copied_node, copied_parameter
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.types import COMPLEX128, FLOAT64, DType, TensorType, TupleType, Type
+from mspc.ir.types import COMPLEX128, FLOAT64, DType, StackType, TensorType, TupleType, Type
 from mspc.ops.control.custom import OwnGradient
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
-from mspc.ops.op import NotDifferentiable, Op
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+from mspc.ops.tensor.cast import Cast
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.regions.kernels import Regions
 
 Array = Any
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request for gradients as the front end left it. readers: which nodes read which gradient."""
+    """A request for gradients as the front end left it. readers: which nodes read which gradient. reason: why nothing
+    judges it, "" if something does."""
 
     outputs: list[Value]
     wanted: list[Value]
     sens: list[Value]
     readers: list[Node]
+    reason: str = ""
 
 
 def requests(graph: Graph) -> list[Request]:
-    """The requests for gradients of a graph that is not differentiated yet, but for those through a gradient that the
-    script gives, which may be any."""
-    users = graph.users()
+    """The requests for gradients of a graph that is not differentiated yet."""
     found: list[Request] = []
     given: set[Value] = set()
-    for node in graph.nodes:
-        if isinstance(node.op, OwnGradient) or any(value in given for value in node.inputs):
-            given.add(node)
-        elif isinstance(node.op, Gradient):
+    for each in graph.graphs():
+        users = each.users()
+        for node in each.nodes:
+            if _gives_gradient(node) or any(value in given for value in node.inputs):
+                given.add(node)
+            if not isinstance(node.op, Gradient):
+                continue
             count, last = node.op.outputs, len(node.inputs) - (node.op.outputs if node.op.has_sens else 0)
             readers = [user for user, _ in users.get(node, []) if isinstance(user.op, TupleGetItem)]
-            found.append(Request(node.inputs[:count], node.inputs[count:last], node.inputs[last:], readers))
+            reason = "a loop or a branch asks for it" if each is not graph else ""
+            reason = "the script gives a gradient on the way to it, which may be any" if node in given else reason
+            found.append(Request(node.inputs[:count], node.inputs[count:last], node.inputs[last:], readers, reason))
     return found
+
+
+def _gives_gradient(node: Node) -> bool:
+    return isinstance(node.op, OwnGradient) or any(
+        isinstance(inner.op, OwnGradient) for region in node.regions for each in region.graphs() for inner in each.nodes
+    )
 
 
 @dataclass
 class Judged:
-    """Of one request, in the copy: outputs, sensitivities or none, and the gradient of every parameter."""
+    """Of one request, in the copy: outputs, sensitivities or none, and the gradient of every value that it asks for."""
 
     outputs: list[Value]
     sens: list[Value]
-    gradients: dict[Parameter, Value]
+    gradients: dict[Value, Value]
+
+
+class Tape:
+    """Values inside of regions that differentiation takes for constants.
+
+    Finite differences must take them for constants, too: a run records them, and runs with moved inputs replay them.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[Node, list[Any]] = {}
+        self._running: list[Any] = []
+        self._place = 0
+        self.replays = False
+
+    def begin(self, node: Node) -> None:
+        """Begin with a node of the graph that runs regions."""
+        if not self.replays:
+            self._values[node] = []
+        self._running, self._place = self._values[node], 0
+
+    def end(self) -> None:
+        """Raise IndexError if the regions ran otherwise than in the run that was recorded."""
+        if self._place != len(self._running):
+            raise IndexError("fewer values than were recorded")
+
+    def next(self, compute: Callable[[], Any]) -> Any:
+        """The next value. Raises IndexError if more are asked for than were recorded."""
+        if not self.replays:
+            self._running.append(compute())
+        self._place += 1
+        return self._running[self._place - 1]
+
+
+class Held(Op, abstract=True):
+    """An operator whose results come from a tape."""
+
+    def of(self, op: Op, tape: Tape) -> Held:
+        """Such an operator in the place of another one."""
+        made = Held()
+        object.__setattr__(made, "op", op)
+        object.__setattr__(made, "tape", tape)
+        return made
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        own: Any = vars(self)
+        run, tape = own["op"].kernel(be), own["tape"]
+        return lambda *operands: tape.next(lambda: copied_arrays(run(*operands)))
+
+
+def copied_arrays(result: Any) -> Any:
+    """A copy of what a kernel returns, which no update overwrites."""
+    return tuple(map(np.array, result)) if isinstance(result, tuple) else np.array(result)
 
 
 @dataclass
 class Doubled:
-    """A differentiated graph of one device as Float64, and what is to be judged in it."""
+    """A differentiated graph of one device as Float64, and what is to be judged in it. unjudged: gradients that are
+    not, with the reasons."""
 
     graph: Graph
     judged: list[Judged] = field(default_factory=list[Judged])
+    tape: Tape = field(default_factory=Tape)
+    unjudged: dict[str, str] = field(default_factory=dict[str, str])
 
     @staticmethod
     def of(graph: Graph, asked: Sequence[Request]) -> Doubled:
-        """The copy of a graph behind differentiation. asked: the requests that it had before."""
+        """The copy of a graph after differentiation. asked: the requests that it had before."""
+        doubled = Doubled(Graph(graph.name))
+        copies = doubled._widen(graph, doubled.graph, {})
+        present = set(graph.nodes)
+
+        def copied(value: Value) -> Value:
+            return value if isinstance(value, Constant) and value not in copies else copies[value]
+
+        for request in asked:
+            if request.reason:
+                doubled.unjudged |= {name_of(value): request.reason for value in request.wanted if _is_float(value)}
+                continue
+            grads: dict[Value, Value] = {}
+            for reader in request.readers:
+                source = reader.inputs[0] if reader in present else None
+                if isinstance(source, Node) and isinstance(source.op, MakeTuple):
+                    assert isinstance(reader.op, TupleGetItem)
+                    wanted = request.wanted[reader.op.index]
+                    if wanted in copies and not isinstance(wanted, Constant) and _is_float(wanted):
+                        grads[copies[wanted]] = copied(source.inputs[reader.op.index])
+            if grads and all(isinstance(v, Constant) or v in copies for v in [*request.outputs, *request.sens]):
+                outputs, sens = [copied(v) for v in request.outputs], [copied(v) for v in request.sens]
+                doubled.judged.append(Judged(outputs, sens, grads))
+        return doubled
+
+    def _widen(
+        self, graph: Graph, made: Graph, regions: dict[Graph, Graph], inside: bool = False
+    ) -> dict[Value, Value]:
+        """Fill a graph with the copy of another one; the copies by the values that they are of. regions: copies of the
+        graphs that nodes run. inside: it is such a graph."""
         copies: dict[Value, Value] = {}
-        made = Graph(graph.name)
         of_network = {value for node in graph.nodes if node.phase == "forward" for value in node.inputs}
 
         def copied(value: Value) -> Value:
@@ -78,40 +176,71 @@ class Doubled:
             return copies[value]
 
         for parameter in graph.parameters:
-            wide = wide_type(parameter.type)
-            copies[parameter] = Parameter(parameter.name, wide, parameter.kind, parameter.trainable)
-        made.parameters = [p for p in map(copied, graph.parameters) if isinstance(p, Parameter)]
+            copies[parameter] = own = copied_parameter(parameter)
+            own.type = wide_type(parameter.type)
+            made.parameters.append(own)
         for node in graph.nodes:
-            copy = Node(wide_op(node.op), map(copied, node.inputs), wide_type(node.type), node.name, node.instance)
-            copy.phase, copy.frames = node.phase, node.frames
-            copies[node] = copy
+            inputs = list(map(copied, node.inputs))
+            if inside:
+                inputs = [self._held(made, v) if i in node.op.distributions else v for i, v in enumerate(inputs)]
+            op = wide_op(node.op)
+            if inside and not node.regions and not isinstance(node.op, MakeTuple | TupleGetItem):
+                op = Held().of(op, self.tape) if passes_no_gradient(node) else op
+            copies[node] = copy = copied_node(node, inputs, op)
+            copy.type, copy.forward, copy.layout = wide_type(node.type), None, None
+            for region in node.regions:
+                if region not in regions:
+                    regions[region] = own_region = Graph(region.name)
+                    own_region.attrs, own_region.returns_tuple = dict(region.attrs), region.returns_tuple
+                    self._widen(region, own_region, regions, True)
+            copy.regions = tuple(regions[region] for region in node.regions)
             made.nodes.append(copy)
-        doubled = Doubled(made)
-        present = set(graph.nodes)
-        for request in asked:
-            grads: dict[Parameter, Value] = {}
-            for reader in request.readers:
-                source = reader.inputs[0] if reader in present else None
-                if isinstance(source, Node) and isinstance(source.op, MakeTuple):
-                    assert isinstance(reader.op, TupleGetItem)
-                    wanted = request.wanted[reader.op.index]
-                    if isinstance(wanted, Parameter) and _is_float(wanted):
-                        grads[copies[wanted]] = copied(source.inputs[reader.op.index])
-            if grads and all(isinstance(v, Constant) or v in copies for v in [*request.outputs, *request.sens]):
-                outputs, sens = [copied(v) for v in request.outputs], [copied(v) for v in request.sens]
-                doubled.judged.append(Judged(outputs, sens, grads))
-        return doubled
+        made.results = list(map(copied, graph.results))
+        return copies
+
+    def _held(self, made: Graph, value: Value) -> Value:
+        """The value from the tape, in a region."""
+        node = Node(Held().of(Cast(dst_type=value.tensor_type.dtype), self.tape), [value], value.type, "", "")
+        made.nodes.append(node)
+        return node
+
+    def kernels(self, backend: NumPyBackend) -> Callable[[Node], Callable[..., Any]]:
+        """The kernels of the graph's nodes, also of those that run regions."""
+        regions = Regions(self.graph, backend, [0] * PLACE_WORDS, compiles=False)
+
+        def kernel(node: Node) -> Callable[..., Any]:
+            if not node.regions:
+                return node.op.kernel(backend)  # type: ignore[attr-defined]  # operators have kernels
+            run = known[node] = known.get(node) or regions.kernel(node)
+
+            def taped(*operands: Any) -> Any:
+                self.tape.begin(node)
+                found = copied_arrays(run(*operands))
+                self.tape.end()
+                return found
+
+            return taped
+
+        known: dict[Node, Callable[..., Any]] = {}
+        return kernel
 
     def run(
         self, backend: NumPyBackend, parameters: Mapping[Parameter, Array], wanted: Sequence[Value]
     ) -> dict[Value, Array]:
         """What `wanted` needs, in the order of the graph. parameters: of all, as Float64 (`widened`)."""
         values: dict[Value, Array] = {p: np.array(array) for p, array in parameters.items()}
+        kernel = self.kernels(backend)
+        self.tape.replays = False
         with np.errstate(all="ignore"):
             for node in needed(self.graph, wanted):
                 inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
-                values[node] = node.op.kernel(backend)(*inputs)
+                values[node] = kernel(node)(*inputs)
         return values
+
+
+def name_of(value: Value) -> str:
+    """The name of a value, or the label of its operator."""
+    return value.name or (value.label if isinstance(value, Node) else "")
 
 
 def needed(graph: Graph, values: Sequence[Value]) -> list[Node]:
@@ -127,7 +256,10 @@ def needed(graph: Graph, values: Sequence[Value]) -> list[Node]:
 
 
 def passes_no_gradient(node: Node) -> bool:
-    """Whether differentiation ends at a node: its result is no float, or its rule hands no gradient on."""
+    """Whether differentiation ends at a node: its result is no float, or its rule hands no gradient on. It goes through
+    the regions of one that runs some."""
+    if node.regions:
+        return False
     if not any(t.dtype.has_gradient for t in element_types(node.type)):
         return True
     op = node.op
@@ -163,6 +295,8 @@ def wide_type(type: Type) -> Type:
     """The type with floating-point numbers as Float64."""
     if isinstance(type, TupleType):
         return TupleType(tuple(t for t in map(wide_type, type.elements) if isinstance(t, TensorType)))
+    if isinstance(type, StackType):
+        return StackType(_doubled(type.dtype), type.shape, type.depth)
     return TensorType(_doubled(type.dtype), type.shape) if isinstance(type, TensorType) else type
 
 

@@ -29,12 +29,12 @@ class Reference:
     """The network that ranks are compared with. doubled: see `plain_network`. weights: first values, by name."""
 
     graph: Graph
-    doubled: Doubled | None
+    doubled: Doubled
     weights: dict[str, Array]
 
 
-def plain_network(graph: Graph) -> tuple[Graph, Doubled | None]:
-    """Return the reference, and the Float64 graph by which its gradients are judged, if it has any.
+def plain_network(graph: Graph) -> tuple[Graph, Doubled]:
+    """Return the reference, and the Float64 graph by which its gradients are judged.
 
     Args:
         graph: of the front end; it is changed.

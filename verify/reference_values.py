@@ -7,7 +7,7 @@ pass is on both sides; it shows here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache, partial
 
 from mspc.ir.graph import Graph, Node
@@ -30,7 +30,7 @@ def compare_with_reference(
     own = len(reference.feeds) > 1
     comparison = Comparison(reference.graph, passed, 1, reference.weights, wanted, noise, own, reference.mark)
     rows = comparison.results(expected) + comparison.parameters(expected)
-    return [row for row in rows if not row.same]
+    return [replace(row, kind=f"reference {row.kind}") for row in rows if not row.same]
 
 
 def has_micro_batches(graph: Graph) -> bool:

@@ -21,7 +21,7 @@ from mspc.verify.data_parallel.global_batch import BatchComparison, GlobalBatchN
 from mspc.verify.data_parallel.random_rows import drawing_at_places, rows_of_draws, rows_on_ranks
 from mspc.verify.data_parallel.shared_rows import kernel_over_places
 from mspc.verify.difference import ComparedValue
-from mspc.verify.finite_differences import directions
+from mspc.verify.finite_differences import Directions, directions
 from mspc.verify.made_inputs import MadeInput
 from mspc.verify.many_ranks import ManyRanks
 from mspc.verify.marks import MARK
@@ -39,7 +39,7 @@ STEPS = 3
 @dataclass
 class Verified:
     """What was compared. first: the first operator that differs. note: what is known of a difference beside it.
-    directions: in how many gradients were compared with finite differences. batches: in data parallel mode, how all
+    directions: the comparison of gradients with finite differences. batches: in data parallel mode, how all
     ranks compare with one device on the global batch. aside: in stages, why one device was not compared with parts of
     the batch one after the other."""
 
@@ -47,7 +47,7 @@ class Verified:
     first: FirstOperator | None = None
     inputs: dict[str, MadeInput] = field(default_factory=dict[str, MadeInput])
     note: str = ""
-    directions: int = 0
+    directions: Directions = field(default_factory=Directions)
     batches: BatchComparison | None = None
     aside: str = ""
 
@@ -99,13 +99,12 @@ def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified
         found.rows += wrong
         found.note = found.note or "on numbers made for it a collective gives others than NumPy"
     doubled = program.reference.doubled
-    if doubled is not None:
-        names = [p.name for p in doubled.graph.parameters if p.kind == "input"]
-        values = program.weights | dict(zip(names, device.feeds[0][0], strict=True))
-        rows, found.directions = directions(doubled, values, seed)
-        found.rows += rows
-        if rows and not found.note:
-            found.note = f"by finite differences the gradient of {rows[0].name} is another, on one device too"
+    names = [p.name for p in doubled.graph.parameters if p.kind == "input"]
+    found.directions = directions(doubled, program.weights | dict(zip(names, device.feeds[0][0], strict=True)), seed)
+    rows = found.directions.rows
+    found.rows += rows
+    if rows and not found.note:
+        found.note = f"by finite differences the gradient of {rows[0].name} is another, on one device too"
     return found
 
 
@@ -126,7 +125,7 @@ def _compare_reference(
         if rows:
             found.note = found.note or (
                 "one device computes other values where the loop over micro-batches is unrolled" if unrolled
-                else "one device computes other values without the passes that change the network of all ranks"
+                else "one device computes other values from the network as it is written, before any pass changes it"
             )  # fmt: skip
     if program.layouts:
         feeds, mean = _steps(found.inputs), device.mean

@@ -17,6 +17,9 @@ from mspc.verify.difference import ComparedValue
 from mspc.verify.pytorch.against import Against
 from mspc.verify.verification import STEPS, Verified
 
+NAMED = 4
+"""How many values of one kind a line names."""
+
 
 def report(
     found: Verified, config: Config, json: Path | None, loudness: Loudness, seed: int, notes: Sequence[str] = (),
@@ -144,8 +147,16 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
         print_line(f"input {name}: {made.said}")
     if found.aside:
         print_line(f"not compared with the parts of the batch one after the other: {found.aside}")
-    if found.directions:
-        print_line(f"gradients on one device beside finite differences along {found.directions} random directions")
+    if found.directions.count:
+        count = found.directions.count
+        many = "direction" if count == 1 else "directions"
+        print_line(f"gradients on one device beside finite differences along {count} random {many}")
+    reasons: dict[str, list[str]] = {}
+    for name, reason in found.directions.unjudged.items():
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        print_line(f"not compared with finite differences: the gradient of {', '.join(names[:NAMED])}{rest}: {reason}")
     if config.feeds_own_rows:
         how = "means" if config.gradients_mean else "sums"
         print_line(f"every rank beside one device on the rank's own rows, with gradients that are {how} over the ranks")

@@ -78,7 +78,7 @@ def _is_complete(nodes: Sequence[Node]) -> bool:
 def recalled(tracer: Tracer, key: Hashable | None) -> RememberedCall | None:
     """The run of an equal call, if nothing that it read or changed was changed behind it."""
     run = None if key is None else tracer.runs.get(key)
-    if run is None:
+    if run is None or not tracer.reuses_calls:
         return None
     nodes = tracer.builder.nodes
     for others, start, wanted in tracer.differentiated:
@@ -90,6 +90,7 @@ def recalled(tracer: Tracer, key: Hashable | None) -> RememberedCall | None:
     changed = {node.inputs[i] for node in nodes[run.last :] for i in updated_operands(node)}
     if changed and any(value in changed for node in nodes[run.first : run.last] for value in node.inputs):
         return None
+    tracer.has_reused_calls = True
     return run
 
 

@@ -64,6 +64,7 @@ class Tracer:
         """Calls of a random primitive by its identity; by 0 those of all without seeds."""
         self.runs, self.differentiated = dict[Hashable, Any](), list[tuple[list[Node], int, Sequence[Value]]]()
         """Calls that a gradient may take up, and the requests within which the program is (see `remembered_calls`)."""
+        self.reuses_calls, self.has_reused_calls = True, False
         self.call: Callable[..., Any] = _not_wired
         self.run: Callable[[Frame], Any] = _not_wired
         self.either: Callable[..., Any] = _not_wired

@@ -67,6 +67,7 @@ class Traced:
     constants: large arrays of the script by graph name, or how an initializer makes them. structure: what the function
     returns, with a `Leaf` for every tensor. ignored_strategies: operators whose `shard()` does not count in this mode.
     warnings: for the user. cells: those whose `construct` was read.
+    reused_calls: whether a gradient has taken up a call that was in the graph already.
     """
 
     graph: Graph
@@ -76,6 +77,7 @@ class Traced:
     ignored_strategies: int = 0
     warnings: list[str] = field(default_factory=list[str])
     cells: list[Any] = field(default_factory=list[Any])
+    reused_calls: bool = False
 
     def rebuild(self, results: Sequence[Any]) -> Any:
         """What the function returns when the graph's results are `results`."""
@@ -105,6 +107,7 @@ def trace(
     folds: bool = True,
     stages: int = 1,
     stage_plan: StagePlan | None = None,
+    reuses_calls: bool = True,
 ) -> Traced:
     """Read `target(*args)` into a graph.
 
@@ -119,6 +122,7 @@ def trace(
             mistakes, so that all come together.
         folds: whether equal cells whose class asks for it (`lazy_inline`) become one graph where that is possible.
         stages: how many stages the program has. stage_plan: what a plan says of them, before what cells say.
+        reuses_calls: whether gradients take up equal calls that are in the graph already.
 
     Raises:
         MspcError: the network is wrong, or uses what is not supported; independent mistakes come together.
@@ -127,6 +131,7 @@ def trace(
         target = target.network  # an AutoParallel cell: the settings have gone into the configuration
     tracer = Tracer(name or _graph_name(target), sharded, script_folder)
     tracer.folds, tracer.stages, tracer.planned = folds, stages, PlannedStages(stage_plan)
+    tracer.reuses_calls = reuses_calls
     tracer.call = partial(call, tracer)
     tracer.run = partial(run, tracer)
     tracer.either = partial(_either, tracer)
@@ -150,11 +155,14 @@ def trace(
     assert not poisoned, "a value is missing, but no mistake was noted"
     graph = _countable(tracer.graph)
     if tracer.folds and not _are_rolled(graph):
-        return trace(target, args, sharded, script_folder, name, other_mistakes, False, stages, stage_plan)
+        more = False, stages, stage_plan, reuses_calls
+        return trace(target, args, sharded, script_folder, name, other_mistakes, *more)
     tracer.planned.check(graph)
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     ignored, cells = len(tracer.ignored), list(tracer.cells.values())
-    return Traced(graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells)
+    return Traced(
+        graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells, tracer.has_reused_calls
+    )
 
 
 def _countable(graph: Graph) -> Graph:

@@ -24,11 +24,14 @@ Kernel = Callable[..., Any]
 
 
 class Regions:
-    """The regions of one rank's graph that are prepared; nodes that run the same graph share it. cursor: see
-    `Executor`."""
+    """The regions of one rank's graph that are prepared; nodes that run the same graph share it.
 
-    def __init__(self, program: Graph, backend: NumPyBackend, cursor: Any) -> None:
-        self._compiles = pays(program, backend)
+    Args:
+        cursor: see `Executor`. compiles: whether nodes may run as compiled loops; None: if the program is large enough.
+    """
+
+    def __init__(self, program: Graph, backend: NumPyBackend, cursor: Any, compiles: bool | None = None) -> None:
+        self._compiles = pays(program, backend) if compiles is None else compiles
         self._backend = backend
         self._cursor = cursor
         self._made: dict[Graph, Region] = {}

@@ -8,9 +8,8 @@ import pytest
 
 from mspc.ir.graph import Graph
 from mspc.ops.modules import load_operators
-from mspc.passes.base import parse_passes, run_passes
-from mspc.verify.float64_graph import Doubled, requests
 from mspc.verify.made_inputs import MadeInput
+from mspc.verify.plain_network import Reference, plain_network
 from mspc.verify.pytorch import against
 from mspc.verify.pytorch.against import Against, against_torch
 from mspc.verify.verification import STEPS, VerifiedProgram
@@ -24,16 +23,15 @@ SEED, COUNT = 20261122, share_of(60, 2)
 def beside_torch(seed: int) -> Against:
     """What is found in a network."""
     network = RandomNetwork(seed, usable())
-    asked = requests(network.graph)
-    graph = run_passes(network.graph, parse_passes("grad"))
+    graph, doubled = plain_network(network.graph)
     inputs = [p.name for p in graph.parameters if p.kind == "input"]
     made = {name: MadeInput((network.feeds[name],) * STEPS, "") for name in inputs}
 
     def graph_of(rank: int) -> Graph:
         return graph
 
-    doubled = Doubled.of(graph, asked)
-    return against_torch(VerifiedProgram(graph, graph, 1, doubled, network.feeds, lambda _: made, graph_of, graph_of))
+    reference = Reference(graph, doubled, network.feeds)
+    return against_torch(VerifiedProgram(graph, graph, 1, reference, network.feeds, lambda _: made, graph_of, graph_of))
 
 
 def test_networks_equal_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

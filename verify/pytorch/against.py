@@ -74,8 +74,7 @@ def against_torch(program: VerifiedProgram) -> Against:
     def main(comm: LocalComm) -> None:
         backend = NumPyBackend(comm, step=1)
         _values(judge, one, values, backend, found)
-        if doubled is not None:
-            _Gradients(judge, doubled, values, backend, found).compare()
+        _Gradients(judge, doubled, values, backend, found).compare()
 
     World(1).run(main)
     if any(node.op.mutates for node in one.nodes):
