@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
+from mspc.ops.math.grouped_product import GroupedOuter, GroupedProduct, GroupedRows, GroupedSums
 from mspc.ops.nn.expert_places import ExpertPlaces
 from mspc.ops.op import Op
 from mspc.ops.tensor.selection import TopK
@@ -57,9 +58,33 @@ def _expert_places(op: ExpertPlaces, operands: Types, results: Types) -> Row:
     return row
 
 
+def _grouped(op: Op, operands: Types, results: Types) -> Row:
+    """All groups and all of their matrices: there may be fewer of both. The operators' rules do not say that an end
+    belongs to a matrix, as ranks need all ends."""
+    if getattr(op, "count", 0) or getattr(op, "first", 0):
+        return Row()
+    if isinstance(op, GroupedProduct):
+        inner, outer = (2, 1) if op.transpose_b else (1, 2)
+        same = [(in_dim(0, 0), out_dim(0)), (in_dim(0, 1), in_dim(1, inner)), (in_dim(1, outer), out_dim(1)),
+                (in_dim(1, 0), in_dim(2, 0))]  # fmt: skip
+    elif isinstance(op, GroupedOuter):
+        same = [(in_dim(0, 0), in_dim(1, 0)), (in_dim(0, 1), out_dim(1)), (in_dim(1, 1), out_dim(2)),
+                (in_dim(2, 0), out_dim(0))]  # fmt: skip
+    elif isinstance(op, GroupedRows):
+        same = [(in_dim(0, 0), out_dim(0)), (in_dim(0, 1), out_dim(1)), (in_dim(1, 1), out_dim(1)),
+                (in_dim(1, 0), in_dim(2, 0))]  # fmt: skip
+    else:
+        same = [(in_dim(0, 1), out_dim(1)), (in_dim(1, 0), out_dim(0))]
+    return Row(same=same, by_rule=False)
+
+
 ROUTED: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
     FetchRows: _fetched,
     SendRows: _sent,
     ExpertPlaces: _expert_places,
     TopK: _best,
+    GroupedProduct: _grouped,
+    GroupedOuter: _grouped,
+    GroupedRows: _grouped,
+    GroupedSums: _grouped,
 }
