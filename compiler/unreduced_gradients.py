@@ -7,10 +7,10 @@ own differs between ranks from the first step on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.text.families import gradient_names
 from mspc.ops.collective.base import Collective
+from mspc.ops.control.loops import is_stack_of_parameters
 
 LISTED = 8
 """Names of parameters that the warning spells out."""
@@ -20,7 +20,8 @@ def warning_of_own_gradients(graph: Graph, mode: str) -> str:
     """What to tell the user of a differentiated graph of a mode in which ranks exchange what the script says; "" where
     all gradients are reduced, and in stand-alone mode where the graph exchanges nothing: each rank is a job of its own
     then."""
-    meets = any(isinstance(node.op, Collective) and node.op.communicates for node in graph.nodes)
+    nodes = (node for each in graph.graphs() for node in each.nodes)
+    meets = any(isinstance(node.op, Collective) and node.op.communicates for node in nodes)
     names = unreduced(graph) if meets or mode == "hybrid_parallel" else []
     if not names:
         return ""
@@ -37,18 +38,19 @@ def unreduced(graph: Graph) -> list[str]:
     """Parameters, in the order of the graph, whose gradient is the rank's own where it updates them or is returned.
     Those with `layerwise_parallel` differ by intent."""
     own = own_values(graph)
-    gradients = {name for node in graph.nodes for name in _gradient_of(node)}
+    gradients = {name for node in graph.nodes for name in gradient_names(node)}
     updated: set[str] = set()
     found: set[str] = set()
     for node in graph.nodes:
         written = [node.inputs[i] for i in getattr(node.op, "mutates", ()) if i < len(node.inputs)]
-        names = {value.name for value in written if isinstance(value, Parameter)} & gradients
+        members = [each for value in written for each in (value.inputs if is_stack_of_parameters(value) else [value])]
+        names = {value.name for value in members if isinstance(value, Parameter)} & gradients
         updated |= names
-        if any(value in own for value in node.inputs if value not in written):
+        if not _agrees(node) and any(value in own for value in node.inputs if value not in written):
             found |= names
     for value in graph.results:
         if isinstance(value, Node) and value in own:
-            found |= set(_gradient_of(value)) - updated
+            found |= set(gradient_names(value)) - updated
     return [p.name for p in graph.parameters if p.name in found and not _by_intent(p)]
 
 
@@ -56,13 +58,16 @@ def own_values(graph: Graph) -> set[Value]:
     """The values that depend on what this rank alone has, and went through no collective that makes them agree."""
     own: set[Value] = {p for p in graph.parameters if p.kind == "input" or _by_intent(p)}
     for node in graph.nodes:
-        if not (isinstance(node.op, Collective) and node.op.agrees) and any(value in own for value in node.inputs):
+        if not _agrees(node) and any(value in own for value in node.inputs):
             own.add(node)
     return own
 
 
-def _gradient_of(node: Node) -> Iterable[str]:
-    return filter(None, str(node.attrs.get("gradient_for", "")).split(","))
+def _agrees(node: Node) -> bool:
+    """Whether ranks have the results of a node alike: of a collective, or of one that runs a graph with such a
+    collective. Which of its results went through it is not followed, so that no reduction is missed."""
+    agrees = isinstance(node.op, Collective) and node.op.agrees
+    return agrees or any(_agrees(inner) for region in node.regions for inner in region.nodes)
 
 
 def _by_intent(parameter: Parameter) -> bool:

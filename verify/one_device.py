@@ -16,6 +16,7 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import gradient_names
 from mspc.passes.communication.reduce_gradients import summed_gradients
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import combine
@@ -136,8 +137,7 @@ class Movement:
         self._numbers = {node: i for i, node in enumerate(n for each in graph.graphs() for n in each.nodes)}
         self.tolerance = coarsest(graph)
         self.amount = ROUNDINGS * max(map(epsilon_of, floats_of(graph)), default=0.0)
-        lists = (str(node.attrs.get("gradient_for", "")).split(",") for node in graph.nodes)
-        trained = {name for names in lists for name in names} - {""}
+        trained = {name for node in graph.nodes for name in gradient_names(node)}
         if not trained:
             trained = {p.name for p in graph.parameters if p.kind == "parameter"}
         self.weights = {n: self.array(w, zlib.crc32(n.encode())) if n in trained else w for n, w in weights.items()}

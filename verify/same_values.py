@@ -12,6 +12,7 @@ import numpy as np
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ir.text.families import gradient_names
 from mspc.runtime.observe import join
 from mspc.verify.compared_operators import FirstOperator, matched
 from mspc.verify.difference import ComparedValue, Noise, coarsest, compare
@@ -85,8 +86,7 @@ class Comparison:
                 first = FirstOperator(each.term or node, each.micro_batch, row.stage, each.term is not None)
                 rows += [row] if self.own_rows else []
             if not self.own_rows:
-                names = str(node.attrs.get("gradient_for", "")).split(",")
-                rows += [replace(row, kind="gradient", name=name) for name in names if name]
+                rows += [replace(row, kind="gradient", name=name) for name in gradient_names(node)]
         return rows, first
 
     @cached_property

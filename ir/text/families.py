@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from operator import attrgetter
 
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.types import StackType
 
@@ -53,6 +53,12 @@ def common_name(names: tuple[str, ...]) -> str:
                 return ""
             return f"{before}{{{first}..{first + len(names) - 1}}}{behind}"
     return ""
+
+
+def gradient_names(node: Node) -> list[str]:
+    """The names of the parameters whose gradient a node is."""
+    names = filter(None, str(node.attrs.get("gradient_for", "")).split(","))
+    return [member for name in names for member in members_of(name)]
 
 
 def members_of(name: str) -> Iterator[str]:

@@ -203,6 +203,12 @@ class Joined(MakeTuple, abstract=True):
     has_side_effect = True
 
 
+def next_turns(graph: Graph) -> dict[Value, Value]:
+    """For every value that a loop of an opened graph carries, at the begin of a turn, its value at the end of one."""
+    backs = (node for node in graph.nodes if isinstance(node.op, Back) and node.op.is_carried)
+    return {node.inputs[0]: node.inputs[1] for node in backs}
+
+
 def _row(shape: tuple[int, ...]) -> str:
     names = factor_names(len(shape))
     return " ".join("1" if size == 1 else name for size, name in zip(shape, names, strict=True))

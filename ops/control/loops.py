@@ -10,12 +10,12 @@ reads as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import INT64, StackType, TensorType, TupleType, Type
 from mspc.ops.control.regions import RegionOp, check_condition, check_count, check_parameters, result_types
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
@@ -190,6 +190,11 @@ class TurnCount(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return np.asarray(len(inputs[0]), np.int64)
+
+
+def is_stack_of_parameters(value: Value) -> TypeGuard[Node]:
+    """Whether a value is a stack whose entries are parameters."""
+    return isinstance(value, Node) and isinstance(value.op, MakeStack) and isinstance(value.inputs[0], Parameter)
 
 
 def runs_layers(node: Node) -> bool:

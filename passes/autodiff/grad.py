@@ -13,7 +13,9 @@ from collections.abc import Collection, Sequence
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import common_name
 from mspc.ir.types import StackType
+from mspc.ops.control.loops import is_stack_of_parameters
 from mspc.ops.control.regions import RegionOp
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.elementwise import Identity
@@ -146,21 +148,30 @@ def _backward(
     for value in wanted:
         found = terms.get(value)
         grad = summed(b, found) if found else _zeros(b, value)
-        parameter = _parameter(value)
-        if found and parameter is not None and not isinstance(grad, Node) and data_parallel:
+        source = _source(value)
+        if found and isinstance(source, Parameter) and not isinstance(grad, Node) and data_parallel:
             grad = b.emit(Identity(), grad)  # every rank has its own; what they add up to is the gradient
-        if parameter is not None and isinstance(grad, Node):
+        name = _trained(source)
+        if name and isinstance(grad, Node):
             earlier = grad.attrs.get("gradient_for")
-            grad.attrs["gradient_for"] = f"{earlier},{parameter.name}" if earlier else parameter.name
+            grad.attrs["gradient_for"] = f"{earlier},{name}" if earlier else name
         grads.append(grad)
     return grads
 
 
-def _parameter(value: Value) -> Parameter | None:
-    """Return the parameter by which is differentiated, also if one function alone reads it through an Identity."""
-    if isinstance(value, Node) and isinstance(value.op, Identity):
-        value = value.inputs[0]
-    return value if isinstance(value, Parameter) else None
+def _source(value: Value) -> Value:
+    """Return the operand of an Identity, through which one function alone reads it; other values as they are."""
+    return value.inputs[0] if isinstance(value, Node) and isinstance(value.op, Identity) else value
+
+
+def _trained(value: Value) -> str:
+    """Return the name of a parameter, or the common name of the parameters of equal layers; "" for other values."""
+    if isinstance(value, Parameter):
+        return value.name
+    if not is_stack_of_parameters(value):
+        return ""
+    names = tuple(member.name for member in value.inputs)
+    return (common_name(names) if len(names) > 1 else "") or ",".join(names)
 
 
 def _zeros(b: Builder, value: Value) -> Value:

@@ -4,22 +4,33 @@ Input:  the gradients of one rank's own batch. Output: the same with an AllReduc
 and a multiplication by 1/ranks where `gradients_mean` is set. The loss stays each rank's own. Gradients that the script
 adds up itself, as by `nn.DistributedGradReducer`, are left to it, and those of parameters with `layerwise_parallel`, of
 which every rank has its own. A gradient that another gradient is computed from, as in an inner step, stays each rank's
-own, too.
+own, too. Regions are opened: a gradient may be computed in a loop or a branch, and used in another one. It is added up
+in the region that computes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import gradient_names
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.control.borders import Border, Decide, next_turns
+from mspc.ops.control.loops import is_stack_of_parameters
+from mspc.ops.control.regions import RegionOp
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
-from mspc.passes.base import Pass
+from mspc.passes.base import WHOLE, Pass
 from mspc.passes.communication.wide_sums import emit_collective
 from mspc.passes.needs import GLOBAL
+from mspc.passes.sharding.opened_graphs import opened, unshare_regions
+
+Trained = dict[Value, list[Parameter]]
+"""The parameters of the program whose gradients nodes are."""
 
 
 @dataclass(frozen=True)
@@ -27,64 +38,102 @@ class ReduceGradients(Pass):
     """Insert the AllReduce of every gradient that an update uses."""
 
     needs = (GLOBAL,)
+    regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
         ranks = int(graph.attrs.get("ranks", 1))
-        if ranks == 1:
+        trained = trained_parameters(graph) if ranks > 1 else {}
+        if not trained:
             return False
-        wanted = summed_gradients(graph)
-        reduced: dict[Value, Value] = {}
-        ready: list[Node] = []
-        nodes: list[Node] = []
-        for node in graph.nodes:
-            if node.phase == "update":
-                if ready:  # those of one optimizer side by side; another one may follow
-                    reduced |= _reduce(Builder(graph, nodes), ready, ranks)
-                    ready = []
-                node.inputs = [reduced.get(v, v) for v in node.inputs]
-            nodes.append(node)
-            if node in wanted:
-                ready.append(node)
-        graph.nodes = nodes
-        return bool(reduced)
+        with opened(graph):
+            return _Reducer(graph, trained, ranks).run()
 
 
 def summed_gradients(graph: Graph) -> set[Node]:
-    """The gradients that are added over ranks with rows of their own."""
+    """The gradients that are added over ranks with rows of their own, those in regions, too."""
+    trained = trained_parameters(graph)
+    with opened(graph):
+        return _summed(graph, trained, _readers_for_updates(graph, trained))
+
+
+def trained_parameters(graph: Graph) -> Trained:
+    """Return the parameters whose gradients nodes of a graph and its regions are. Gradients of inputs are left out:
+    they are of a rank's own rows. A region that several nodes run is copied for each, as operands may differ."""
+    unshare_regions(graph)
+    found: Trained = {}
+    _find_trained(graph, {p: [p] for p in graph.parameters if p.kind == "parameter"}, found)
+    return found
+
+
+def _find_trained(graph: Graph, origins: dict[Value, list[Parameter]], found: Trained) -> None:
+    """origins: the program's parameters that parameters of a graph stand for."""
+    named = {p.name: origins.get(p, []) for p in graph.parameters}
+    for node in graph.nodes:
+        trained = [parameter for name in gradient_names(node) for parameter in named.get(name, ())]
+        if trained:
+            found[node] = trained
+        for number, region in enumerate(node.regions):
+            assert isinstance(node.op, RegionOp)
+            inside: dict[Value, list[Parameter]] = {}
+            places = node.op.places(number, [value.type for value in node.inputs])
+            for value, place in zip(node.inputs, places, strict=True):
+                members = value.inputs if is_stack_of_parameters(value) else [value]
+                standing = [parameter for member in members for parameter in origins.get(member, ())]
+                inside |= {region.parameters[i]: standing for i in place if standing}
+            _find_trained(region, inside, found)
+
+
+def _summed(graph: Graph, trained: Trained, readers: set[Node]) -> set[Node]:
+    """Those gradients of an opened graph that lead to updates, but not through the script's own reductions."""
+    used = {value for node in readers for value in node.inputs}
     by_script = _reduced_by_script(graph)
-    own = {p.name for p in graph.parameters if p.attrs.get("layerwise_parallel")}
-    used = _used_by_updates(graph)
-    return {node for node in graph.nodes if _names(node) - own and node in used and node not in by_script}
+    own = {node for node, those in trained.items() if any(p.attrs.get("layerwise_parallel") for p in those)}
+    return {node for node in graph.nodes if node in trained and node in used - by_script - own}
 
 
-def _used_by_updates(graph: Graph) -> set[Value]:
-    """Gradients that lead to an update otherwise than through another gradient: one that a loss is computed from, as
-    in an inner step of meta-learning, is each rank's own."""
+def _operands(node: Node, turns: Mapping[Value, Value]) -> list[Value]:
+    """What a node of an opened graph is computed from, at other turns of its loop, too."""
+    return [*node.inputs, turns[node]] if node in turns else node.inputs
+
+
+def _readers_for_updates(graph: Graph, trained: Trained) -> set[Node]:
+    """Nodes that lead to updates otherwise than through another gradient: one that a loss is computed from, as in an
+    inner step of meta-learning, is each rank's own."""
+    turns = next_turns(graph)
+    deciding = {node.op.owner for node in graph.nodes if isinstance(node.op, Border) and node.op.op.mutates}
+    readers: set[Node] = set()
     leading: set[Value] = set()
-    for node in reversed(graph.nodes):
-        if (isinstance(node.op, Op) and node.op.mutates) or (node in leading and not _names(node)):
-            leading.update(node.inputs)
-    return leading
-
-
-def _names(gradient: Node) -> set[str]:
-    """Of the parameters whose gradient this is."""
-    return {name for name in str(gradient.attrs.get("gradient_for", "")).split(",") if name}
+    known = -1
+    while known < len(leading):  # again, as a turn of a loop reads the results of the one before
+        known = len(leading)
+        for node in reversed(graph.nodes):
+            decides = isinstance(node.op, Decide) and node.op.owner in deciding
+            updates = isinstance(node.op, Op) and bool(node.op.mutates)
+            if updates or decides or (node in leading and node not in trained):
+                readers.add(node)
+                leading.update(_operands(node, turns))
+        known = known if turns else len(leading)
+    return readers
 
 
 def _reduced_by_script(graph: Graph) -> set[Value]:
     """What leads to updates through a collective of the script's alone. Whether an update happens at all, which may
     depend on a gradient too, says nothing of how it is added up."""
+    turns = next_turns(graph)
     into_updates: set[Value] = set()
     into_collectives: set[Value] = set()
-    for node in reversed(graph.nodes):
-        if isinstance(node.op, Collective) and node.op.agrees:
-            into_collectives.update(node.inputs)
-            continue
-        if node in into_collectives:
-            into_collectives.update(node.inputs)
-        if (isinstance(node.op, Op) and node.op.mutates) or (node in into_updates and not _is_condition(node)):
-            into_updates.update(node.inputs)
+    known = -1
+    while known < len(into_updates) + len(into_collectives):
+        known = len(into_updates) + len(into_collectives)
+        for node in reversed(graph.nodes):
+            if isinstance(node.op, Collective) and node.op.agrees:
+                into_collectives.update(node.inputs)
+                continue
+            if node in into_collectives:
+                into_collectives.update(_operands(node, turns))
+            if (isinstance(node.op, Op) and node.op.mutates) or (node in into_updates and not _is_condition(node)):
+                into_updates.update(_operands(node, turns))
+        known = known if turns else len(into_updates) + len(into_collectives)
     return into_collectives - into_updates
 
 
@@ -92,19 +141,52 @@ def _is_condition(node: Node) -> bool:
     return isinstance(node.type, TensorType) and node.type.dtype == BOOL
 
 
-def _reduce(b: Builder, gradients: list[Node], ranks: int) -> dict[Value, Value]:
-    """Emit the reductions of all gradients, side by side so that they can share buckets, and then the means."""
-    totals: dict[Value, Node] = {}
-    for node in gradients:
-        name = node.attrs["gradient_for"]
-        b.like(node).phase = "backward"
-        sent, totals[node] = emit_collective(b, AllReduce(op="sum", mesh=(ranks,), axes=(0,)), node, None, node.name)
-        sent.attrs["mirror_user_id"] = name
-        sent.attrs["reason"] = f"data parallel: the gradient of {name} is the sum over all ranks' batches"
-    if not b.graph.attrs.get("gradients_mean"):
-        return dict(totals)
-    means: dict[Value, Value] = {}
-    for node, total in totals.items():
-        b.like(total)
-        means[node] = b.emit(Mul(), total, b.constant(1.0 / ranks, total.tensor_type.dtype), name=total.name)
-    return means
+class _Reducer:
+    """Inserts the reductions into an opened graph.
+
+    ready: for the graph and each region around the current node, innermost last, the gradients whose first reader on
+    the way to an update is still to come."""
+
+    def __init__(self, graph: Graph, trained: Trained, ranks: int) -> None:
+        self.graph, self.trained, self.ranks = graph, trained, ranks
+        self.readers = _readers_for_updates(graph, trained)
+        self.wanted = _summed(graph, trained, self.readers)
+        self.nodes: list[Node] = []
+        self.ready: list[list[Node]] = [[]]
+        self.reduced: dict[Value, Value] = {}
+
+    def run(self) -> bool:
+        for node in self.graph.nodes:
+            if isinstance(node.op, Border):
+                if node.op.region:
+                    self.ready.pop()
+                if not node.op.is_end:
+                    self.ready.append([])
+            if node.phase == "update" or (node in self.readers and any(v in self.wanted for v in node.inputs)):
+                if self.ready[-1]:  # those of one optimizer side by side; another one may follow
+                    self._reduce(self.ready[-1])
+                    self.ready[-1] = []
+                node.inputs = [self.reduced.get(v, v) for v in node.inputs]
+            self.nodes.append(node)
+            if node in self.wanted:
+                self.ready[-1].append(node)
+        self.graph.nodes = self.nodes
+        return bool(self.reduced)
+
+    def _reduce(self, gradients: list[Node]) -> None:
+        """Emit the reductions, side by side so that they can share buckets, and then the means."""
+        b, ranks = Builder(self.graph, self.nodes), self.ranks
+        totals: dict[Value, Node] = {}
+        for node in gradients:
+            name = node.attrs["gradient_for"]
+            b.like(node).phase = "backward"
+            op = AllReduce(op="sum", mesh=(ranks,), axes=(0,))
+            sent, totals[node] = emit_collective(b, op, node, None, node.name)
+            sent.attrs["mirror_user_id"] = name
+            sent.attrs["reason"] = f"data parallel: the gradient of {name} is the sum over all ranks' batches"
+        if not self.graph.attrs.get("gradients_mean"):
+            self.reduced |= totals
+            return
+        for node, total in totals.items():
+            b.like(total)
+            self.reduced[node] = b.emit(Mul(), total, b.constant(1.0 / ranks, total.tensor_type.dtype), name=total.name)

@@ -7,6 +7,7 @@ from typing import cast
 
 from mspc.ir.graph import Node, Parameter, Value, element_layouts
 from mspc.ir.layout import Layout
+from mspc.ir.text.families import gradient_names
 from mspc.ir.types import StackType
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import Depend, TupleGetItem
@@ -146,7 +147,7 @@ class BackwardLayouts:
                 wanted.append(_lies(forward, node.forward_input))
             if forward is not None and node.attrs.get("recomputed") and isinstance(forward.layout, Layout):
                 wanted.append(forward.layout)
-            for name in filter(None, str(node.attrs.get("gradient_for", "")).split(",")):
+            for name in gradient_names(node):
                 if name not in self.parameters:
                     raise node.error(f"{node.label}: gradient_for names {name!r}, which is no parameter")
                 layout = self.parameters[name].layout

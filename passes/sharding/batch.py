@@ -17,6 +17,7 @@ from functools import lru_cache
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ir.layout import Layout
+from mspc.ir.text.families import gradient_names
 from mspc.ir.text.fragments import read_layouts
 from mspc.ir.text.source_text import Malformed
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
@@ -78,7 +79,7 @@ def _differentiated(node: Node) -> Value | None:
 def _of_node(node: Node, found: dict[Value, Rows], named: dict[str, Rows], ranks: int) -> Rows:
     if ROWS in node.attrs:
         return (_noted(node, ranks),)
-    names = [name for name in str(node.attrs.get("gradient_for", "")).split(",") if name]
+    names = gradient_names(node)
     if names:
         first, *others = [named.get(name, (None,)) for name in names]
         return first if all(other == first for other in others) else (None,)

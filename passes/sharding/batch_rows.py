@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types, operand_types
 from mspc.ops.collective.base import Collective
+from mspc.ops.control.borders import Back, next_turns
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.random.row_offsets import draws_by_place
 from mspc.passes.sharding.choices import rule_of
@@ -24,19 +25,29 @@ Places = tuple[Rows | None, ...]
 
 
 class FedRows:
-    """Where rows are. given: those of inputs, and of values that no operand tells about."""
+    """The rows of the values of a graph whose regions are open. given: those of inputs, and of values that no operand
+    tells about."""
 
     def __init__(self, graph: Graph, given: Mapping[Value, Rows]) -> None:
-        self.graph, self.given = graph, given
-        self.places: dict[Value, Places] = {value: (rows,) for value, rows in given.items()}
+        self.graph, self.given = graph, dict(given)
+        self.places: dict[Value, Places] = {}
         self.free: set[Value] = set()
         """Values made of nothing but random numbers and constants, without rows as far as operands tell."""
         self.fixed: set[Value] = set()
         """Those made of constants alone."""
-        for node in graph.nodes:
-            self._forward(node)
-        for node in reversed(graph.nodes):
-            self._backward(node)
+        fed = {v.shape[rows[0]] for v, rows in given.items() if isinstance(v, Parameter)}
+        self._one_row = fed == {1}
+        self._next_turn = next_turns(graph)
+        self._forward_all()
+        while turned := self._turned():  # rows that a loop's first turn lacks and all others have
+            self.given |= turned
+            self._forward_all()
+        known = -1
+        while known < len(self.places):  # again, as rows of a loop's result are those of what its turns begin with
+            known = len(self.places)
+            for node in reversed(graph.nodes):
+                self._backward(node)
+            known = known if self._next_turn else len(self.places)
 
     def of(self, value: Value) -> Rows | None:
         """The rows of a value, of its first tensor where it has several."""
@@ -53,7 +64,8 @@ class FedRows:
         for reader in self.graph.nodes:
             if not any(value in places for value in reader.inputs):
                 continue
-            if isinstance(reader.op, TupleGetItem | MakeTuple | Depend) or (rule := rule_of(reader)) is None:
+            ruled = not isinstance(reader.op, TupleGetItem | MakeTuple | Depend | Collective)
+            if not ruled or (rule := rule_of(reader)) is None:
                 places[reader] = self._through(reader, places)
                 continue
             factors = [_factor(rule, rule.inputs[i], rows) for i, rows in _flat(reader, places)]
@@ -63,6 +75,17 @@ class FedRows:
                     return False
             places[reader] = self._through(reader, places)
         return True
+
+    def _forward_all(self) -> None:
+        self.places = {value: (rows,) for value, rows in self.given.items()}
+        self.free, self.fixed = set(), set()
+        for node in self.graph.nodes:
+            self._forward(node)
+
+    def _turned(self) -> dict[Value, Rows]:
+        """Rows of values that a loop carries, which have them from the second turn on."""
+        results = ((enter, self.of(result)) for enter, result in self._next_turn.items() if enter not in self.places)
+        return {enter: rows for enter, rows in results if rows is not None}
 
     def _forward(self, node: Node) -> None:
         if node in self.given:
@@ -87,6 +110,9 @@ class FedRows:
 
     def _backward(self, node: Node) -> None:
         """Rows of what the node reads that is made of random numbers, by those of its result and other operands."""
+        result = self._next_turn.get(node)
+        if result in self.free and result not in self.places and node in self.places:
+            self.places[result] = self.places[node]
         wanted = [i for i, v in enumerate(node.inputs) if v in self.free and v not in self.places]
         if not wanted or not (node in self.places or any(v in self.places for v in node.inputs)):
             return
@@ -98,8 +124,10 @@ class FedRows:
         if isinstance(node.op, Depend):
             self.places[node.inputs[0]] = self.places.get(node, (None,))
             return
-        rule = rule_of(node)
-        if rule is None or isinstance(node.op, MakeTuple):
+        if isinstance(node.op, Back):
+            self.places |= dict.fromkeys((node.inputs[i] for i in wanted), self.places.get(node, (None,)))
+            return
+        if isinstance(node.op, MakeTuple | Collective) or (rule := rule_of(node)) is None:
             return
         outs = enumerate(self.places.get(node, ()))
         factors = [_factor(rule, rule.outputs[i], rows) for i, rows in outs if rows is not None]
@@ -114,9 +142,12 @@ class FedRows:
                 self.places[node.inputs[index]] = (rows,) * len(element_types(node.inputs[index].type))
 
     def _alike(self, node: Node, operand: Value) -> Rows | None:
-        """Of an operand whose rows a rule does not name, of size 1: where the result has them, of equal shape."""
+        """Rows of an operand that a rule does not name, as a rank has one row: in the dimension of the
+        result's. So a mask of shape (1, 1) has a row for each of (1, 8)."""
         rows = self.of(node)
-        return rows if rows is not None and operand.shape == node.shape and operand.shape[rows[0]] == 1 else None
+        if rows is None or len(operand.shape) != len(node.shape):
+            return None
+        return rows if operand.shape[rows[0]] == node.shape[rows[0]] == 1 else None
 
     def _through(self, node: Node, places: Mapping[Value, Places]) -> Places:
         """The rows of a node's results by those of its operands."""
@@ -129,6 +160,8 @@ class FedRows:
         if isinstance(node.op, MakeTuple | Depend):
             found = dict(flat)
             return tuple(found.get(i) for i in range(len(none)))
+        if isinstance(node.op, Back):
+            return (flat[0][1],)
         rule = rule_of(node)
         if rule is None:
             first = places.get(node.inputs[0], none)
@@ -137,6 +170,8 @@ class FedRows:
         for number, type in enumerate(element_types(node.type)):
             found = (_result(rule, index, number, rows) for index, rows in flat)
             place = next((rows for rows in found if rows is not None), None)
+            if place is not None and self._one_row and node.op.is_view:
+                place = _at_ones(type.shape, place)
             results.append(place or next(filter(None, (_by_size(node, type.shape, i, r) for i, r in flat)), None))
         return tuple(results)
 
@@ -203,6 +238,15 @@ def _place(rule: Rule, dims: Sequence[Dim], found: Rows) -> Rows | None:
         if factor in dim:
             return dimension, outer * math.prod(rule.sizes[f] for f in dim[: dim.index(factor)])
     return None
+
+
+def _at_ones(shape: Sequence[int], rows: Rows) -> Rows:
+    """The first of the dimensions of size 1 that end where rows begin, if a rank has one row: (2, 4) reshaped to
+    (1, 8) has it in dimension 0, as (4, 4) reshaped to (2, 8) has two."""
+    dimension, outer = rows
+    while outer == 1 and dimension and shape[dimension - 1] == 1:
+        dimension -= 1
+    return dimension, outer
 
 
 def _by_size(node: Node, shape: Sequence[int], index: int, rows: Rows) -> Rows | None:

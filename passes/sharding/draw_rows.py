@@ -6,7 +6,8 @@ Output: the same with `rows: (0, 1)`: along dimension 0 rank r of 4 draws what o
 Where the rows of the batch are in a value follows from the inputs through the operators' factor rules; where a value is
 made of random numbers alone, from what it is combined with; and where nothing tells, its first dimension is taken for
 the batch if it has the batch's size and belongs to no parameter. What has no rows, such as a mask of weights, is
-sampled alike by all ranks.
+sampled alike by all ranks. Regions are opened: rows are followed into loops, branches and called graphs and out of
+them again.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.random.row_offsets import draws_by_place
-from mspc.passes.base import Pass
+from mspc.passes.autodiff.number_calls import number_calls
+from mspc.passes.base import WHOLE, Pass
 from mspc.passes.needs import GLOBAL
 from mspc.passes.sharding.batch_rows import FIRST, FedRows, Rows
+from mspc.passes.sharding.opened_graphs import opened
 
 
 @dataclass(frozen=True)
@@ -25,16 +28,19 @@ class DrawRows(Pass):
     """Let operators that draw numbers draw those of the global batch."""
 
     needs = (GLOBAL,)
+    regions = WHOLE
 
     def run(self, graph: Graph) -> bool:
-        if int(graph.attrs.get("ranks", 1)) == 1 or not any(draws_by_place(n.op) for n in graph.nodes):
+        draws = any(draws_by_place(node.op) for each in graph.graphs() for node in each.nodes)
+        if int(graph.attrs.get("ranks", 1)) == 1 or not draws:
             return False
-        changed = False
-        for node, (dimension, outer) in random_rows(graph).items():
-            if draws_by_place(node.op):
-                node.op = node.op.over_rows(dimension, outer)
-                changed = True
-        return changed
+        number_calls(graph)  # before graphs that several nodes run become different ones
+        with opened(graph):
+            found = random_rows(graph)
+            for node, (dimension, outer) in found.items():
+                if draws_by_place(node.op):
+                    node.op = node.op.over_rows(dimension, outer)
+        return bool(found)
 
 
 def random_rows(graph: Graph) -> dict[Node, Rows]:

@@ -18,10 +18,10 @@ from typing import cast
 
 from mspc.ir.builder import Builder, TypedOp
 from mspc.ir.copies import copied_region
-from mspc.ir.graph import Graph, Layouts, Node, Parameter, Value, element_types
+from mspc.ir.graph import Graph, Layouts, Node, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined, Keep, Leave, StandIn, Turn
-from mspc.ops.control.loops import Loop, MakeStack
+from mspc.ops.control.loops import Loop, is_stack_of_parameters
 from mspc.ops.control.regions import If, RegionOp
 from mspc.passes.sharding.closed_graphs import COPY, close_regions
 from mspc.passes.sharding.zero_sums import take_zeros_apart
@@ -197,14 +197,9 @@ class _Opener:
         return made
 
 
-def is_stack_of_parameters(value: Value) -> bool:
-    """Whether a value is a stack whose entries are parameters."""
-    return isinstance(value, Node) and isinstance(value.op, MakeStack) and isinstance(value.inputs[0], Parameter)
-
-
 def stands_for(value: Value) -> Value:
     """What stands for a value in a region that scans it: of a stack of parameters the first."""
-    return value.inputs[0] if isinstance(value, Node) and is_stack_of_parameters(value) else value
+    return value.inputs[0] if is_stack_of_parameters(value) else value
 
 
 def _needed(op: TypedOp, layout: Layout, inputs: Sequence[Value]) -> tuple[Layout, ...]:

@@ -7,6 +7,7 @@ import math
 
 from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import gradient_names
 from mspc.ops.collective.collectives import AllReduce
 from mspc.passes.communication.redistribution_plan import plan
 from mspc.passes.sharding.choices import ShardingChoice
@@ -106,8 +107,7 @@ class StepLayouts:
         if node not in self._backward:
             forward = node.forward if node.forward in self.model.of else None
             pairs = zip(node.inputs, self._places(node, forward), strict=True)
-            names = filter(None, str(node.attrs.get("gradient_for", "")).split(","))
-            trained = [self._parameters[name] for name in names if name in self._parameters]
+            trained = [self._parameters[name] for name in gradient_names(node) if name in self._parameters]
             self._backward[node] = BackwardOperator(
                 forward,
                 tuple(self._read(value, forward, at) for value, at in pairs if not isinstance(value, Constant)),

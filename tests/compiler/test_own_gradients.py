@@ -104,6 +104,45 @@ def test_gradients_that_nobody_reduces_are_named_once(
     assert capsys.readouterr().err == ""
 
 
+EQUAL_LAYERS = """
+class Layer(nn.Cell):
+    @ms.lazy_inline
+    def __init__(self):
+        super().__init__()
+        self.v = Parameter(np.eye(4, dtype=np.float32), "v")
+
+    def construct(self, x):
+        return ops.tanh(ops.matmul(x, self.v))
+
+
+net.layers = nn.CellList([Layer() for _ in range(3)])
+
+
+def deep(x, y):
+    x = net(x)
+    for layer in net.layers:
+        x = layer(x)
+    return ((x - y) ** 2).mean()
+
+
+optimizer = nn.SGD(net.trainable_params(), 0.1)
+reducer = nn.DistributedGradReducer(optimizer.parameters)
+"""
+
+
+@pytest.mark.parametrize("reduces", [True, False])
+def test_gradients_of_equal_layers_are_named_too(
+    reduces: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    step = function("grads = reducer(grads)" if reduces else "pass", "deep")
+    (tmp_path / "net.py").write_text(NETWORK.format(mode="hybrid_parallel", flag="") + EQUAL_LAYERS + step)
+    compile_target(str(tmp_path / "net.py"), CompileOptions(ranks=2))
+    names = "w, b, layers.0.v, layers.1.v, layers.2.v"
+    said = capsys.readouterr().err
+    assert said == "" if reduces else said.startswith(f"{FOUND}{names}: they will differ between ranks; use")
+
+
 def test_other_modes_need_no_such_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
