@@ -96,8 +96,9 @@ def recalled(tracer: Tracer, key: Hashable | None) -> RememberedCall | None:
 
 @contextmanager
 def differentiated_by(tracer: Tracer, wanted: Sequence[Value]) -> Generator[None]:
-    """Nodes emitted inside are the function of a request for gradients by `wanted`. `tracer.differentiated` has the list
-    of nodes, the index of the first one, and these values.
+    """Nodes emitted inside are the function of a request for gradients by `wanted`.
+
+    `tracer.differentiated` has the list of nodes, the index of the first one, and these values.
     """
     nodes = tracer.builder.nodes
     tracer.differentiated.append((nodes, len(nodes), wanted))

@@ -136,9 +136,12 @@ def _exported(
         program = torch.export.export(module, inputs, named, strict=False)
         torch.export.save(program, to)
     for place, name in lost.items():
-        say_once(f"backward {place}", f"{place}: {name}.backward is not in the program that torch.export writes: the "
-                 f"gradient is that of the operators of {name}.forward. Write the gradient with detach() instead, as in "
-                 "x + (f(x) - x).detach() for a gradient that passes f")  # fmt: skip
+        text = (
+            f"{place}: {name}.backward is not in the program that torch.export writes: the gradient is that of the "
+            f"operators of {name}.forward. Write the gradient with detach() instead, as in x + (f(x) - x).detach() for "
+            "a gradient that passes f"
+        )
+        say_once(f"backward {place}", text)
     first: dict[int, str] = {}
     same: dict[str, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
