@@ -1,8 +1,21 @@
-"""What a planted error is."""
+"""Plants errors in the code of this process, and verifies networks in processes of their own."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.mutation.changes import put_in
+from tests.mutation.processes import forked
+
+PACKAGE = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -13,3 +26,95 @@ class Planted:
     file: str
     old: str
     new: str
+
+
+def plant(planted: Planted) -> None:
+    """Change the functions of this process as they are in a file with the error.
+
+    Raises:
+        ValueError: the text is not in the file exactly once, or not inside of a function.
+    """
+    path = PACKAGE / planted.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(planted.old) != 1:
+        raise ValueError(f"{planted.name}: {planted.file} has its text {text.count(planted.old)} times, not once")
+    module = importlib.import_module(".".join(["mspc", *Path(planted.file).with_suffix("").parts]))
+    own = str(module.__file__)
+    before, after = (dict(_codes(compile(t, own, "exec"))) for t in (text, text.replace(planted.old, planted.new)))
+    changed = {name for name, code in after.items() if name in before and not _alike(before[name], code)}
+    if not changed:
+        raise ValueError(f"{planted.name}: its text is not inside of a function")
+    put_in({own: {(before[n].co_name, before[n].co_firstlineno): after[n] for n in changed}})
+
+
+def _codes(code: types.CodeType) -> Iterator[tuple[str, types.CodeType]]:
+    """All functions of a module's code, by their qualified names."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield inner.co_qualname, inner
+            yield from _codes(inner)
+
+
+def _alike(one: types.CodeType, other: types.CodeType) -> bool:
+    """Whether two functions do the same, wherever they are in a file."""
+    if (one.co_code, one.co_names, one.co_varnames) != (other.co_code, other.co_names, other.co_varnames):
+        return False
+    if len(one.co_consts) != len(other.co_consts):
+        return False
+    for a, b in zip(one.co_consts, other.co_consts, strict=True):
+        code = isinstance(a, types.CodeType) and isinstance(b, types.CodeType)
+        if not (_alike(a, b) if code else type(a) is type(b) and a == b):
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class Case:
+    """An error in a network.
+
+    plant: changes the code of this process. script: of the network. ranks: how many. judge: "ranks", "torch" or
+    "scale".
+    """
+
+    name: str
+    plant: Callable[[], None]
+    script: Path
+    ranks: int
+    judge: str = "ranks"
+
+
+def outcomes(cases: Sequence[Case], jobs: int = 1) -> Iterator[tuple[Case, str, str]]:
+    """Every case with "equal", "differs", or why it could not be judged, and the last thing that verify says."""
+    for name in ("verify", "verify_scale"):  # a process that only lists errors needs none of it
+        importlib.import_module(f"mspc.commands.{name}")
+    for number, given in forked([lambda case=case: _outcome(case) for case in cases], jobs):
+        kind, said = given if isinstance(given, list) else (f"ended with status {given}", "")
+        yield cases[number], kind, said
+
+
+def _outcome(case: Case) -> tuple[str, str]:
+    from mspc.commands.compile import CompileOptions
+    from mspc.commands.report.verbosity import Loudness
+    from mspc.commands.verify import verify_target
+    from mspc.commands.verify_scale import verify_scale
+    from mspc.ir.diagnostics import ExecutionError, MspcError
+
+    case.plant()
+    sys.argv = [str(case.script)]
+    options = CompileOptions(ranks=case.ranks, loudness=Loudness(quiet=True))
+    said = io.StringIO()
+    kind: Any = "equal"
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            if case.judge == "scale":
+                verify_scale(str(case.script), options, 0)
+            else:
+                verify_target(str(case.script), options, 0, case.judge == "torch", case.judge == "mpi")
+    except ExecutionError as error:
+        kind = "differs"
+        said.write(f" {error.notes[0]}" if error.notes else "")
+    except MspcError as error:
+        return f"fails: {error.message}", ""
+    except Exception as error:
+        return f"fails: {type(error).__name__}: {error}", ""
+    return kind, said.getvalue().strip().replace("\n", " ")

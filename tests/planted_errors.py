@@ -1,12 +1,13 @@
-"""Plants errors in copies of the package, one each, and sees whether `mspc verify` finds them.
+"""Plants errors in the code of mspc, one each, and sees whether `mspc verify` finds them.
 
-    python tests/planted_errors.py             # all of them, on both networks
+    python tests/planted_errors.py             # all of them, on the networks that they touch
     python tests/planted_errors.py tanh stale  # those whose names begin so
 
-Errors in what all devices share (`planted_shared.py`) are looked for by the judge that must see them: that of
-`--against torch`, of `--mpi`, or of data parallel mode. An error is a file, text that stands there once, and what
-stands there instead. A copy without one must verify. Where a network has nothing that an error touches, the other one
-must find it; `FREE` says which these are, and why.
+An error is a file, text that stands there once, and what stands there instead. Each is planted in a process of its own
+(`planted.py`). Every network must verify without an error. Errors in code that all devices share (`planted_shared.py`)
+are looked for by the judge that must see them: `--against torch`, `--mpi`, data parallel mode, or the reference, which
+runs no judged pass. If a network has nothing that an error touches, another one must find it; `FREE` says which these
+are, and why.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.planted import Planted  # found where this file is run, too
-from tests.planted_shared import IN_PARALLEL, PARALLEL, STEPS, THROUGH_MPI
+from tests.planted import PACKAGE, Case, Planted, outcomes, plant  # found where this file is run, too
+from tests.planted_networks import NETWORKS
+from tests.planted_shared import IN_PARALLEL, IN_PASSES, PARALLEL, STEPS, THROUGH_MPI
 
-PACKAGE = Path(__file__).resolve().parent.parent
 LEFT_OUT = ("tests", "docs", "benchmarks", "build", "dist")
 SAMPLE = "samples/transformer/net.py"
 NETWORK = '''
@@ -159,12 +161,36 @@ FREE = {
 """Errors that touch nothing in a network, and why."""
 
 
-SHARED = {
-    "torch": (STEPS, ("--ranks", "1", "--against", "torch")),
-    "mpi": (THROUGH_MPI, ("--ranks", "2", "--mpi")),
-    "data parallel": (IN_PARALLEL, ("--ranks", "2")),
-}
-"""Errors in what is shared, and the options of the judge that sees them, on a network in data parallel mode."""
+NO_ERROR = "no error"
+
+
+def cases(folder: Path) -> Iterator[tuple[Case, str]]:
+    """Every case that a process can have of its own, with what verify must say.
+
+    Args:
+        folder: networks are written there.
+    """
+    written = {"network": (NETWORK, 8), "parallel": (PARALLEL, 2), **NETWORKS}
+    paths = {name: folder / f"{name}.py" for name in written} | {SAMPLE: PACKAGE / SAMPLE}
+    for name, (text, _) in written.items():
+        paths[name].write_text(text, encoding="utf-8")
+    ranks = {name: count for name, (_, count) in written.items()} | {SAMPLE: 8}
+    planted: list[tuple[str, str, Sequence[Planted]]] = [
+        ("network", "ranks", ERRORS), (SAMPLE, "ranks", ERRORS), ("parallel", "torch", STEPS),
+        ("parallel", "ranks", IN_PARALLEL), ("loops", "ranks", [e for e in ERRORS if e.name == "tanh"]),
+        *((name, "ranks", errors) for name, errors in IN_PASSES.items()),
+        *((name, "scale", errors) for name, errors in IN_PASSES.items()),
+    ]  # fmt: skip
+    for name, judge, errors in planted:
+        count = 1 if judge == "torch" else ranks[name]
+        yield Case(f"{name}: {judge}: {NO_ERROR}", nothing, paths[name], count, judge), "equal"
+        for error in errors:
+            wanted = "equal" if FREE.get(error.name, ("",))[0] == name else "differs"
+            yield Case(f"{name}: {judge}: {error.name}", partial(plant, error), paths[name], count, judge), wanted
+
+
+def nothing() -> None:
+    """Plant no error."""
 
 
 def linked(package: Path, made: Path, own: tuple[str, ...]) -> None:
@@ -196,48 +222,40 @@ def copied(folder: Path, planted: Planted | None, text: str = NETWORK) -> Path:
     return network
 
 
-def verified(
-    planted: Planted | None, target: str, timeout: float | None = None, options: Sequence[str] = ("--ranks", "8")
-) -> subprocess.CompletedProcess[str]:
-    """`mspc verify` of a copy with the error. target: SAMPLE, "" for the network of this file, PARALLEL for that of
-    `planted_shared.py`."""
+def verified_through_mpi(planted: Planted | None, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """`mspc verify --mpi` of a copy of the package with the error, as ranks are processes of their own."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        network = copied(folder, planted, PARALLEL if target == PARALLEL else NETWORK)
-        script = folder / "mspc" / target if target == SAMPLE else network
+        network = copied(folder, planted, PARALLEL)
         environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            [sys.executable, "-m", "mspc", "verify", str(script), *options, "--quiet"],
+            [sys.executable, "-P", "-m", "mspc", "verify", str(network), "--ranks", "2", "--mpi", "--quiet"],
             cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
 
 
 def main(names: list[str]) -> int:
+    def is_asked(name: str) -> bool:
+        return not names or any(name.startswith(each) for each in names)
+
     wrong = 0
-    chosen = [e for e in ERRORS if not names or any(e.name.startswith(n) for n in names)]
-    for target in (SAMPLE, "") if chosen else ():
-        for planted in (None, *chosen):
-            free = planted is not None and FREE.get(planted.name, ("", ""))[0] == target and target
-            start = time.perf_counter()
-            run = verified(planted, target)
-            wanted = 0 if planted is None or free else 1
-            said = (run.stdout.splitlines() or run.stderr.splitlines() or [""])[-1]
-            wrong += run.returncode != wanted
-            mark = "as wanted" if run.returncode == wanted else "NOT AS WANTED"
-            name = planted.name if planted is not None else "no error"
-            print(f"{target or 'network'}: {name}: status {run.returncode}, {mark}, "
-                  f"{time.perf_counter() - start:.1f} s: {said[:150]}", flush=True)  # fmt: skip
-    for judge, (errors, options) in SHARED.items():
-        some = [e for e in errors if not names or any(e.name.startswith(n) for n in names)]
-        for planted in (None, *some) if some else ():
-            start = time.perf_counter()
-            run = verified(planted, PARALLEL, options=options)
-            as_wanted = run.returncode == (0 if planted is None else 1)
-            wrong += not as_wanted
-            said = (run.stdout.splitlines() or run.stderr.splitlines() or [""])[-1]
-            print(f"{judge}: {'no error' if planted is None else planted.name}: status {run.returncode}, "
-                  f"{'as wanted' if as_wanted else 'NOT AS WANTED'}, {time.perf_counter() - start:.1f} s: {said[:150]}",
-                  flush=True)  # fmt: skip
+    start = time.perf_counter()
+
+    def show(name: str, kind: str, wanted: str, said: str) -> None:
+        nonlocal wrong
+        wrong += kind != wanted
+        mark = "as wanted" if kind == wanted else "NOT AS WANTED"
+        print(f"{name}: {kind}, {mark}, {time.perf_counter() - start:.0f} s: {said[:150]}", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        every = [(case, wanted) for case, wanted in cases(Path(folder)) if is_asked(case.name.rpartition(": ")[2])]
+        wanted = {case.name: want for case, want in every}
+        for case, kind, said in outcomes([case for case, _ in every]):
+            show(case.name, kind, wanted[case.name], said)
+    for planted in [error for error in THROUGH_MPI if is_asked(error.name)]:
+        run = verified_through_mpi(planted)
+        kind = {0: "equal", 1: "differs"}.get(run.returncode, f"status {run.returncode}")
+        show(f"parallel: mpi: {planted.name}", kind, "differs", (run.stdout.splitlines() or [""])[-1])
     return 1 if wrong else 0
 
 

@@ -1,5 +1,5 @@
-"""Errors in what all devices and ranks share, for `planted_errors.py`: updates, rates, clipping, accumulation, loss
-scales, MPI's collectives, reductions and random masks of data parallel mode. `how` says which judge must see each."""
+"""Errors in code that all devices and ranks share, for `planted_errors.py`: updates, rates, clipping, accumulation,
+loss scales, MPI's collectives, reductions and random masks of data parallel mode, passes that one device runs, too."""
 
 from __future__ import annotations
 
@@ -105,3 +105,26 @@ IN_PARALLEL = (
             'ranks = tuple(range(int(graph.attrs.get("ranks", 1))))', "ranks = (0,)"),
 )  # fmt: skip
 """Seen by `verify` in data parallel mode."""
+IN_PASSES = {
+    "recomputed": (
+        Planted("recomputed-with-another-mask", "passes/autodiff/recompute.py",
+                'copy = Node(node.op, inputs, node.type, node.name, node.instance, scope, node.frames, "backward")',
+                'from dataclasses import replace\n    op = replace(node.op, Seed0=9) if node.op.draws else node.op\n'
+                '    copy = Node(op, inputs, node.type, node.name, node.instance, scope, node.frames, "backward")'),
+        Planted("expanded-with-another-epsilon", "ops/nn/rms_norm.py", "b.constant(self.epsilon, wide), entry=row",
+                "b.constant(0.05, wide), entry=row"),
+        Planted("equal-by-the-first-operand", "passes/cleanup/simplify.py",
+                "key = (tuple(map(id, node.inputs)), node.phase", "key = (tuple(map(id, node.inputs[:1])), node.phase"),
+    ),
+    "loops": (
+        Planted("operands-swapped-on-the-way-out", "passes/cleanup/hoist_invariants.py",
+                "copied_node(node, [outside.get(value, value) for value in node.inputs])",
+                "copied_node(node, [outside.get(value, value) for value in node.inputs][::-1])"),
+    ),
+    "experts": (
+        Planted("first-row-of-experts-elsewhere", "ops/nn/expert_places.py",
+                "sources = xp.where(own < 0, -1, source[own])",
+                "sources = xp.where(own < 0, -1, source[own + (own == 0)])"),
+    ),
+}  # fmt: skip
+"""Seen by the reference, which runs none of these passes, by the names of networks in `planted_networks.py`."""

@@ -47,6 +47,6 @@ def reason_not_comparable(graph: Graph) -> str:
 
 
 def _draws(node: Node) -> bool:
-    """Whether an operator may draw random numbers: all that do have seeds."""
+    """Whether an operator may draw random numbers: all that do have seeds. Those with `keep_prob` draw none at 1."""
     seeded = any(field.name.lower().startswith("seed") for field in fields(node.op))
-    return seeded and getattr(node.op, "keep_prob", 0.0) < 1.0
+    return seeded and getattr(node.op, "keep_prob", None) != 1.0

@@ -12,8 +12,8 @@ from mspc.cli import app
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.collectives.communicator import asked, expected
 from tests.conftest import HANG
-from tests.planted_errors import SHARED, verified
-from tests.planted_shared import PARALLEL, THROUGH_MPI
+from tests.planted_errors import verified_through_mpi
+from tests.planted_shared import THROUGH_MPI
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6])
@@ -50,11 +50,10 @@ def test_a_collective_that_keeps_its_own_part_is_seen(name: str, monkeypatch: py
 
 
 def test_what_is_right_and_what_is_wrong_under_mpirun() -> None:
-    _, options = SHARED["mpi"]
-    run = verified(None, PARALLEL, HANG, options)
+    run = verified_through_mpi(None, HANG)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith("equal: ")
-    run = verified(THROUGH_MPI[0], PARALLEL, HANG, options)
+    run = verified_through_mpi(THROUGH_MPI[0], HANG)
     assert run.returncode == 1, run.stdout + run.stderr
     assert run.stdout.startswith("differs: ")
     assert "Traceback" not in run.stderr
