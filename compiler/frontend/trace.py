@@ -135,20 +135,7 @@ def trace(
     tracer.call = partial(call, tracer)
     tracer.run = partial(run, tracer)
     tracer.either = partial(_either, tracer)
-    result: Any = None
-    structure: Any = None
-    poisoned = False
-    try:
-        with deep_calls(), session.without_values():
-            given = _fed(tracer, target, args)
-            result = call(tracer, _outermost(script_folder), ast.Pass(), target, given, {})
-            tracer.graph.results, structure = _results(tracer, result)
-    except MspcError as error:
-        tracer.errors.append(error)
-    except (Poisoned, TooManyErrors):
-        poisoned = True
-    except RecursionError:
-        tracer.errors.append(tracer.error("calls nest too deep: a recursion does not end at compile time"))
+    result, structure, poisoned = _read(tracer, target, args, script_folder)
     if tracer.errors and other_mistakes is not None:
         tracer.errors += other_mistakes(tracer.graph)
     raise_all(tracer.errors)
@@ -163,6 +150,25 @@ def trace(
     return Traced(
         graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells, tracer.has_reused_calls
     )
+
+
+def _read(tracer: Tracer, target: Any, args: Sequence[Any], script_folder: str) -> tuple[Any, Any, bool]:
+    """Call the target; what it returns, the structure of that, and whether a value is missing after a mistake."""
+    result: Any = None
+    structure: Any = None
+    poisoned = False
+    try:
+        with deep_calls(), session.without_values():
+            given = _fed(tracer, target, args)
+            result = call(tracer, _outermost(script_folder), ast.Pass(), target, given, {})
+            tracer.graph.results, structure = _results(tracer, result)
+    except MspcError as error:
+        tracer.errors.append(error)
+    except (Poisoned, TooManyErrors):
+        poisoned = True
+    except RecursionError:
+        tracer.errors.append(tracer.error("calls nest too deep: a recursion does not end at compile time"))
+    return result, structure, poisoned
 
 
 def _countable(graph: Graph) -> Graph:
