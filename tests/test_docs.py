@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -66,7 +67,10 @@ def test_examples_print_what_they_say(
             continue
         for step in filter(None, BREAK.split(text)):
             command, _, wanted = step.partition("\n")
-            done = subprocess.run([*SERVED, *words_of(command)], capture_output=True, text=True, check=False)
+            # os.environ, as readline may have set COLUMNS behind Python's back
+            done = subprocess.run(
+                [*SERVED, *words_of(command)], capture_output=True, text=True, check=False, env={**os.environ}
+            )
             refused = ": error: " in wanted
             assert (done.returncode == 2) if refused else done.returncode in (0, 1), f"{command}\n{done.stderr}"
             printed = done.stderr if refused else done.stdout

@@ -36,9 +36,9 @@ def read(*arguments: str, status: int = 0) -> Any:
 def test_showing() -> None:
     place = write_set(Path("sets"), 1)
     assert ckpt("show", str(place)).splitlines() == [
-        "1 tensors, 256 bytes",
+        "1 tensors, 256 B",
         "tensor  type     shape   layout      slices  bytes",
-        "w       Float32  (8, 8)  (2) [0, -]  2       256",
+        "w       Float32  (8, 8)  (2) [0, -]  2       256 B",
         "total_step: 1",
     ]
     found = read("show", str(place))
@@ -61,7 +61,7 @@ def test_comparing() -> None:
 @pytest.mark.parametrize("suffix", ["ckpt", "safetensors"])
 def test_merging_and_transforming(suffix: str) -> None:
     place = write_set(Path("sets"), 1)
-    assert ckpt("merge", str(place), f"whole.{suffix}") == f"whole.{suffix}: 1 tensors, 256 bytes\n"
+    assert ckpt("merge", str(place), f"whole.{suffix}") == f"whole.{suffix}: 1 tensors, 256 B\n"
     assert np.array_equal(ms.load_checkpoint(f"whole.{suffix}")["w"].asnumpy(), WHOLE + 1)
     write_strategies(Path("s.ckpt"), StrategyFile({}, {"w": ParameterCut((2, 2), ((1,), (0,)))}))
     found = read("transform", str(place), "out", "--to", "s.ckpt", "--format", suffix)
@@ -70,12 +70,12 @@ def test_merging_and_transforming(suffix: str) -> None:
     strategy = ["--strategy", "s.ckpt"] if suffix == "ckpt" else []
     assert ckpt("diff", "out", str(place), *strategy) == "equal: 1 tensors, bit for bit\n"
     rest = ", 1 of them without a checksum that can be compared here" if suffix == "ckpt" else ""
-    assert ckpt("check", "out", *strategy) == f"complete: 1 tensors, 256 bytes{rest}\n"
+    assert ckpt("check", "out", *strategy) == f"complete: 1 tensors, 256 B{rest}\n"
 
 
 def test_checking() -> None:
     place = write_set(Path("sets"), 1)
-    assert ckpt("check", str(place)) == "complete: 1 tensors, 256 bytes\n"
+    assert ckpt("check", str(place)) == "complete: 1 tensors, 256 B\n"
     changed(place / "rank_1-1.safetensors", flip)
     assert ckpt("check", str(place), status=1).startswith("damaged: w: sets/CKP-1_1/rank_1-1.safetensors is damaged: ")
     assert read("check", str(place), status=1)["whole"] is False

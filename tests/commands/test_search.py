@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.api.state import Session
 from mspc.cli import app
-from mspc.commands.report.text import size_text
 from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.output.programs import config_of
@@ -127,10 +126,10 @@ def test_a_plan_is_compiled_as_it_was_found(run: Run) -> None:
     done = run("search", "net.py", "--ranks", "8", "--machine", "machine.toml", "--out", "plan.toml", "--top", "1")
     assert done.exit_code == 0, done.output
     assert "`mspc compile --strategies plan.toml` takes it" in done.stdout
-    nbytes = next(line.split()[8] for line in done.stdout.splitlines() if " search " in line)
+    sent = next(" ".join(line.split()[8:10]) for line in done.stdout.splitlines() if " search " in line)
     compiled = run("compile", "net.py", "--ranks", "8", "--strategies", "plan.toml")
     assert compiled.exit_code == 0, compiled.output
-    assert f"{size_text(nbytes)} sent per step" in compiled.stdout
+    assert f"{sent} sent per step" in compiled.stdout
     assert read_plan(Path("plan.toml")).ranks == 8
 
 

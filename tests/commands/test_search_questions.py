@@ -151,7 +151,7 @@ def test_two_plans_are_compared(run: Run) -> None:
     assert found["operators"] == {
         "Default/network-Net/MatMul-op0": [["(8) [-, -]", "(8) [-, -]"], ["(8) [0, -]", "(8) [-, -]"]]
     }
-    assert "cells and parameters that plans treat otherwise: 1" in done.stdout
+    assert "cells and parameters that plans treat in different ways: 1" in done.stdout
     assert [(d["name"], d["first"], d["second"]) for d in found["memory"]] == [("Default/network-Net", None, "yes")]
     assert found["plans"][0]["nbytes"] < found["plans"][1]["nbytes"]
     alike = run("--ranks", "8", "--compare", "a.toml", "a.toml")
