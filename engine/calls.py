@@ -50,12 +50,31 @@ OWN_GRAPHS = GRAPHS * 2**20 - 1
 
 
 class RanksWanted(BaseException):
-    """Leaves a script that asks for more ranks than run, before its first step; no script's handler catches it."""
+    """Leaves a script that asks for more ranks than run, before its first step; no script's handler catches it.
+
+    `mspc run` catches it and starts so many ranks. Elsewhere its text says how to start them.
+    """
 
     def __init__(self, ranks: int, place: Location | None = None) -> None:
         super().__init__(ranks)
         self.ranks = ranks
         self.place = place
+
+    @property
+    def mistake(self) -> MspcError:
+        """The error of a script that nothing can start again."""
+        return MspcError(
+            f"the script sets device_num={self.ranks}, but runs on one rank",
+            self.place,
+            notes=[f"start it with mspc run SCRIPT --ranks {self.ranks}, or under mpirun -n {self.ranks}"],
+        )
+
+    def __str__(self) -> str:
+        return str(self.mistake)
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the text that IPython shows in place of a traceback."""
+        return [str(self)]
 
 
 class RankCalls:

@@ -7,11 +7,79 @@ import os
 import sys
 import threading
 from types import TracebackType
+from typing import Any
 
+from mspc.api import context
+from mspc.api.common.tensor import Tensor
+from mspc.api.context import FrozenContext
+from mspc.compiler.driver import Compiled
+from mspc.compiler.in_memory import compile_in_memory
 from mspc.engine.calls import RankCalls, RanksWanted
 from mspc.engine.job import explain, join_job
+from mspc.engine.ranks.environment import mpi_size
+from mspc.engine.synchronization_points import name_of
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.types import TensorType
 from mspc.runtime.device_choice import Wishes
+from mspc.runtime.pending import Pending
+
+STAND_ALONE = "stand_alone"
+TEST = "PYTEST_CURRENT_TEST"
+"""The variable in which pytest names the test that it runs."""
+
+
+def not_run(type: TensorType, name: str, ranks: int) -> Pending:
+    """Return the place of a value of a graph that was compiled and not run: shape and dtype are known alone."""
+
+    def arrive() -> Any:
+        raise MspcError(
+            f"{name} has no values: the test compiled it for {ranks} ranks in memory, and this process is one rank",
+            notes=[
+                "a test may look at shapes and dtypes, or leave device_num out to compute on one device",
+                f"a script that mspc run SCRIPT --ranks {ranks} --simulate runs has all values",
+            ],
+        )
+
+    return Pending(type.shape, type.dtype.numpy, arrive)
+
+
+class PlainCalls(RankCalls):
+    """Calls of a program that plain Python has started.
+
+    A test that pytest runs cannot be started again on more ranks. If it asks for them by `device_num` and no launcher
+    started any, its calls are compiled in memory for so many, as MindSpore's own compile tests expect: a mistake is
+    raised, and results have shapes and no values. In stand-alone mode the number of ranks changes nothing, so such
+    calls run.
+    """
+
+    def call(self, target: Any, args: tuple[Any, ...]) -> Any:
+        return self._compiled_alone(target, args) if self._only_compiles(target) else super().call(target, args)
+
+    def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
+        if args is not None and self._only_compiles(target):
+            return self._compiled_alone(target, args)
+        return super().call_on_all_ranks(target, args)
+
+    def _only_compiles(self, target: Any) -> bool:
+        frozen = context.freeze(target)
+        return frozen.device_num > 1 and frozen.parallel_mode != STAND_ALONE and self._is_test_of_one_rank()
+
+    def _is_test_of_one_rank(self) -> bool:
+        return self.job.size == 1 and not mpi_size() and "pytest" in sys.modules and TEST in os.environ
+
+    def _compiled_alone(self, target: Any, args: tuple[Any, ...]) -> Any:
+        found: list[Compiled] = []
+        compile_in_memory(target, args, lambda compiled, _: found.append(compiled))
+        compiled = found[-1]
+        made = [
+            Tensor.from_array(not_run(value.tensor_type, name_of(target), compiled.config.all_ranks))
+            for value in compiled.rank_graph(0).results
+        ]
+        return compiled.traced.rebuild(made)
+
+    def _check_ranks(self, frozen: FrozenContext) -> None:
+        if frozen.parallel_mode != STAND_ALONE or not self._is_test_of_one_rank():
+            super()._check_ranks(frozen)
 
 
 def default_handler() -> RankCalls:
@@ -36,15 +104,11 @@ def default_handler() -> RankCalls:
         if job.watch is not None and threading.current_thread() is threading.main_thread():
             job.fail(error)
         if isinstance(error, RanksWanted):
-            error = MspcError(
-                f"the script sets device_num={error.ranks}, but runs on one rank",
-                error.place,
-                notes=[f"start it with mspc run SCRIPT --ranks {error.ranks}, or under mpirun -n {error.ranks}"],
-            )
+            error = error.mistake
         if isinstance(error, MspcError):
             print(explain(error)[0], file=sys.stderr)
             return
         ordinary(kind, error, trace)
 
     sys.excepthook = fail
-    return RankCalls(job)
+    return PlainCalls(job)

@@ -182,7 +182,7 @@ class Tensor(TensorMethods, TensorOperators):
     def dtype(self) -> DType:
         if self._array is None and self._lazy is not None:
             return self._lazy.dtype
-        return dtype_of(self.value.dtype)
+        return dtype_of((self.value if self._pending is None else self._pending).dtype)
 
     @property
     def type(self) -> TensorType:
