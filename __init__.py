@@ -4,6 +4,8 @@ Public names (`mspc.nn`, `mspc.Tensor`, ...) are looked up on first use, so that
 """
 
 import importlib
+import sys
+from types import TracebackType
 from typing import Any
 
 from mspc.api.alias import install_public
@@ -12,6 +14,22 @@ __version__ = "0.1.0"
 
 
 install_public()
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """End a program with the text and the exit status of a mistake instead of a traceback, which has mspc's lines."""
+    from mspc.ir.diagnostics import MspcError  # looked up late: `import mspc` costs nothing
+
+    if not isinstance(error, MspcError):
+        sys.__excepthook__(kind, error, trace)
+        return
+    sys.stdout.flush()
+    print(error, file=sys.stderr, flush=True)
+    raise SystemExit(error.exit_status)  # Python ends with it
+
+
+if sys.excepthook is sys.__excepthook__:
+    sys.excepthook = _report
 
 
 def __getattr__(name: str) -> Any:

@@ -291,7 +291,10 @@ def _prepare(job: Any, path: Path, ranks_given: bool, strategies: Path | None) -
     from mspc.engine.calls import RankCalls
 
     alias.install()
-    state.swap(state.Session.of_rank(job.rank, job.size))
+    session = state.Session.of_rank(job.rank, job.size)
+    if job.size == 1 and not ranks_given:
+        session.claimed = state.Session.from_environment().claimed
+    state.swap(session)
     handler = RankCalls(job, ranks_given, str(path.resolve().parent), strategies)
     call_handler.install(handler)
     return handler

@@ -106,8 +106,9 @@ def default_handler() -> RankCalls:
         if isinstance(error, RanksWanted):
             error = error.mistake
         if isinstance(error, MspcError):
-            print(explain(error)[0], file=sys.stderr)
-            return
+            sys.stdout.flush()
+            print(explain(error)[0], file=sys.stderr, flush=True)
+            raise SystemExit(error.exit_status)  # Python ends with it
         ordinary(kind, error, trace)
 
     sys.excepthook = fail

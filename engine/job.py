@@ -4,7 +4,9 @@ rank fails."""
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -158,6 +160,7 @@ def join_job(wishes: Wishes | None = None) -> Job:
         )
     comm.barrier(tuple(range(size)))
     watch.ready()
+    _check_versions(comm)
     return Job(
         comm,
         MpiComm(watch, channel=1),
@@ -165,6 +168,23 @@ def join_job(wishes: Wishes | None = None) -> Job:
         hardware,
         meeting=MpiComm(watch, channel=2),
         by_hand=MpiComm(watch, channel=3),
+    )
+
+
+def _check_versions(comm: Any) -> None:
+    """Raise MspcError on rank 0 if ranks run different versions of mspc; the others end later, without a text."""
+    from mspc.runtime.comm.agreement import gathered
+
+    versions = gathered(comm, importlib.import_module("mspc").__version__)
+    other = next((rank for rank, version in enumerate(versions) if version != versions[0]), 0)
+    if not other:
+        return
+    if comm.rank:
+        time.sleep(1)
+        raise SystemExit(MspcError.exit_status)
+    raise MspcError(
+        f"ranks run different versions of mspc: rank 0 {versions[0]}, rank {other} {versions[other]}",
+        notes=["install one version on all hosts, and start all ranks with the same Python"],
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mspc.api import state
 from mspc.api.communication.groups import listed, ranks_of, require_init
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.setting_kind import Setting, note_places, say_once, table
 from mspc.sharding.groups import WORLD_GROUPS
 
@@ -57,20 +57,29 @@ def init(backend_name: str | None = None) -> None:
     """Make ranks and groups known. "nccl" asks for GPUs, unless `device_target` or `--device` says otherwise.
 
     Raises:
-        TypeError: `backend_name` is no string. ValueError: it is not "hccl", "nccl" or "mccl".
+        TypeError: `backend_name` is no string. ValueError: it is not "hccl", "nccl" or "mccl". RuntimeError: the
+            environment says RANK_SIZE, and no launcher has started the ranks.
     """
     if backend_name is not None and not isinstance(backend_name, str):
         raise ApiTypeError(f"init: backend_name must be a string, not {backend_name!r}")
     if backend_name not in (None, "hccl", "nccl", "mccl"):
         raise ApiValueError(f"init: backend_name {backend_name!r} is not 'hccl', 'nccl' or 'mccl'")
     session = state.current()
+    if session.claimed > 1:  # a loop over RANK_ID: every process would train alone on data of its own
+        raise ApiRuntimeError(
+            f"init: RANK_SIZE is {session.claimed}, but no launcher has started the ranks, so that they cannot meet",
+            notes=[
+                f"start all ranks with mspc run SCRIPT --ranks {session.claimed}, mspc launch, or mpirun -n "
+                f"{session.claimed} in place of a loop over RANK_ID",
+                "without RANK_SIZE in the environment the script runs as one rank",
+            ],
+        )
     session.initialized = True
     session.backend = backend_name or ""
     note_places(session.set_at, _INIT, {"init": session.backend})
     if session.claimed and not session.launched:
-        claimed = f"RANK_SIZE is {session.claimed}, but " if session.claimed > 1 else ""
         more = "mspc run --ranks N, mspc launch and mpirun start more"
-        say_once("init", f"init: {claimed}no launcher started this process: it runs as one rank; {more}")
+        say_once("init", f"init: no launcher started this process: it runs as one rank; {more}")
 
 
 def _is_initialized() -> bool:
