@@ -256,7 +256,7 @@ def slices_to_load(program: Program, graph: Graph, rank: int) -> dict[str, Calla
     is_there = os.path.exists(path)
     if needed and not is_there:
         raise MspcError(f"{path} is missing; it holds the values of {len(needed)} parameters")
-    file = _opened(inside(program.folder, WEIGHTS, "the folder")) if stored and is_there else None
+    file = opened_weights(inside(program.folder, WEIGHTS, "the folder")) if stored and is_there else None
     names = set(file.names) if file is not None else set[str]()
     found: dict[str, Callable[[], Any]] = {}
     for parameter in stored:
@@ -272,7 +272,7 @@ def slices_to_load(program: Program, graph: Graph, rank: int) -> dict[str, Calla
     return found
 
 
-def _opened(path: Path) -> TensorFile:
+def opened_weights(path: Path) -> TensorFile:
     """The file of weights."""
     try:
         return TensorFile(path)

@@ -7,6 +7,7 @@ Gradients are matched by their parameters, whatever buckets they travel in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import field
 
@@ -108,15 +109,32 @@ class _Sent:
     shown_line: str
     parameter: str
     operator: str
+    attributes: str
     ranks: tuple[int, ...]
     nbytes: int
     reason: str
     times: str
 
-    @property
-    def text(self) -> str:
+    def text(self, with_attributes: bool) -> str:
         times = f", {self.times}" if self.times else ""
-        return f"{self.operator} of {self.nbytes} bytes{times}{OVER}{group(self.ranks)}"
+        attributes = f" {{{self.attributes}}}" if self.attributes and with_attributes else ""
+        return f"{self.operator}{attributes} of {self.nbytes} bytes{times}{OVER}{group(self.ranks)}"
+
+
+class _Sources:
+    """Where operands come from, by names that both have as often: others may name different operators."""
+
+    def __init__(self, first: CompileFacts, second: CompileFacts) -> None:
+        ours, theirs = (
+            Counter(source for kind in facts.kinds[:1] for fact in kind.operators for source in fact.sources)
+            for facts in (first, second)
+        )
+        self._names = {name for name in ours if name in theirs}
+
+    def swapped(self, ours: Sequence[str], theirs: Sequence[str]) -> bool:
+        """Whether an operand comes from elsewhere, as far as both compiles know the two places."""
+        pairs = zip(ours, theirs, strict=False)
+        return any(a != b and a in self._names and b in self._names for a, b in pairs)
 
 
 def differences(first: CompileFacts, second: CompileFacts) -> Differences:
@@ -134,8 +152,9 @@ def differences(first: CompileFacts, second: CompileFacts) -> Differences:
     found.stages = stages or None
     found.tensors = list(_tensors(first, second))
     kinds: dict[Hashable, RankDifferences] = {}
+    known = _Sources(first, second)
     for one, other in _same_ranks(first.kinds, second.kinds):
-        each = _ranks_differ(one, other, foreign, moved)
+        each = _ranks_differ(one, other, foreign, moved, known)
         sums = each.sums[0]
         if each.operators or each.collectives or sums.scopes or sums.figures:
             same = kinds.setdefault(_without_groups(each), each)
@@ -181,6 +200,7 @@ def _tensors(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:
     if not first.tensors or not second.tensors:
         return
     ours, theirs = ({tensor.name: tensor for tensor in facts.tensors} for facts in (first, second))
+    known = _Sources(first, second)
     partial = not all(facts.pipeline is None or is_whole(facts.pipeline) for facts in (first, second))
     for name in dict.fromkeys([*ours, *theirs]):
         one, other = ours.get(name), theirs.get(name)
@@ -194,8 +214,10 @@ def _tensors(first: CompileFacts, second: CompileFacts) -> Iterator[Difference]:
             texts = [None if t is None else f"{t.type or t.slice} {t.layout}".strip() for t in (one, other)]
             yield Difference(name, there.kind, "", texts[0], texts[1])
             continue
-        told = [(getattr(one, key), getattr(other, key)) for key in ("type", "slice", "layout")]
+        told = [(getattr(one, key), getattr(other, key)) for key in ("type", "slice", "layout", "initial")]
         differing = [(a, b) for a, b in told if a and b and a != b]
+        if not differing and known.swapped((one.source,), (other.source,)):
+            differing = [(one.source, other.source)]
         if differing:
             texts = [" ".join(dict.fromkeys(pair[side] for pair in differing)) for side in (0, 1)]
             yield Difference(name, one.kind, "", texts[0], texts[1])
@@ -213,11 +235,11 @@ def _same_ranks(first: Sequence[RankFacts], second: Sequence[RankFacts]) -> list
 
 
 def _ranks_differ(
-    first: RankFacts, second: RankFacts, foreign: bool, moved: Collection[Place]
+    first: RankFacts, second: RankFacts, foreign: bool, moved: Collection[Place], known: _Sources
 ) -> RankDifferences:  # fmt: skip
     return RankDifferences(
         ranks=(first.ranks, second.ranks),
-        operators=list(_operators(first, second, foreign, moved)),
+        operators=list(_operators(first, second, foreign, moved, known)),
         collectives=list(_collectives(first, second, foreign)),
         sums=[
             RankSums(
@@ -228,7 +250,7 @@ def _ranks_differ(
 
 
 def _operators(
-    first: RankFacts, second: RankFacts, foreign: bool, moved: Collection[Place]
+    first: RankFacts, second: RankFacts, foreign: bool, moved: Collection[Place], known: _Sources
 ) -> Iterator[Difference]:
     """moved: what is in another stage, and so of other ranks."""
     same_rank = first.ranks[0] == second.ranks[0]
@@ -251,15 +273,18 @@ def _operators(
         assert there is not None
         if one is not None and other is not None:
             told = [(one.inputs, other.inputs), (one.sharding, other.sharding)]
-            if same_rank and not foreign:
-                told.append((one.attributes, other.attributes))
             alike = all(ours == theirs for ours, theirs in told if ours and theirs)
-            if said(one) == said(other) or (alike and one.outputs == other.outputs):
+            if same_rank and not foreign and None not in (one.attributes, other.attributes):
+                alike = alike and one.attributes == other.attributes
+            swapped = known.swapped(one.sources, other.sources)
+            if (said(one) == said(other) or (alike and one.outputs == other.outputs)) and not swapped:
                 continue
         elif moved and place_of(there) in moved:
             continue
         attributes = one is not None and other is not None and one.attributes != other.attributes
         texts = [None if fact is None else _operator_text(fact, attributes) for fact in (one, other)]
+        if one is not None and other is not None and texts[0] == texts[1]:
+            texts = [f"{text} of {', '.join(f.sources)}" for f, text in zip((one, other), texts, strict=True)]
         yield Difference(_phased(there.label, there.phase), cell_of(there.scope), there.line, texts[0], texts[1])
 
 
@@ -281,7 +306,7 @@ def _sent(facts: RankFacts) -> Iterator[_Sent]:
             name = f"{GRADIENT_OF}{tensor.parameter}" if by_name else _phased(row.operator, row.phase)
             yield _Sent(
                 name, row.phase, "" if by_name else cell_of(fact.scope), "" if by_name else row.line, tensor.cell,
-                row.line, tensor.parameter, row.operator, row.ranks, tensor.bytes, row.reason,
+                row.line, tensor.parameter, row.operator, fact.attributes, row.ranks, tensor.bytes, row.reason,
                 row.times,
             )  # fmt: skip
 
@@ -289,8 +314,10 @@ def _sent(facts: RankFacts) -> Iterator[_Sent]:
 def _collectives(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator[SentDifference]:
     same_rank = first.ranks[0] == second.ranks[0]
 
-    def said(sent: _Sent) -> Hashable:
-        return sent.operator, sent.nbytes, sent.times, () if foreign else sent.ranks if same_rank else len(sent.ranks)
+    def said(sent: _Sent) -> tuple[Hashable, ...]:
+        attributes = "" if foreign else sent.attributes
+        ranks = () if foreign else sent.ranks if same_rank else len(sent.ranks)
+        return sent.operator, attributes, sent.nbytes, sent.times, ranks
 
     def place(sent: _Sent) -> Hashable:
         phase = "" if sent.parameter else sent.phase
@@ -309,7 +336,10 @@ def _collectives(first: RankFacts, second: RankFacts, foreign: bool) -> Iterator
             continue
         there = one or other
         assert there is not None
-        texts = [None if sent is None else sent.text for sent in (one, other)]
+        attributes = one is not None and other is not None and one.operator == other.operator and (
+            said(one)[1] != said(other)[1]
+        )
+        texts = [None if sent is None else sent.text(attributes) for sent in (one, other)]
         why = tuple(dict.fromkeys(sent.reason for sent in (one, other) if sent is not None and sent.reason))
         operators = "" if one is None else one.operator, "" if other is None else other.operator
         sent = 0 if one is None else one.nbytes, 0 if other is None else other.nbytes

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
@@ -36,7 +39,7 @@ from mspc.ir.graph import WORK, Constant, Graph, Node, OpLike, Parameter, Value,
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
-from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.matmul import FusedMatMul
@@ -50,6 +53,10 @@ if TYPE_CHECKING:
 NO_WORK = frozenset({"Depend", "MakeTuple", "TupleGetItem", "Load", "UpdateState", "call", "J", "RefToEmbed",
                      "EnvironGet", "EnvironSet", "EnvironAdd", "_VirtualDataset", "partial"})  # fmt: skip
 """Operators of MindSpore's dumps that order, pack or name values."""
+DIGITS = 8
+"""Digits of the digest of a constant."""
+OF_GROUPS = frozenset({"group", "group_back", "rank_list", "rank_id", "mesh", "axes", "sr_tag", "share"})
+"""Attributes of collectives that name groups and messages, which are compared by their ranks, or costs."""
 _PLACE = re.compile(r"(?:/Grad_\w+)?/\w+-op\d+\Z")
 """What MindSpore's scopes end in: the operator, and in its gradients what it belongs to."""
 _MADE_NAME = re.compile(r"_op_\d+\w*\Z")
@@ -155,7 +162,8 @@ class GraphFacts:
             for name, value in zip(names, node.inputs, strict=True)
         ]  # fmt: skip
         tensors = tensors or [SentTensor(row.parameter, cell_of(self.scope(node)), row.bytes)]
-        return CollectiveFact(row, self.scope(node), tuple(tensors), _texts([node.type]), time)
+        told = {k: v for k, v in node.op.attributes().items() if k not in OF_GROUPS and not self.foreign}
+        return CollectiveFact(row, self.scope(node), tuple(tensors), _texts([node.type]), time, _attribute_text(told))
 
     def _foreign_row(self, node: Node, kind: type[Collective]) -> tuple[CollectiveRow, int]:
         """What MindSpore's text says of a collective, and the size of its group."""
@@ -185,14 +193,16 @@ class GraphFacts:
         if isinstance(node.op, FusedElementwise):
             types = [type for value in node.inputs if isinstance(type := value.type, TensorType)]
             made = [(type_text(type),) for type in step_types(node.op, types)]
-            labels = _Labels(node)
+            labels, known = _Labels(node), list[str]()
             for line, output in zip(steps_of(node.op), made, strict=True):
                 inputs = [(operands if kind == "x" else made)[index] for kind, index in line.operands]
-                yield self._fact(node, labels.next(line.op.name), line.op, inputs, output)
+                sources = [self.source(node.inputs[i]) if kind == "x" else known[i] for kind, i in line.operands]
+                known.append(labels.next(line.op.name))
+                yield self._fact(node, known[-1], line.op, inputs, output, sources)
         elif isinstance(node.op, FusedMatMul) and "fused" in node.attrs:
             product, *others = map(str, node.attrs["fused"])
             output = (type_text(element_types(node.type)[0]),)
-            yield self._fact(node, product, None, operands[:2], output)
+            yield self._fact(node, product, node.op.product(product), operands[:2], output, self._sources(node)[:2])
             for label in others:  # of which the text does not say what each reads
                 yield self._fact(node, label, None, (), output)
         elif isinstance(node.op, GroupedUpdate):
@@ -206,9 +216,28 @@ class GraphFacts:
             label = f"{node.op.name} '{name}'" if name else node.op.name
             if isinstance(changed, Parameter):
                 label = f"{node.op.name} of {changed.name}"
-            yield self._fact(node, label, node.op, operands, _texts([node.type]))
+            yield self._fact(node, label, node.op, operands, _texts([node.type]), self._sources(node))
 
-    def _fact(self, node: Node, label: str, op: OpLike | None, inputs: Sequence[Texts], output: Texts) -> OperatorFact:
+    def _sources(self, node: Node) -> list[str]:
+        return [self.source(value) for value in node.inputs]
+
+    def source(self, value: Value) -> str:
+        """The parameter or operator that a tensor comes from, "" if the graph does not say."""
+        place = ""
+        while isinstance(value, Node) and value.inputs and (self._packs(value) or isinstance(value.op, Collective)):
+            index = value.op.index if isinstance(value.op, TupleGetItem) else 0
+            place = place or (f"[{index}]" if isinstance(value.op, TupleGetItem) else "")
+            many = isinstance(value.op, MakeTuple | Collective) and len(value.inputs) > 1
+            value = value.inputs[0] if not many else value.inputs[int(place[1:-1] or 0) % len(value.inputs)]
+            place = "" if many else place
+        if isinstance(value, Parameter):
+            return value.name
+        return f"{_phased_label(value)}{place}" if isinstance(value, Node) and not self.foreign else ""
+
+    def _fact(
+        self, node: Node, label: str, op: OpLike | None, inputs: Sequence[Texts], output: Texts,
+        sources: Sequence[str] = (),
+    ) -> OperatorFact:  # fmt: skip
         """One operator. op: None where its attributes are not told."""
         sharding = "; ".join(str(layout) for layout in element_layouts(node.layout))
         strategy = node.strategy or node.in_strategy
@@ -218,8 +247,18 @@ class GraphFacts:
         return OperatorFact(
             phase_of(node), self.scope(node), label.partition(" ")[0], label,
             tuple(text for texts in inputs for text in texts), output, sharding, source_line(node.frames),
-            None if attributes is None else ", ".join(f"{key}: {value}" for key, value in attributes.items()),
+            None if attributes is None else _attribute_text(attributes), () if self.foreign else tuple(sources),
         )  # fmt: skip
+
+
+def _attribute_text(attributes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}: {value}" for key, value in attributes.items())
+
+
+def _phased_label(node: Node) -> str:
+    """The phase, cells and name of a node, the last member of a fused one."""
+    members = [str(each) for each in node.attrs.get("fused", ())] or [node.op.name]
+    return f"{phase_of(node)} {cell_of(node.scope)}/{members[-1]}"
 
 
 def type_text(type: Type) -> str:
@@ -233,11 +272,13 @@ def _texts(types: Sequence[Type]) -> Texts:
 
 
 def _operand_text(value: Value) -> Texts:
-    """What an operand is; of a constant number its value, too."""
+    """What an operand is; of a constant its value, too, or a digest of many."""
     texts = _texts([value.type])
-    if isinstance(value, Constant) and value.value.size == 1:
-        return (f"{texts[0]}{EQUALS}{value.value.item()}",)
-    return texts
+    if not isinstance(value, Constant):
+        return texts
+    array = np.ascontiguousarray(value.value)
+    shown = array.item() if array.size == 1 else hashlib.sha256(array.tobytes()).hexdigest()[:DIGITS]
+    return (f"{texts[0]}{EQUALS}{shown}",)
 
 
 def _origin(value: Value) -> Node | None:

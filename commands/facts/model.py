@@ -19,9 +19,10 @@ Texts = tuple[str, ...]
 class OperatorFact:
     """An operator of a rank's graph; members of fused ones are operators of their own.
 
-    label: `MatMul 'matmul'`. inputs, outputs: types of the rank's tensors, of constant numbers with EQUALS and the
-    value. sharding: the strategy or the layouts, where the text holds them. line: of the user's source. attributes:
-    None where the text does not tell them.
+    label: `MatMul 'matmul'`. inputs, outputs: types of the rank's tensors, of constants with EQUALS and the value, or
+    its digest. sharding: the strategy or the layouts, if the text holds them. line: of the user's source. attributes:
+    None if the text does not have them. sources: the operator or the parameter that every operand comes from, whatever
+    collectives are between; () if the text does not say.
     """
 
     phase: str
@@ -33,6 +34,7 @@ class OperatorFact:
     sharding: str
     line: str
     attributes: str | None
+    sources: Texts = ()
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,15 @@ class SentTensor:
 
 @dataclass(frozen=True)
 class CollectiveFact:
-    """A collective of a rank. outputs: types of its results. seconds: predicted; None where nothing tells."""
+    """A collective of a rank. outputs: types of its results. seconds: predicted; None where nothing tells. attributes:
+    those that change what it computes."""
 
     row: CollectiveRow
     scope: str
     tensors: tuple[SentTensor, ...]
     outputs: Texts
     seconds: float | None
+    attributes: str = ""
 
 
 @dataclass
@@ -100,13 +104,16 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class TensorFact:
-    """An input, parameter or output: global type, type of a rank's slice, layout; "" for what is not told."""
+    """An input, parameter or output: global type, type of a rank's slice, layout, how its first value is made, and the
+    operator that an output comes from; "" for what is not known."""
 
     name: str
     kind: str
     type: str
     slice: str
     layout: str
+    initial: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.missing_rates import missing_rates
 from mspc.commands.facts.files import dump_text
-from mspc.commands.facts.graph import GraphFacts
+from mspc.commands.facts.graph import DIGITS, GraphFacts
 from mspc.commands.facts.kinds import edited_note, kinds_of
 from mspc.commands.facts.model import CompileFacts, PlannedMemory, RankFacts, TensorFact
 from mspc.commands.facts.pipeline import pipeline_facts
@@ -24,7 +28,7 @@ from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import REGISTRY
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
-from mspc.runtime.program import PROGRAM, Program, load_program
+from mspc.runtime.program import PROGRAM, WEIGHTS, Program, load_program, opened_weights
 
 GRAPH = ".ir"
 
@@ -83,7 +87,8 @@ def folder_facts(folder: Path, machine: Machine = H200) -> CompileFacts:
         kinds = [
             replace(kind, idle=pipeline.stages[stage].idle) for kind, stage in zip(kinds, stages, strict=True)
         ]
-    held = (*tensors.values(), *_outputs(program))
+    last = GraphFacts(graphs[max(graphs)], False, True, machine)
+    held = (*_with_first_values(tensors.values(), program), *_outputs(program, last))
     plan = program.plan
     memory = None if plan is None else PlannedMemory(plan.recompute, plan.parameters, plan.gather_again, plan.offload)
     layouts = None if plan is None else plan.operators
@@ -99,12 +104,30 @@ def planned_memory(plan: PlanFile) -> PlannedMemory:
     return PlannedMemory(plan.recompute, stored, plan.gather_again, plan.on_host)
 
 
-def _outputs(program: Program) -> Iterator[TensorFact]:
+def _with_first_values(tensors: Iterable[TensorFact], program: Program) -> Iterator[TensorFact]:
+    """The tensors with how their first values are made: the initializer, or a digest of values in the file."""
+    described = {str(entry.get("name")): entry["initial"] for entry in program.parameters if "initial" in entry}
+    path = program.folder / WEIGHTS
+    file = opened_weights(path) if os.path.exists(path) else None
+    names = frozenset[str]() if file is None else frozenset(file.names)
+    for tensor in tensors:
+        initial = described.get(tensor.name)
+        text = "" if initial is None else json.dumps(initial, sort_keys=True)
+        if file is not None and tensor.name in names:
+            array = np.ascontiguousarray(file.read(tensor.name))
+            text = f"values {hashlib.sha256(array.tobytes()).hexdigest()[:DIGITS]}"
+        yield replace(tensor, initial=text)
+
+
+def _outputs(program: Program, last: GraphFacts) -> Iterator[TensorFact]:
+    """The outputs. last: of the graph that computes them."""
+    results = last.graph.results
     for place, entry in enumerate(program.outputs):
         shape = entry.get("shape")
         shown = str(tuple(cast("list[Any]", shape))) if isinstance(shape, list) else ""
         type = f"{entry.get('dtype', entry.get('type', ''))} {shown}".strip()
-        yield TensorFact(f"output {place}", "output", type, "", str(entry.get("layout", "")))
+        source = last.source(results[place]) if place < len(results) else ""
+        yield TensorFact(f"output {place}", "output", type, "", str(entry.get("layout", "")), source=source)
 
 
 def _graph_facts(path: Path, machine: Machine) -> CompileFacts:

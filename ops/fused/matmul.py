@@ -10,7 +10,7 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, Type, dtype_of
 from mspc.ops.device import Array, Device, Launch, in_order
-from mspc.ops.math.matmul import BatchMatMul
+from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.sharding.factors import Rule
@@ -42,6 +42,11 @@ class FusedMatMul(Op):
         sample((8, 4), (4, 16), (8, 16), (16,), addend=True, bias=True, wide=True, gradient=False,
                dtypes=("BFloat16", "BFloat16", "Float32", "Float32")),
     )  # fmt: skip
+
+    def product(self, label: str) -> Op:
+        """The product alone, as the operator that a label begins with."""
+        name = label.partition(" ")[0]
+        return (MatMul if name == "MatMul" else BatchMatMul)(self.transpose_a, self.transpose_b)
 
     @property
     def in_place(self) -> bool:  # type: ignore[override]  # depends on the fields
