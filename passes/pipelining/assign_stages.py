@@ -30,8 +30,8 @@ from mspc.passes.pipelining.borders import FROM, cross_borders
 from mspc.passes.pipelining.chosen_schedule import has_weights_apart
 from mspc.passes.pipelining.chunk_graphs import mark_apart
 from mspc.passes.pipelining.micro_batches import check_sums, micro_batch_loop
-from mspc.passes.pipelining.parameter_readers import near_their_readers
-from mspc.passes.pipelining.placement import CHUNKS, ONCE, Placement, placement_of
+from mspc.passes.pipelining.parameter_readers import check_order, near_their_readers
+from mspc.passes.pipelining.placement import CHUNKS, ONCE, Placement, placement_of, table_of
 from mspc.passes.pipelining.split_sums import split_sums
 from mspc.passes.pipelining.updated_parameters import place_parameters, updated_parameters, updated_where_read
 
@@ -57,6 +57,9 @@ class AssignStages(Pass):
             check_sums(graph)
             body = body_of(loop)
             inside = chunks_of(loop, placement, errors)
+            table = table_of(graph.attrs)
+            if table is not None:
+                check_order(body, inside, table, errors)
             cross_borders(body, inside)
             split_sums(graph, loop, inside)
             graph.attrs[CHUNKS] = 1 + max(inside.values(), default=0)

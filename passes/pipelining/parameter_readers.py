@@ -6,11 +6,13 @@ parameter that micro-batches change must be read and changed in the same one: th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.passes.pipelining.placement import Placement
+from mspc.passes.pipelining.schedules.action import FORWARD, Action, parts_of
+from mspc.passes.pipelining.schedules.table import Table
 
 
 def near_their_readers(
@@ -33,6 +35,32 @@ def near_their_readers(
         changing = [node for node in mine if any(node.inputs[index] is parameter for index in node.op.mutates)]
         if changing:
             _together(parameter, changing[0], mine, movable, found, placement, errors)
+
+
+def check_order(body: Graph, found: Mapping[Value, int], table: Table, errors: list[MspcError]) -> None:
+    """Note where a table runs micro-batches out of order through a chunk that changes a parameter, as a moving average:
+    it would go through other values than on one device. found: the chunks of operators."""
+    changing: dict[int, tuple[Node, Parameter]] = {}
+    for node in body.nodes:
+        for value in (node.inputs[index] for index in node.op.mutates):
+            if isinstance(value, Parameter) and node in found:
+                changing.setdefault(found[node], (node, value))
+    for entries, places in zip(table.schedule.entries, table.lines, strict=True):
+        last: dict[int, Action] = {}
+        for action, place in ((part, place) for e, place in zip(entries, places, strict=True) for part in parts_of(e)):
+            if action.kind != FORWARD or action.chunk not in changing:
+                continue
+            before = last.setdefault(action.chunk, action)
+            if action.micro_batch < before.micro_batch:
+                node, parameter = changing[action.chunk]
+                errors.append(MspcError(
+                    f"{action} comes after {before}, and {node.label} changes {parameter.name} in every "
+                    "micro-batch, so that their order decides its value",
+                    place, [f"run the forwards of chunk {action.chunk} in the order of the micro-batches"],
+                    kind=ValueError,
+                ))  # fmt: skip
+                break
+            last[action.chunk] = action
 
 
 def _may_be(node: Node, chunk: int, found: dict[Value, int], placement: Placement) -> bool:

@@ -14,6 +14,7 @@ from mspc.commands.check import CheckOutput, Limits, check_target
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.facts.reading import folder_facts
 from mspc.commands.report.verbosity import Loudness
+from mspc.commands.run import run_script
 from mspc.commands.search import SearchOptions, search_target
 from mspc.ir.diagnostics import MspcError
 
@@ -111,6 +112,55 @@ def test_a_table_orders_the_stages_and_is_proved_first(tmp_path: Path, monkeypat
         compile_target(script, CompileOptions(2, out=out, loudness=QUIET))
     assert caught.value.message == "stage 1 runs 1B1 before 'activation of chunk 1' of micro-batch 1 is there"
     assert str(caught.value.location) == "order.csv:2:9"
+
+
+AVERAGED = """
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from mindspore.communication import init
+
+init()
+ms.set_auto_parallel_context(
+    parallel_mode="semi_auto_parallel", dataset_strategy="full_batch", pipeline_stages=2,
+    pipeline_config={"pipeline_scheduler": "order.csv"},
+)
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(2, momentum=0.5), nn.Dense(2, 1)
+        self.norm.pipeline_stage, self.last.pipeline_stage = 0, 1
+
+    def construct(self, x):
+        return ops.mean(self.last(self.norm(x)))
+
+
+net = Net()
+step = nn.TrainOneStepCell(nn.PipelineCell(net, 2), nn.SGD(net.trainable_params(), 0.1)).set_train()
+step(Tensor(np.array([[1, 2], [3, 4], [10, 20], [30, 40]]), ms.float32))
+print(net.norm.moving_mean.asnumpy().tolist())
+"""
+
+
+def test_a_moving_average_takes_micro_batches_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of the mean that was, and half of a micro-batch's: [2, 3], then [20, 30]."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(AVERAGED)
+    (tmp_path / "order.csv").write_text("0F0,0F1,0B1,0B0\n1F1,1B1,1F0,1B0\n")  # stage 1 changes no parameter
+    run_script(tmp_path / "net.py", 2, simulate=True)
+    assert capsys.readouterr().out.splitlines() == ["[10.5, 15.75]"] * 2
+    (tmp_path / "order.csv").write_text("0F1,0F0,0B1,0B0\n1F1,1B1,1F0,1B0\n")
+    with pytest.raises(MspcError) as caught:
+        run_script(tmp_path / "net.py", 2, simulate=True)
+    assert caught.value.message == (
+        "0F0 comes after 0F1, and BatchNorm 'bn_train' changes norm.moving_mean in every micro-batch, so that their "
+        "order decides its value"
+    )
+    assert str(caught.value.location) == "order.csv:1:5"
 
 
 def test_a_budget_holds_stages_to_their_idle_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
