@@ -142,13 +142,13 @@ class _Walk:
         return self._one_micro_batch(node.regions[0], number, *spread(node, operands))
 
     def _one_micro_batch(self, graph: Graph, number: int, *operands: Array) -> tuple[Array, ...]:
-        """A graph on a micro-batch, with the random numbers that the call of a stage's program draws."""
-        around = self.backend.calls
-        self.backend.calls = (*around, number + 1)
+        """Run a graph on a micro-batch, with the random numbers of its turn."""
+        around = self.backend.turns
+        self.backend.turns = (*around, number)
         try:
             return tuple(self.run(graph, dict(zip(graph.parameters, operands, strict=True)), number))
         finally:
-            self.backend.calls = around
+            self.backend.turns = around
 
 
 def _computed(

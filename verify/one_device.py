@@ -84,7 +84,7 @@ class OneDevice:
 
     def _run(self, move: Movement | None, poke: Poke | None = None) -> list[list[Values]]:
         places = range(len(self.feeds))
-        summed = summed_gradients(self.graph)
+        summed = summed_gradients(self.graph) if len(places) > 1 else set[Node]()
 
         def main(comm: LocalComm) -> list[Values]:
             backend = NumPyBackend(comm)

@@ -171,11 +171,16 @@ def _call_object(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Arg
         found = rolled(tracer, frame, node, fn, args, kwargs)
         if found is not None:
             return found
-    if tracer.stages > 1 and getattr(type(fn), "cuts_batch", False):
-        from mspc.compiler.frontend.micro_batches import in_micro_batches  # late: few networks have stages
-
-        return in_micro_batches(tracer, frame, node, fn.place, *args)
     own = inspect.getattr_static(type(fn), "__call__", None)
+    if getattr(type(fn), "cuts_batch", False):
+        from mspc.compiler.frontend.micro_batches import in_micro_batches, unrolled  # late: few networks have parts
+
+        if tracer.stages == 1:
+            one_by_one = functools.partial(_call_function, tracer, frame, node, own, [fn, *args], kwargs)
+            found = unrolled(tracer, frame, one_by_one)
+            if found is not None:
+                return found
+        return in_micro_batches(tracer, frame, node, fn.place, *args)
     if _is_traced(tracer, own):
         return _call_function(tracer, frame, node, own, [fn, *args], kwargs)
     return call_python(tracer, fn, args, kwargs)

@@ -1,4 +1,5 @@
-"""Compiles a cell that cuts its batch into parts for the stages of a pipeline: a `Scan` over micro-batches.
+"""Compiles a cell that cuts its batch into parts, for the stages of a pipeline or if it draws random numbers: a `Scan`
+over micro-batches.
 
 Input:  `PipelineCell(network, 4)(x, label)`, x of shape (32, 8)
 Output: `%1 = Reshape(%x)` of shape (4, 8, 8), the same of label, `%3 = Scan(%1, %2, ...) {turns: 4}` whose body is the
@@ -8,10 +9,12 @@ Output: `%1 = Reshape(%x)` of shape (4, 8, 8), the same of label, `%3 = Scan(%1,
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
 from mspc.api.nn.wrap import GradAccumulationCell
 from mspc.compiler.frontend.loops import Kept, Leaf, Turns, leaves_of, mapped, run_loop
+from mspc.compiler.frontend.program_state import Beginning
 from mspc.compiler.frontend.scan import LOOP
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
@@ -64,6 +67,17 @@ def in_micro_batches(
         return sums[int(leaf.name.removeprefix("result"))] if isinstance(leaf, Leaf) else leaf
 
     return mapped(tracer, structure, summed)
+
+
+def unrolled(tracer: Tracer, frame: Frame, call: Callable[[], Any]) -> Any:
+    """Call a network on one part after the other, and return its result; None, with all of it forgotten, if it draws
+    random numbers: those of a loop over micro-batches depend on the turn, so that they are the same in stages."""
+    beginning = Beginning(tracer, frame)
+    found = call()
+    if tracer.draws == beginning.noted["draws"]:
+        return found
+    beginning.restore()
+    return None
 
 
 def _parts(tracer: Tracer, place: Location | None, value: Any, index: int, count: int) -> Value:

@@ -84,7 +84,7 @@ def _expand(graph: Graph, program: Graph, differentiate: Differentiate) -> bool:
             continue
         builder = Builder(graph, nodes)
         builder.phase = "backward"
-        grads = _backward(builder, node, node.op, program.attrs.get("mode") == "data_parallel", differentiate)
+        grads = _backward(builder, node, node.op, str(program.attrs.get("mode", "")), differentiate)
         builder.forward = None
         builder.like(node)
         if program.attrs.get("outputs") == "batch":
@@ -128,7 +128,7 @@ def _mark_regions(node: Node, computed: Collection[Value]) -> None:
 
 
 def _backward(
-    b: Builder, request: Node, op: Gradient, data_parallel: bool, differentiate: Differentiate
+    b: Builder, request: Node, op: Gradient, mode: str, differentiate: Differentiate
 ) -> list[Value]:
     """Emit the backward operators of one request and return the gradients."""
     last = len(request.inputs) - (op.outputs if op.has_sens else 0)
@@ -149,9 +149,9 @@ def _backward(
         found = terms.get(value)
         grad = summed(b, found) if found else _zeros(b, value)
         source = _source(value)
-        if found and isinstance(source, Parameter) and not isinstance(grad, Node) and data_parallel:
+        if found and isinstance(source, Parameter) and not isinstance(grad, Node) and mode == "data_parallel":
             grad = b.emit(Identity(), grad)  # every rank has its own; what they add up to is the gradient
-        name = _trained(source)
+        name = _trained(source, mode)
         if name and isinstance(grad, Node):
             earlier = grad.attrs.get("gradient_for")
             grad.attrs["gradient_for"] = f"{earlier},{name}" if earlier else name
@@ -164,11 +164,12 @@ def _source(value: Value) -> Value:
     return value.inputs[0] if isinstance(value, Node) and isinstance(value.op, Identity) else value
 
 
-def _trained(value: Value) -> str:
-    """Return the name of a parameter, or the common name of the parameters of equal layers; "" for other values."""
+def _trained(value: Value, mode: str) -> str:
+    """Return the name of a parameter, or the common name of the parameters of equal layers; "" for other values. In
+    sharded modes layouts say how a stack's gradient is reduced, turn by turn, so it needs no name there."""
     if isinstance(value, Parameter):
         return value.name
-    if not is_stack_of_parameters(value):
+    if not is_stack_of_parameters(value) or mode in ("semi_auto_parallel", "auto_parallel"):
         return ""
     names = tuple(member.name for member in value.inputs)
     return (common_name(names) if len(names) > 1 else "") or ",".join(names)

@@ -12,7 +12,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Scan, body_of
 from mspc.ops.control.regions import Call, emit_regions
-from mspc.ops.control.structural import CALL, MakeTuple, TupleGetItem, TupleGetItems
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.pipelining.call_tuples import CallTuples, call_tuples
@@ -91,7 +91,7 @@ class OrderedWork:
             made = self._first[call] = emit_regions(self._like(call), Call(), operands, call.regions)
         else:
             made = self._copied(made, operands)
-        made.attrs = {CALL: number + 1, **call.attrs, MICRO_BATCH: number}
+        made.attrs = {**call.attrs, MICRO_BATCH: number}
         self._left[call] -= 1
         self._take_apart(call, number, made)
         for node in self._following[call].sent:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types, operand_types
 from mspc.ops.collective.base import Collective
-from mspc.ops.control.borders import Back, next_turns
+from mspc.ops.control.borders import Back, Border, Enter, next_turns
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.random.row_offsets import draws_by_place
 from mspc.passes.sharding.choices import rule_of
@@ -38,6 +38,8 @@ class FedRows:
         fed = {v.shape[rows[0]] for v, rows in given.items() if isinstance(v, Parameter)}
         self._one_row = fed == {1}
         self._next_turn = next_turns(graph)
+        borders = (node.op for node in graph.nodes if isinstance(node.op, Border))
+        self._of_micro_batches = {border.owner for border in borders if getattr(border.op, "micro_batches", False)}
         self._forward_all()
         while turned := self._turned():  # rows that a loop's first turn lacks and all others have
             self.given |= turned
@@ -162,6 +164,8 @@ class FedRows:
             return tuple(found.get(i) for i in range(len(none)))
         if isinstance(node.op, Back):
             return (flat[0][1],)
+        if isinstance(node.op, Enter) and node.op.owner in self._of_micro_batches and flat[0][1] == FIRST:
+            return (FIRST,)  # a micro-batch is a part of every rank's rows
         rule = rule_of(node)
         if rule is None:
             first = places.get(node.inputs[0], none)

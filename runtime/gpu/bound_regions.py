@@ -73,6 +73,13 @@ class Around:
         """What the regions of a node find that draws other numbers than others which run them; and what has to run."""
         return self._inside(self.key, self.depth, (*self.calls, number))
 
+    def in_micro_batch(self, number: int) -> tuple[Around, list[Launch]]:
+        """As `in_turns`, of the turn that a stage's work on a micro-batch is."""
+        key = self.device.zeros((1,), "int64")
+        kernel = self.device.kernel(_calls_source([-number]), "number_of_calls")
+        inside, mixes = self.in_turns(key)
+        return inside, [partial(kernel, 1, 1, (self.key, np.int32(self.depth > 0), key)), *mixes]
+
     def _inside(self, key: Array, depth: int, calls: tuple[int, ...]) -> tuple[Around, list[Launch]]:
         if not calls:
             return replace(self, device=_Drawing(self.device, key), key=key, depth=depth), []
@@ -84,7 +91,7 @@ class Around:
 
 def _calls_source(calls: Sequence[int]) -> str:
     """See `random.words.number_of_run`."""
-    mixes = " ".join(f"key = mixed(key - {number}ull + GOLDEN);" for number in calls)
+    mixes = " ".join(f"key = mixed(key + {-number % 2**64}ull + GOLDEN);" for number in calls)
     return (
         f'{RANDOM} extern "C" __global__ void number_of_calls(const long long* from, int inside, long long* number) '
         f"{{ u64 key = inside ? (u64)from[0] : mixed((u64)from[0] + GOLDEN); {mixes} number[0] = (long long)key; }}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from mspc.ir.graph import Node
+from mspc.ir.graph import MICRO_BATCH, Node
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.regions import If, spread
 from mspc.ops.control.structural import CALL
@@ -32,27 +32,26 @@ def region_launch(
     Args:
         operands, out: what holds its operands and its results. memory: bytes for what lives while it runs.
     """
-    number = node.attrs.get(CALL)
-    if number is not None:
-        return _numbered(around, node, int(number), operands, out, memory)
-    return _launch(around, node, operands, out, memory)
-
-
-def _numbered(
-    around: Around, node: Node, number: int, operands: Sequence[Held], out: Sequence[Held], memory: Array
-) -> Launch:  # fmt: skip
-    inside, mixes = around.in_call(number)
+    backend = around.backend
+    if MICRO_BATCH in node.attrs:
+        number = int(node.attrs[MICRO_BATCH])
+        inside, mixes = around.in_micro_batch(number)
+    elif CALL in node.attrs:
+        inside, mixes = around.in_call(int(node.attrs[CALL]))
+    else:
+        return _launch(around, node, operands, out, memory)
     launch = one_launch(around.device, [*mixes, _launch(inside, node, operands, out, memory)])
     if not isinstance(launch, OnHost):
         return launch
-    backend = around.backend
 
     def run() -> None:
+        calls, turns = backend.calls, backend.turns
         backend.calls = inside.calls
+        backend.turns = (*turns, number) if MICRO_BATCH in node.attrs else turns
         try:
             launch()
         finally:
-            backend.calls = around.calls
+            backend.calls, backend.turns = calls, turns
 
     return like(launch, run)
 

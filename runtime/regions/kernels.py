@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from mspc.ir.graph import Graph, Node, element_types
+from mspc.ir.graph import MICRO_BATCH, Graph, Node, element_types
 from mspc.ir.types import StackType, TupleType
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.regions import If, spread
@@ -49,8 +49,10 @@ class Regions:
     def kernel(self, node: Node) -> Kernel:
         """The kernel of a node that runs graphs; `out`, where it is given, has a place for every result."""
         kernel = self._kernel(node)
+        if MICRO_BATCH in node.attrs:
+            return _numbered(kernel, self._backend, "turns", int(node.attrs[MICRO_BATCH]))
         number = node.attrs.get(CALL)
-        return kernel if number is None else _numbered(kernel, int(number), self._backend)
+        return kernel if number is None else _numbered(kernel, self._backend, "calls", int(number))
 
     def _kernel(self, node: Node) -> Kernel:
         regions = [self._region(graph) for graph in node.regions]
@@ -74,16 +76,17 @@ def is_planned(node: Node, backend: NumPyBackend) -> bool:
     )
 
 
-def _numbered(kernel: Kernel, number: int, backend: NumPyBackend) -> Kernel:
-    """The kernel, which draws other numbers than those of other nodes that run its graphs."""
+def _numbered(kernel: Kernel, backend: NumPyBackend, place: str, number: int) -> Kernel:
+    """The kernel, which draws other numbers than other nodes that run its graphs. place: "calls", or "turns" for a
+    stage's work on a micro-batch, which draws the numbers of a turn of the loop over micro-batches."""
 
     def run(*operands: Array, **places: Any) -> tuple[Array, ...]:
-        around = backend.calls
-        backend.calls = (*around, number)
+        around = getattr(backend, place)
+        setattr(backend, place, (*around, number))
         try:
             return kernel(*operands, **places)
         finally:
-            backend.calls = around
+            setattr(backend, place, around)
 
     return run
 

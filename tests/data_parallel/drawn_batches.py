@@ -102,8 +102,9 @@ values = {{}}
 mine = slice({mine})
 for i in range(2):
     data = drawn.randn({rows}, {width}), drawn.randint(0, 6, ({rows},)).astype(np.int32), drawn.randn({rows}, {width})
-    x, ids, y = (Tensor(each[mine]) for each in data)
+    x, ids, y = (Tensor(each[{order}][mine]) for each in data)
     step(x, ids, Tensor(np.int32({turns} + i)), y)
+x, ids, _ = (Tensor(each[mine]) for each in data)
 for p in (*net.get_parameters(), *optimizer.get_parameters()):
     values[p.name] = p.asnumpy()
 values["rows"] = net(x, ids, Tensor(np.int32({turns}))).asnumpy()
@@ -159,6 +160,19 @@ def step(x, ids, n, y):
         i = i + 1
     return loss
 """,
+    "parts": """
+class Parts(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.n = cell, Parameter(Tensor({turns}, ms.int32), name="n", requires_grad=False)
+
+    def construct(self, x, ids, y):
+        return self.cell(x, ids, self.n, y)
+
+
+in_parts = nn.TrainOneStepCell(nn.GradAccumulationCell(Parts(), 2), optimizer).set_train()
+step = lambda x, ids, n, y: in_parts(x, ids, y)
+""",
     "sums of a loop": """
 grad = ops.grad(cell, None, optimizer.parameters)
 
@@ -187,6 +201,8 @@ class DrawnBatches:
         self._mean = r.random() < 0.5
         drawn = r.choice(list(TRAINING))
         self._train = training or drawn
+        if self._train == "parts":  # two on every rank
+            self._rows *= 2
         self.tolerance = 1e-5 if self._train == "by script" else 1e-9  # nn.DistributedGradReducer sums in Float32
         self._optimizer = r.choice(("SGD", "Adam", "Momentum"))
         self._lazy = r.random() < 0.75
@@ -212,12 +228,17 @@ class DrawnBatches:
         each = self._rows // self.ranks
         names = {"SGD": "SGD({}, 0.1, 0.9)", "Adam": "Adam({}, 0.01)", "Momentum": "Momentum({}, 0.05, 0.9)"}
         many = bool(settings)
+        order = ":"
+        if self._train == "parts" and not many:  # a part of the global batch has one of every rank
+            halves = np.arange(self._rows).reshape(self.ranks, 2, each // 2)
+            order = str(halves.transpose(1, 0, 2).reshape(-1).tolist())
         return _TEXT.format(
             settings=settings, width=WIDTH, lazy="@ms.lazy_inline" if self._lazy else "",
             members="\n".join(" " * 8 + line for line in self._members()), body="\n".join(self._body),
             loss="((self.net(x, ids, n) - y) ** 2)" + (".mean()" if self._mean else ".sum() / 64"),
             optimizer="nn." + names[self._optimizer].format("net.trainable_params()"),
-            train=TRAINING[self._train].format(mean=self._mean, many=many), rows=self._rows, turns=self._turns,
+            train=TRAINING[self._train].format(mean=self._mean, many=many, turns=self._turns), order=order,
+            rows=self._rows, turns=self._turns,
             mine=f"get_rank() * {each}, get_rank() * {each} + {each}" if many else "None", folder=folder,
         )  # fmt: skip
 

@@ -115,11 +115,13 @@ TOLERANCES = {"": 1e-10, "float16": 2e-2, "bfloat16": 1e-1}
 class DrawnNetwork:
     """A network that a seed draws.
 
-    stages: 0 for any number. only: ways of training. schedule: "" for any. about: what was drawn. ranks: of the
-    pipeline.
+    stages: 0 for any number. only: ways of training. schedule: "" for any. draws: some layers draw random numbers.
+    about: what was drawn. ranks: of the pipeline.
     """
 
-    def __init__(self, seed: int, stages: int = 0, only: Sequence[str] = WAYS, schedule: str = "") -> None:
+    def __init__(
+        self, seed: int, stages: int = 0, only: Sequence[str] = WAYS, schedule: str = "", draws: bool = False
+    ) -> None:
         self._r = r = random.Random(seed)
         self._stages = stages or r.choice((2, 2, 2, 3, 3, 4, 4, 8))
         most = {2: (1, 1, 2, 2, 4), 3: (1, 1, 2, 2, 4), 4: (1, 2)}
@@ -138,6 +140,8 @@ class DrawnNetwork:
         self._layers = [self._layer() for _ in range(r.randint(1, 7))]
         if self._way == "scaled":
             self._layers.insert(r.randint(0, len(self._layers)), "Overflowing({width})")
+        for _ in range(r.randint(1, 3) if draws else 0):
+            self._layers.insert(r.randint(0, len(self._layers)), "Dropped({width})")
         self._repeated = r.choice((0, 0, 4, 6, 9))
         self._cut()
         self._train = self._training()
@@ -166,10 +170,12 @@ class DrawnNetwork:
     def alone(self, folder: str) -> str:
         """The script for one device."""
         layers = [re.sub(r", cut=.*\)$", ")", layer) for layer in self._layers]
+        added = f"Added(net, {self._parts}, {self._several})"
+        if "Dropped({width})" in layers:  # random numbers depend on the turn of the loop over micro-batches
+            added = f"nn.PipelineCell(net, {self._parts})"
         return self._text(
-            folder, layers, "\n".join(self._marks), f"Added(net, {self._parts}, {self._several})", f"0, {self._rows}",
-            "parallel_mode='stand_alone'",
-        )  # fmt: skip
+            folder, layers, "\n".join(self._marks), added, f"0, {self._rows}", "parallel_mode='stand_alone'"
+        )
 
     def _text(self, folder: str, layers: Sequence[str], marks: str, cell: str, mine: str, settings: str) -> str:
         return LAYERS + _TEXT.format(

@@ -129,6 +129,22 @@ class Shared(nn.Cell):
         return ops.tanh(ops.matmul(h, self.shared))
 
 
+class Dropped(nn.Cell):
+    """Masks and noise, one mask twice and another one in a loop."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = Parameter(weight(width, width), name="weight")
+        self.drop, self.other = nn.Dropout(p=0.3), nn.Dropout(p=0.1)
+        self.turns = Parameter(Tensor(2, ms.int32), name="turns", requires_grad=False)
+
+    def construct(self, h: Any) -> Any:
+        h = self.drop(self.drop(ops.tanh(ops.matmul(h, self.weight))))
+        for _ in range(self.turns):
+            h = self.other(h)
+        return h + ops.cast(ops.standard_normal(h.shape, seed=3), h.dtype) * 0.1
+
+
 class Frozen(nn.Cell):
     """A layer that is not trained."""
 

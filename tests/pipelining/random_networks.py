@@ -69,9 +69,11 @@ def far(found: np.ndarray, wanted: np.ndarray) -> float:
     return largest if largest == largest else float("inf")
 
 
-def check(seed: int, stages: int = 0, ways: Sequence[str] = WAYS, mpi: bool = False) -> Outcome:
-    """What comes of the network of a seed."""
-    network = DrawnNetwork(seed, stages, ways)
+def check(
+    seed: int, stages: int = 0, ways: Sequence[str] = WAYS, mpi: bool = False, draws: bool = False
+) -> Outcome:  # fmt: skip
+    """Compare the network of a seed in stages with one device."""
+    network = DrawnNetwork(seed, stages, ways, draws=draws)
 
     def compared() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -85,13 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = seeds_parser("Random networks in stages beside one device.")
     parser.add_argument("--stages", type=int, default=0)
     parser.add_argument("--way", choices=WAYS, action="append")
+    parser.add_argument("--draws", action="store_true", help="with layers that draw random numbers")
     parser.add_argument("--mpi", action="store_true", help="start ranks by mpirun")
     given = parser.parse_args(arguments)
     ways = tuple(given.way or WAYS)
     return judged(
         given,
-        lambda seed: check(seed, given.stages, ways, given.mpi),
-        lambda seed: DrawnNetwork(seed, given.stages, ways).pipeline("."),
+        lambda seed: check(seed, given.stages, ways, given.mpi, given.draws),
+        lambda seed: DrawnNetwork(seed, given.stages, ways, draws=given.draws).pipeline("."),
     )
 
 

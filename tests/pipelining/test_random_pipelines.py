@@ -17,6 +17,12 @@ def test_networks_in_stages_are_those_of_one_device(number: int, way: str) -> No
     assert outcome.kind == EQUAL, outcome.message
 
 
+@pytest.mark.parametrize("number", range(share_of(12)))
+def test_random_numbers_are_those_of_one_stage(number: int) -> None:
+    outcome = check(7500 + number, ways=[way for way in WAYS if way != "inference"], draws=True)
+    assert outcome.kind == EQUAL, outcome.message
+
+
 def test_sums_that_change_their_layout_in_the_loop() -> None:
     """Gradients are added up in slices, and carried as a whole."""
     outcome = check(3026)

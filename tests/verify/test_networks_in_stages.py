@@ -94,7 +94,6 @@ def test_right_stages_are_equal(
 def test_random_numbers_are_those_of_the_stages(script: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     verify_target(script(drops=True), CompileOptions(2), 1)
     shown = capsys.readouterr().out
-    assert "not compared with the parts of the batch one after the other: Dropout" in shown
     assert shown.splitlines()[-1].startswith("equal: ")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mspc.analysis.lifetimes import results_over
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Value, element_types
+from mspc.ir.graph import MICRO_BATCH, Constant, Graph, Node, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType
 from mspc.ops.collective.base import Collective
@@ -161,18 +161,17 @@ class KindRun:
     # Graphs that nodes run
 
     def _regions(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> Generator[Request, Any, Any]:
-        around = self._around
-        number = node.attrs.get(MICRO_BATCH if WORK in node.attrs else CALL)
-        if number is not None:
-            called = int(number) + (WORK in node.attrs)
-            self._backend.calls = (*self._backend.calls, called)
-            self._around = (*around, called)
+        around, calls, turns = self._around, self._backend.calls, self._backend.turns
+        if MICRO_BATCH in node.attrs:
+            number = int(node.attrs[MICRO_BATCH])
+            self._backend.turns, self._around = (*turns, number), (*around, number + 1)
+        elif CALL in node.attrs:
+            number = int(node.attrs[CALL])
+            self._backend.calls, self._around = (*calls, number), (*around, number)
         try:
             found, inside = yield from self._region_of(node, operands)
         finally:
-            if number is not None:
-                self._backend.calls = self._backend.calls[:-1]
-            self._around = around
+            self._backend.calls, self._backend.turns, self._around = calls, turns, around
         for index in node.op.mutates:
             value = node.inputs[index]
             made = values[value] = inside(index)
@@ -212,7 +211,6 @@ class KindRun:
         turns: Iterator[int] = iter(range(limit)) if limit >= 0 else itertools.count()
         if op.reverse and limit >= 0:
             turns = iter(range(limit)[::-1])
-        micro = isinstance(op, Scan) and op.micro_batches
         for turn in turns:
             if isinstance(op, While):
                 condition = node.regions[0]
@@ -226,9 +224,10 @@ class KindRun:
             entries = [_entry(part, turn, depth) for part in scanned]
             leading = [np.full((1,) * depth, turn, np.int64)] * op.leading
             values = dict[Value, Any](zip(body.parameters, (*leading, *carried, *entries, *rest), strict=True))
-            self._enter(turn, bool(micro))
+            around, turns_around = self._around, self._backend.turns
+            self._around, self._backend.turns = (*around, turn + 1), (*turns_around, turn)
             found = yield from self._graph(body, values)
-            self._leave(bool(micro))
+            self._around, self._backend.turns = around, turns_around
             for index in op.mutates:
                 place = op.inside(len(node.regions) - 1, index)
                 assert place is not None
@@ -258,20 +257,6 @@ class KindRun:
         if isinstance(op, For) and op.turns < 0:
             return int(self._same_everywhere(node, operands[0]))
         return op.known_turns([value.type for value in node.inputs])
-
-    def _enter(self, turn: int, micro: bool) -> None:
-        self._around = (*self._around, turn + 1)
-        if micro:
-            self._backend.calls = (*self._backend.calls, turn + 1)
-        else:
-            self._backend.turns = (*self._backend.turns, turn)
-
-    def _leave(self, micro: bool) -> None:
-        self._around = self._around[:-1]
-        if micro:
-            self._backend.calls = self._backend.calls[:-1]
-        else:
-            self._backend.turns = self._backend.turns[:-1]
 
     def _same_everywhere(self, node: Node, array: Array) -> Any:
         """What a node's way depends on, where all ranks of the kind agree."""
