@@ -3,7 +3,8 @@ time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,30 @@ class Fixed:
     """An argument that is known at compile time; another value is another graph."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self._value: Callable[[], Any] = lambda: value
         plain = isinstance(value, bool | int | float | str | bytes | None)
         self.identity = (type(value).__name__, value) if plain else id(value)
+
+    @property
+    def value(self) -> Any:
+        """The argument; None for an object that the script has no more."""
+        return self._value()
+
+    @property
+    def is_object(self) -> bool:
+        """Whether it is compared by its id."""
+        return not isinstance(self.identity, tuple)
+
+    def stored(self) -> Fixed:
+        """The same without keeping an object of the script alive."""
+        value = self.value
+        found = Fixed(None)
+        found.identity = self.identity
+        try:
+            found._value = weakref.ref(value)
+        except TypeError:  # Python has no weak references to a number or a list
+            found._value = self._value
+        return found
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Fixed) and self.identity == other.identity
@@ -60,6 +82,22 @@ def _argument(arg: Any, tensors: list[Tensor]) -> Any:
     if isinstance(arg, tuple | list):
         return like(arg, [_argument(item, tensors) for item in arg])
     return Fixed(arg)
+
+
+def stored_call(call: Any) -> Any:
+    """The same call for the key of a graph, which keeps no objects of the script alive."""
+    if isinstance(call, tuple):
+        return like(call, [stored_call(arg) for arg in call])
+    return call.stored() if isinstance(call, Fixed) else call
+
+
+def script_objects(call: Any) -> Iterator[Any]:
+    """The arguments that are compared by their ids."""
+    for arg in call:
+        if isinstance(arg, tuple):
+            yield from script_objects(arg)
+        elif isinstance(arg, Fixed) and arg.is_object:
+            yield arg.value
 
 
 def like(tensors: Any, items: list[Any]) -> tuple[Any, ...]:

@@ -79,6 +79,10 @@ class Compiled:
     ranks_done: dict[int, Graph] = field(default_factory=dict[int, Graph])
     kept: KeptGraphs | None = None
 
+    def drop_script(self) -> None:
+        """Keep the script's cells and Parameters alive no longer."""
+        self.traced = self.traced.without_script()
+
     @property
     def inputs(self) -> list[Any]:
         """The graph's fed parameters, in the order of the launch's tensors."""

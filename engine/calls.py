@@ -32,7 +32,7 @@ from mspc.engine.ranks.environment import mpi_size
 from mspc.engine.step_counts import StepCounts
 from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
 from mspc.engine.synchronization_points import ALIKE, EVERYONE, described, different_calls, joint_call, name_of
-from mspc.engine.variants import VARIABLE, Variants, counted_as, graphs_to_keep, identity
+from mspc.engine.variants import VARIABLE, Variants, counted_as, graphs_to_keep, identity, watched
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.location import Location
@@ -197,6 +197,7 @@ class RankCalls:
 
     def _run(self, target: Any, args: tuple[Any, ...]) -> tuple[CompiledCall, list[Array]]:
         """The compiled target, and what it computes on this rank."""
+        self._release_gone()
         tensors: list[Tensor] = []
         call = describe_call(args, tensors)
         frozen = self._context(target)
@@ -204,10 +205,10 @@ class RankCalls:
         found = self._known.find(key)
         if found is None or self._outdated(key, found):
             with looking_rarely(self.has_own_process):
-                found, cells = self._compile(target, call, frozen)
+                found, traced = self._compile(target, call, frozen)
             # As in MindSpore, a step that was set to train continues to do so after its network has been evaluated.
             trained = bool(getattr(target, "training", False))
-            self._known.add(key, found, cells, (target, args), self._stays(found), trained)
+            self._known.add(key, found, traced, target, self._stays(found), trained)
             self._drop_surplus(target)
         arrays = [tensor.value for tensor in tensors]
         with self.job.outside_user_code():
@@ -240,8 +241,8 @@ class RankCalls:
         """Bytes of a GPU that this rank's graphs have taken at most; 0 on the CPU."""
         return self.job.hardware.memory.most()
 
-    def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> tuple[CompiledCall, list[Any]]:
-        """The graph of a call on this rank, and the cells in it."""
+    def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> tuple[CompiledCall, Traced]:
+        """The graph of a call on this rank, and what was read for it."""
         error: MspcError | None = None
         built: tuple[Compiled, Traced] | None = None
         asked = DeviceRequest(**asked_device())
@@ -263,16 +264,19 @@ class RankCalls:
         self.store.from_rank_0 = frozen.parameter_broadcast and compiled.config.mode not in EACH_ITS_OWN
         number = self._number(alone)
         compiled_call = self.compiled_calls[number] = CompiledCall(number, compiled, self.job, traced, self.store, tf32)
+        begun = compiled_call.take_begun()
         if not alone:
             with joint_call(self.job, f"calls {name_of(target)}", f" with {described(call)}", ALIKE):
-                compare_beginnings(self.job, compiled, compiled_call.take_begun(), settings_of(traced.cells))
-        compiled_call.counted_as = (counted_as(target), compiled.compile_id)
+                compare_beginnings(self.job, compiled, begun, settings_of(traced.cells))
+        name, counted = counted_as(target)
+        compiled_call.counted_as, compiled_call.counted = (name, compiled.compile_id), watched(counted)
         self._counts.begin(compiled_call.executor, compiled_call.counted_as, identity(target))
         self._strategy_files.write(compiled, frozen, bool(compiled_call.mutated))
+        compiled.drop_script()
         if self.job.watch is not None:
             self.job.watch.describe = self.describe
             self.job.watch.graph_of = self.graph_of
-        return compiled_call, list(traced.cells)
+        return compiled_call, traced
 
     def _is_alone(self, compiled: Compiled) -> bool:
         """Whether a graph is this rank's own business: each rank may run another, and nothing in this one meets any."""
@@ -303,12 +307,22 @@ class RankCalls:
             self._release(compiled_call)
         return compiled_call.is_outdated
 
+    def _release_gone(self) -> None:
+        """Give up the graphs that the script can call no more. This happens at its next call, as Python may notice at
+        any place, inside a step too, that an object is gone."""
+        for compiled_call, stays in self._known.take_gone():
+            if stays and self.job.hardware.device is not None:  # GPUs of other ranks may still know its memory
+                self._counts.target_gone(compiled_call.executor, compiled_call.counted_as)
+            else:
+                self._release(compiled_call)
+
     def _release(self, compiled_call: CompiledCall) -> None:
         with self.job.outside_user_code():
             self.job.hardware.release(compiled_call.executor)
-        self._counts.end(compiled_call.executor, compiled_call.counted_as)
+        self._counts.end(compiled_call.executor, compiled_call.counted_as, compiled_call.counted)
         self.store.detach(compiled_call)
         self._ran = None if self._ran is compiled_call else self._ran
+        self._last = {at: last for at, last in self._last.items() if last is not compiled_call}
         del self.compiled_calls[compiled_call.number]
 
     def _stays(self, compiled_call: CompiledCall) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,8 @@ class CompiledCall:
         self.is_outdated = False
         """Whether a number that the graph relies on was changed: it is compiled anew for the next call."""
         self.counted_as: Any = None
-        """What its steps are counted by, see `StepCounts`."""
+        self.counted: Callable[[], Any] = lambda: None
+        """What its steps are counted by, and what the script has if other graphs may count on, see `StepCounts`."""
         self._traced, self._store = traced, store
         self._arrays: dict[str, Array] = {}
         graph = self._without_unused_states(compiled.rank_graph(job.rank))
@@ -63,6 +64,7 @@ class CompiledCall:
         self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
         self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}
         store.changed_by(self)
+        self._traced, self._arrays = traced.without_script(), {}
 
     def _attached(self, parameter: GraphParameter) -> Array:
         """This rank's array of a parameter of the script."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import field
@@ -36,10 +37,10 @@ class _Slice:
 
 @dataclass
 class _StoredParameter:
-    """A parameter's slices; graphs that place it alike share one array. newest: the slice with the
-    newest values."""
+    """A parameter's slices; graphs that place it alike share one array. parameter: a weak reference to it. newest: the
+    slice with the newest values."""
 
-    parameter: Any
+    parameter: weakref.ref[Any]
     slices: list[_Slice] = field(default_factory=list[_Slice])
     newest: int = 0
     version: int = 0
@@ -91,8 +92,9 @@ class ParameterStore:
             if not self._comes_from_rank_0(parameter, graph_parameter):
                 where = slices_of(graph_parameter, self._job.rank)
                 self._begun.append(beginning(graph_parameter.name, "parameter", where, parameter, array))
-            stored = _StoredParameter(parameter, [_Slice(graph_parameter, array)])
-            self._stored[id(parameter)] = stored
+            key = id(parameter)
+            gone = weakref.ref(parameter, lambda _: self._stored.pop(key, None))
+            stored = self._stored[key] = _StoredParameter(gone, [_Slice(graph_parameter, array)])
             self._uses(owner, stored, 0)
             parameter.released(self)
             return array
@@ -177,7 +179,8 @@ class ParameterStore:
 
     def detach(self, compiled_call: Any) -> None:
         """The launched graph is no longer stored; the values of its parameters are."""
-        self._borrowed.pop(compiled_call.number, None)
+        for stored, _ in self._borrowed.pop(compiled_call.number, ()):
+            stored.relying = [each for each in stored.relying if each is not compiled_call]
         self._several.pop(compiled_call.number, None)
 
     def prepare(self, compiled_call: Any) -> None:

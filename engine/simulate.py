@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -56,8 +57,22 @@ class SharedCompiles:
     launches them, and are the same program when the front end finds the same graph in them.
     """
 
-    def __init__(self) -> None:
-        self.compiled: dict[tuple[int, Config, str], Compiled] = {}
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._compiled: dict[int, dict[tuple[Config, str], Compiled]] = {}
+        self._compiles: Counter[int] = Counter()
+
+    def compiled(self, number: int, call: TracedCall, compiled: Callable[[TracedCall], Compiled]) -> Compiled:
+        """The program of a rank's compile with this number: another rank's, or a new one that `compiled` makes. It is
+        stored until every rank has made so many compiles."""
+        known, key = self._compiled.setdefault(number, {}), (call.config, call.text)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = compiled(call)
+        self._compiles[number] += 1
+        if self._compiles[number] == self._ranks:
+            del self._compiled[number], self._compiles[number]
+        return found
 
 
 class SimulatedCalls(RankCalls):
@@ -74,11 +89,7 @@ class SimulatedCalls(RankCalls):
 
     def compiled(self, call: TracedCall) -> Compiled:
         self._compiles += 1
-        key = (self._compiles, call.config, call.text)
-        known = self._shared.compiled.get(key)
-        if known is None:
-            known = self._shared.compiled[key] = super().compiled(call)
-        return known
+        return self._shared.compiled(self._compiles, call, super().compiled)
 
 
 def simulate_script(
@@ -93,7 +104,7 @@ def simulate_script(
         MspcError: the first failure of a rank, with the rank's number in its message. SystemExit: a
         rank's own.
     """
-    shared = SharedCompiles()
+    shared = SharedCompiles(ranks)
     users: list[UserState] = []
     modules = set(sys.modules)
 

@@ -6,8 +6,12 @@ script runs them first, as `train.0`, so that a run on other ranks, with other g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+ENDED = 1024
+"""The most graphs that are no longer stored and that others may go on from: a script may make functions without end."""
 
 
 class StepCounts:
@@ -15,18 +19,22 @@ class StepCounts:
 
     def __init__(self, earlier: Mapping[str, int]) -> None:
         self._earlier = dict(earlier)
-        self._names: dict[int, str] = {}
-        self._known: list[Any] = []
+        self._named: dict[int, tuple[str, Any]] = {}
+        """The names of graphs, and the graphs, by the ids of these."""
+        self._numbers: Counter[str] = Counter()
+        """How many graphs of a kind have names, those that are gone among them."""
         self._latest: dict[Any, tuple[Any, Any]] = {}
         """The target and the graph that began last, by what tells such graphs apart from others."""
-        self._ended: dict[Any, list[str]] = {}
-        """Names of graphs that are no longer stored, by what tells such graphs apart from others."""
+        self._ended: dict[Any, list[tuple[str, Callable[[], Any]]]] = {}
+        """Names of graphs that are no longer stored, by what tells such graphs apart from others, and what the script
+        has if it can make further ones."""
 
     def begin(self, executor: Any, identity: Any = None, target: Any = None) -> None:
         """Have a graph that runs for the first time go on where it was, or where that of the same `identity` ended or,
         if the latest of these is stored and that of another `target`, where that one is."""
+        self._drop_gone()
         if self._ended.get(identity):
-            self._note(executor, self._ended[identity].pop(0))
+            self._named[id(executor)] = self._ended[identity].pop(0)[0], executor
         name = self._name(executor)
         before, latest = self._latest.get(identity, (target, executor))
         so_far = 0 if before == target else latest.step + latest.earlier_steps
@@ -35,31 +43,44 @@ class StepCounts:
         if steps:
             executor.go_on(steps - executor.step)
 
-    def end(self, executor: Any, identity: Any) -> None:
-        """A graph is no longer stored."""
+    def end(self, executor: Any, identity: Any, counted: Callable[[], Any]) -> None:
+        """A graph is no longer stored. counted: returns the object without which the script makes no graph that goes on
+        where this one was, or None if that is gone."""
         name = self._name(executor)
         self._earlier[name] = executor.step + executor.earlier_steps
-        self._ended.setdefault(identity, []).append(name)
-        del self._names[id(executor)]
-        self._known.remove(executor)
+        self._ended.setdefault(identity, []).append((name, counted))
+        del self._named[id(executor)]
         if self._latest.get(identity, (None, None))[1] is executor:
             del self._latest[identity]
+        self._drop_gone()
+
+    def target_gone(self, executor: Any, identity: Any) -> None:
+        """The script has no longer the target of a graph that stays, so another target may get its id."""
+        if self._latest.get(identity, (None, None))[1] is executor:
+            self._latest[identity] = None, executor
 
     def steps(self, executors: Sequence[Any]) -> dict[str, int]:
         """The steps of every graph, by name."""
-        ended = {name: self._earlier[name] for name in self._ended_names()}
+        self._drop_gone()
+        ended = {name: self._earlier[name] for names in self._ended.values() for name, _ in names}
         return ended | {self._name(e): e.step + e.earlier_steps for e in executors}
 
     def _name(self, executor: Any) -> str:
-        if id(executor) not in self._names:
+        if id(executor) not in self._named:
             kind = "train" if executor.trains else "evaluate"
-            taken = [*self._names.values(), *self._ended_names()]
-            self._note(executor, f"{kind}.{sum(name.startswith(kind) for name in taken)}")
-        return self._names[id(executor)]
+            self._named[id(executor)] = f"{kind}.{self._numbers[kind]}", executor
+            self._numbers[kind] += 1
+        return self._named[id(executor)][0]
 
-    def _note(self, executor: Any, name: str) -> None:
-        self._names[id(executor)] = name
-        self._known.append(executor)  # an id must not be used again
-
-    def _ended_names(self) -> list[str]:
-        return [name for names in self._ended.values() for name in names]
+    def _drop_gone(self) -> None:
+        """Forget graphs that no later graph goes on from."""
+        for identity, names in list(self._ended.items()):
+            for name, counted in names:
+                if counted() is None:
+                    del self._earlier[name]
+            self._ended[identity] = [(name, counted) for name, counted in names if counted() is not None]
+            if not self._ended[identity]:
+                del self._ended[identity]
+        while len(self._ended) > ENDED:
+            for name, _ in self._ended.pop(next(iter(self._ended))):
+                del self._earlier[name]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Hashable, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Any
 
 from mspc.api.common.gradient import GradientFunction, JitFunction
 from mspc.api.nn.cell import Cell
+from mspc.compiler.call import script_objects, stored_call
+from mspc.compiler.frontend.trace import Traced
 from mspc.ir.diagnostics import MspcError
 
 VARIABLE = "MSPC_KEPT_GRAPHS"
@@ -26,50 +29,98 @@ def graphs_to_keep() -> int:
 
 
 def identity(target: Any) -> Hashable:
-    """What all calls of a target have in common: its id, or those of the function and the object of a method, which
-    Python makes anew wherever it is looked up."""
+    """A key that is equal for calls of one target.
+
+    It is the id of a cell or function. Of a method, which Python makes anew for every use, it has the ids of its
+    function and object, and of a request for gradients, which scripts make anew, its fields.
+    """
+    if isinstance(target, GradientFunction):
+        rest = tuple(value for name, value in vars(target).items() if name not in ("fn", "weights"))
+        weights = None if target.weights is None else tuple(map(id, target.weights))
+        return identity(target.fn), weights, rest
+    if isinstance(target, JitFunction):
+        return identity(target.fn)
     if isinstance(target, types.MethodType):
         return id(target.__func__), id(target.__self__)
     return id(target)
 
 
-def counted_as(target: Any) -> Hashable:
-    """What the steps of a target are counted by: a function, or a request for its gradients, that a script makes again
-    for every step goes on where the one before was."""
+def named_by_identity(target: Any) -> tuple[Any, ...]:
+    """The objects whose ids are in the `identity` of a target."""
+    if isinstance(target, GradientFunction):
+        return (*named_by_identity(target.fn), *(target.weights or ()))
+    if isinstance(target, JitFunction):
+        return named_by_identity(target.fn)
+    return (target.__func__, target.__self__) if isinstance(target, types.MethodType) else (target,)
+
+
+def counted_as(target: Any) -> tuple[Hashable, Any]:
+    """The key by which the steps of a target are counted, and the object without which there are no more: a function,
+    or a request for its gradients, that a script makes again for every step continues the count of the one before."""
     while isinstance(target, GradientFunction | JitFunction):
         target = target.fn
     if isinstance(target, types.MethodType):
-        return counted_as(target.__func__), id(target.__self__)
-    return id(target.__code__) if isinstance(target, types.FunctionType) else id(target)
+        return (counted_as(target.__func__)[0], id(target.__self__)), target.__self__
+    counted = target.__code__ if isinstance(target, types.FunctionType) else target
+    return id(counted), counted
 
 
 class _Variant:
     """A graph that holds while its cells train or do not, as they did when it was read, and have the same buffers and
-    hooks. as_it_trained: whether it still holds when its cells train no longer.
+    hooks. The script's objects are not kept alive: without them nothing can call the graph.
 
-    called: what its key names by id, which must not be used again. stays: whether it is stored in any case. used: when
-    it was called last.
+    Args:
+        target: the objects that its key names as the target by their ids, which Python may give to others once they
+            are gone. needed: further objects without which it is not found. gone: gets the variant when one is gone.
+        as_it_trained: whether it still holds when its cells train no longer. stays: whether it is stored in any case.
+        used: when it was called last.
     """
 
     def __init__(
-        self, compiled_call: Any, cells: Sequence[Cell], called: Any, stays: bool, used: int, as_it_trained: bool
-    ) -> None:
+        self, key: Any, compiled_call: Any, cells: Sequence[Cell], target: Sequence[Any], needed: Sequence[Any],
+        gone: list[_Variant], stays: bool, used: int, as_it_trained: bool,
+    ) -> None:  # fmt: skip
+        self.key = key
         self.compiled_call = compiled_call
-        self.called = called
         self.stays = stays
         self.used = used
-        self._cells = cells
+        self.has_target = True
+        self.is_complete = True
+        self._gone = gone
+        self._watched = [watched(each, self._end) for each in target] + [watched(each, self._lack) for each in needed]
+        self._cells = [(watched(cell), state_of(cell, as_it_trained)) for cell in cells]
         self._as_it_trained = as_it_trained
-        self._states = self._read()
 
     def holds(self) -> bool:
-        """Whether the cells are as they were; asked at every call."""
-        return self._read() == self._states
+        """Whether the cells are as they were; asked at every call. One that is gone was made in a `construct`."""
+        if not (self.has_target and self.is_complete):
+            return False
+        for watched, state in self._cells:
+            cell = watched()
+            if cell is not None and state_of(cell, self._as_it_trained) != state:
+                return False
+        return True
 
-    def _read(self) -> list[int]:
-        if self._as_it_trained:
-            return [cell.revision for cell in self._cells]
-        return [cell.revision * 2 + cell.training for cell in self._cells]
+    def _end(self, _: Any) -> None:
+        self.has_target = False
+        self._gone.append(self)
+
+    def _lack(self, _: Any) -> None:
+        self.is_complete = False
+        self._gone.append(self)
+
+
+def state_of(cell: Cell, as_it_trained: bool) -> int:
+    """A number that changes when the cell becomes another one or, unless as_it_trained, is set to train or not to."""
+    return cell.revision if as_it_trained else cell.revision * 2 + cell.training
+
+
+def watched(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[[], Any]:
+    """A weak reference to an object, or a strong one if Python has no weak ones to such objects."""
+    try:
+        return weakref.ref(value, ended)
+    except TypeError:
+        return lambda: value
 
 
 class Variants:
@@ -84,6 +135,7 @@ class Variants:
         self.most = most
         self.by_use = by_use
         self._known: dict[Any, list[_Variant]] = {}
+        self._gone: list[_Variant] = []
         self._clock = count()
 
     def find(self, key: Any) -> Any:
@@ -96,11 +148,32 @@ class Variants:
         return None
 
     def add(
-        self, key: Any, compiled_call: Any, cells: Sequence[Cell], called: Any, stays: bool, as_it_trained: bool
+        self, key: Any, compiled_call: Any, traced: Traced, target: Any, stays: bool, as_it_trained: bool
     ) -> None:
-        """Store a graph; `cells` are those whose `construct` is in it."""
-        variant = _Variant(compiled_call, cells, called, stays, next(self._clock), as_it_trained)
+        """Store a graph for as long as the script has the target, and the arguments and parameters that it is of."""
+        identity, call, frozen = key
+        key = (identity, stored_call(call), frozen)
+        needed = [*script_objects(call), *traced.parameters.values()]
+        variant = _Variant(
+            key, compiled_call, traced.cells, named_by_identity(target), needed, self._gone, stays, next(self._clock),
+            as_it_trained,
+        )  # fmt: skip
         self._known.setdefault(key, []).append(variant)
+
+    def take_gone(self) -> list[tuple[Any, bool]]:
+        """Return the graphs that the script can call no more, and whether they stay nevertheless. They are no longer
+        known.
+
+        Ranks find out at different times that an object is gone. They must give up graphs of a living target alike, so
+        several ranks leave these to `surplus`.
+        """
+        found: list[tuple[Any, bool]] = []
+        while self._gone:
+            variant = self._gone.pop()
+            if variant in self._known.get(variant.key, ()) and (self.by_use or not variant.has_target):
+                self._remove(variant.key, variant)
+                found.append((variant.compiled_call, variant.stays))
+        return found
 
     def surplus(self, target: Hashable) -> tuple[Any, Any] | None:
         """(key, graph) of the graph of a target, given by its `identity`, that goes as there are more than are stored;

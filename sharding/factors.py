@@ -155,7 +155,7 @@ def parse_rule(
     )
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def _parse_rule(
     text: str,
     input_shapes: tuple[tuple[int, ...], ...],

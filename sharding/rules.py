@@ -18,7 +18,7 @@ def factor_names(count: int, first: int = 0) -> list[str]:
     return [chr(97 + i % 26) + (str(i // 26) if i >= 26 else "") for i in range(first, first + count)]
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def broadcast_rule(shapes: tuple[Shape, ...], outputs: int = 1) -> str:
     """The rule of an elementwise operator: shapes aligned at the right, dimensions of size 1 broadcast.
 
@@ -48,7 +48,7 @@ def sized(name: str, size: int) -> str:
     return "1" if size == 1 else f"{name}={size}"
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=4096)
 def reshape_rule(source: Shape, target: Shape) -> str:
     """The rule of a reshape, from the common refinement of both shapes' cumulative products.
 

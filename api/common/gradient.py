@@ -6,7 +6,6 @@ when they are called inside a compiled function. Called by a script, they launch
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -62,17 +61,11 @@ class GradientFunction:
             args = [*args, named.pop("sens")]
         if not named:
             return self, list(args)
-        return _with_names(self, tuple(named)), [*args, *named.values()]
+        return replace(self, names=tuple(named)), [*args, *named.values()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         request, given = self.by_name(args, kwargs)
         return call_handler.current().call(request, tuple(given))
-
-
-@functools.lru_cache(maxsize=256)
-def _with_names(request: GradientFunction, names: tuple[str, ...]) -> GradientFunction:
-    """One object for calls alike, which are compiled once then."""
-    return replace(request, names=names)
 
 
 @dataclass(frozen=True)

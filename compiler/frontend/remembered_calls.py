@@ -69,9 +69,8 @@ def remember(tracer: Tracer, key: Hashable, result: Any, first: int, called: tup
 def _is_complete(nodes: Sequence[Node]) -> bool:
     """Whether the nodes of a call have the functions of all requests among them. One that took up an earlier call has
     not: a request around it would see that call as a constant."""
-    requests = [node for node in nodes if isinstance(node.op, Gradient)]
-    made: set[Value] = set(nodes) if requests else set()
-    outputs = (value for node in requests for value in node.inputs[: node.op.outputs])  # type: ignore[attr-defined]
+    outputs = [value for node in nodes if isinstance(node.op, Gradient) for value in node.inputs[: node.op.outputs]]
+    made: set[Value] = set(nodes) if outputs else set()
     return all(value in made for value in outputs if isinstance(value, Node))
 
 

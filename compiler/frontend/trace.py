@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,10 @@ class Traced:
     warnings: list[str] = field(default_factory=list[str])
     cells: list[Any] = field(default_factory=list[Any])
     reused_calls: bool = False
+
+    def without_script(self) -> Traced:
+        """The same without the script's objects and arrays, which live as long as the script has them."""
+        return replace(self, parameters={}, constants={}, cells=[])
 
     def rebuild(self, results: Sequence[Any]) -> Any:
         """What the function returns when the graph's results are `results`."""

@@ -152,7 +152,7 @@ def layouts_text(layouts: Any) -> str:
     return "; ".join(f"({layouts_text(e)})" if isinstance(e, tuple) else layout_text(e) for e in entries)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def type_text(type: Any) -> str:
     """The type's own text, which is remembered, since networks repeat the same types."""
     return str(type)
@@ -162,7 +162,7 @@ LONG_TUPLE = 32
 """Elements of a tuple from which only their number stands where it is read."""
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def operand_type_text(type: Any) -> str:
     """The type of an operand: of a long tuple how many elements it has, `<Tuple of 90>`, as the node that makes it has
     all of them on its line."""

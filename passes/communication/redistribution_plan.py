@@ -65,7 +65,7 @@ class RedistributionPlan:
         return sum(step.messages > 0 for step in self.steps)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> RedistributionPlan:
     """The cheapest steps that bring a tensor of the global `shape` from `source` to `target`.
 

@@ -101,7 +101,7 @@ def _with_partial(
     return Layout.of(mesh, dims, passed, reduction)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def merge(rule: Rule, sources: tuple[Source, ...], ranks: int) -> tuple[tuple[int, ...], tuple[Axes, ...]]:
     """(mesh, axes of every factor) that follow from `sources`, the first one having the last word.
 
@@ -193,7 +193,7 @@ def _primes(mesh: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found) or (1,)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def choices(
     op: Op, rule: Rule, operands: tuple[Layout | None, ...], hints: tuple[Source, ...], ranks: int
 ) -> tuple[ShardingChoice, ...]:
@@ -270,7 +270,7 @@ def _passing(
         yield make_choice(rule, finer, fine_axes, i, passed, layout.reduction)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _refine(mesh: tuple[int, ...], finer: tuple[int, ...], axes: tuple[Axes, ...]) -> tuple[Axes, ...]:
     dims, _ = on_mesh(Layout(mesh, axes), finer)
     return dims

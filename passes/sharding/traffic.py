@@ -113,7 +113,7 @@ def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:
     return 0.0 if source == target else _bytes(source, target, type.shape, type.dtype.itemsize)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _bytes(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> float:
     try:
         found = plan(source, target, shape, itemsize)
@@ -200,7 +200,7 @@ def work_of(node: Node, rule: Rule | None) -> float:
     return _work(rule, (*node.in_layouts, *element_layouts(node.layout)))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _work(rule: Rule, layouts: tuple[Layout | None, ...]) -> float:
     shard_counts: dict[int, int] = {}
     for dims, layout in zip((*rule.inputs, *rule.outputs), layouts, strict=True):
