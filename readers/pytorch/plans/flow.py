@@ -8,6 +8,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.readers.pytorch.node_lines import frames_of
 from mspc.readers.pytorch.plans.cut_shapes import merged, moved
+from mspc.readers.pytorch.plans.on_slices import Unjudged, dims_of_results
 from mspc.readers.pytorch.plans.styles import CUT, IN, NOTHING, OPEN, OUT, ROWS, SEQUENCE, WHOLE, Style
 from mspc.readers.pytorch.program import Argument, ExportedNode, ExportedProgram, NodeResult
 
@@ -74,6 +75,9 @@ class Flow:
         self.parameters = {e.name: same.get(e.qualified, e.qualified) for e in program.inputs if e.kind == "parameter"}
         types = [(each.name, each.type) for each in program.inputs]
         types += [pair for node in program.graph.nodes for pair in zip(node.results, node.types, strict=False)]
+        self.types = {name: type for name, type in types if type is not None}
+        self._alike: dict[tuple[object, ...], list[int | None] | None] = {}
+        """Dimensions of results, by calls that differ in the names of their operands alone."""
         for name, own in self.parameters.items():
             if own in placed:
                 self.cuts[name] = Cut(placed[own], own)
@@ -87,7 +91,7 @@ class Flow:
         weight = self._weight(kind, given)
         try:
             if weight is not None:
-                found: State = self._layer(node, kind, given, weight)
+                found: State | list[State] = self._layer(node, kind, given, weight)
             elif kind == "embedding":
                 found = self._table(node, given)
             else:
@@ -97,8 +101,8 @@ class Flow:
         except _Wrong as wrong:
             self.mistakes.append(Mistake(node, wrong.text))
             return
-        for result in node.results:
-            self.cuts[result] = found
+        states = found if isinstance(found, list) else [found] * len(node.results)
+        self.cuts.update(zip(node.results, states, strict=True))
 
     def _weight(self, kind: str, given: Mapping[str, Argument]) -> str | None:
         """The parameter that a product is with, by its qualified name."""
@@ -188,7 +192,7 @@ class Flow:
             raise _Wrong(f"{layer} is {style.name}, and {self.parts} ranks do not divide its {size} {what}")
         return _given(style, len(self._result(node)) - 1, layer)
 
-    def _other(self, node: ExportedNode, kind: str, given: Mapping[str, Argument]) -> State:
+    def _other(self, node: ExportedNode, kind: str, given: Mapping[str, Argument]) -> State | list[State]:
         values = [value for value in _results(tuple(given.values()))]
         states = [(value, self.of(value)) for value in values]
         cut = [(value, state) for value, state in states if state is not None]
@@ -206,23 +210,51 @@ class Flow:
                          "gathered before")  # fmt: skip
         if kind in REDUCED:
             return self._reduced(node, given, first, state)
-        shape, result = self.shape(first), self._result(node)
+        shape = self.shape(first)
         if kind in ("view", "reshape", "_unsafe_view", "flatten", "unflatten"):
-            return self._viewed(node, state, shape, result)
+            return self._viewed(node, kind, states, state)
         dim = moved(kind, given, state.dim, len(shape))
         if dim is None or len(cut) != len([v for v, _ in states if self.shape(v)]):
-            raise _Unknown
+            return self._on_slices(node, kind, states)
         return Cut(dim, state.layer)
+
+    def _on_slices(self, node: ExportedNode, kind: str, states: Sequence[tuple[NodeResult, State]]) -> list[State]:
+        """The results of a kind that every rank computes of its slices."""
+        cuts = {value.name: state for value, state in states if state is not None}
+        held = [self.parameters[value.name] for value, _ in states if value.name in self.parameters]
+        if any(name in self.styles or name in self.placed for name in (*held, *(cut.layer for cut in cuts.values()))):
+            raise _Unknown  # a style or a placement says how these are cut
+        types = {value.name: self.types[value.name] for value, _ in states}
+        dims = {name: cut.dim for name, cut in cuts.items()}
+        places = {name: str(place) for place, name in enumerate(types)}
+        arguments = tuple((name, _named(value, places)) for name, value in node.arguments)
+        key = (node.target, arguments, *((type, dims.get(name)) for name, type in types.items()))
+        try:
+            if key not in self._alike:
+                self._alike[key] = dims_of_results(node, types, dims, self.parts)
+        except Unjudged:
+            raise _Unknown from None
+        found, cut = self._alike[key], next(iter(cuts.values()))
+        if found is None:
+            raise _Wrong(
+                f"{kind} takes slices along dimension {cut.dim} of what {cut.layer} gives, and what every rank "
+                f"computes of its own is not its slice of the result: {cut.layer} has to give all of it (row-wise, or "
+                "column-wise with a gather)"
+            )
+        return [None if dim is None else Cut(dim, cut.layer) for dim in found]
 
     def _result(self, node: ExportedNode) -> tuple[int, ...]:
         if not node.results:
             raise _Unknown
         return self.shape(NodeResult(node.results[0]))
 
-    def _viewed(self, node: ExportedNode, state: Cut, shape: Sequence[int], result: Sequence[int]) -> State:
+    def _viewed(
+        self, node: ExportedNode, kind: str, states: Sequence[tuple[NodeResult, State]], state: Cut
+    ) -> State | list[State]:
+        shape, result = self.shape(states[0][0]), self._result(node)
         found = merged(shape, result, state.dim)
         if found is None:
-            raise _Unknown
+            return self._on_slices(node, kind, states)
         if result[found] % self.parts:
             raise _Wrong(
                 f"{self.parts} ranks do not divide the {result[found]} heads that {state.layer} gives: its features "
@@ -337,6 +369,13 @@ def _given(style: Style, last: int, layer: str) -> State:
     if not style.is_local:
         raise _Unknown
     return None if style.gives in ("", WHOLE) else Cut(1 if style.gives == SEQUENCE else last, layer)
+
+
+def _named(value: Argument, names: Mapping[str, str]) -> str:
+    """The text of an argument with other names."""
+    if isinstance(value, tuple):
+        return f"({','.join(_named(each, names) for each in value)})"
+    return f"%{names[value.name]}" if isinstance(value, NodeResult) else repr(value)
 
 
 def _results(value: Argument) -> list[NodeResult]:
