@@ -44,6 +44,17 @@ class Files:
         for number in range(min(len(self.paths), MOST_OPEN)):
             self._descriptor(number)
 
+    @classmethod
+    def joined(cls, several: Sequence[Files]) -> Files:
+        """Return the files of several, in order. Those that are open stay so: their paths may be gone."""
+        found = cls([], [])
+        for each in several:
+            first = len(found.paths)
+            found._open |= {first + number: os.dup(descriptor) for number, descriptor in each._open.items()}
+            found.paths += each.paths
+            found._sizes += each._sizes
+        return found
+
     def close(self) -> None:
         """Close the files; one that is read once more is opened again."""
         _close(self._open)

@@ -72,8 +72,7 @@ def with_weights(
         pieces = tuple(replace(piece, file=piece.file + behind) for piece in tensor.pieces)
         tensors[name] = replace(tensor, pieces=pieces)
         strided.pop(name, None)
-    paths = [*program.weights.files.paths, *stored.files.paths]
-    files = Files(paths, [None] * len(paths))
+    files = Files.joined([program.weights.files, stored.files])
     return replace(program, weights=Weights(stored.name, files, tensors, strided=strided))
 
 

@@ -18,7 +18,7 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange
 from mspc.readers.pytorch.plans.local_modules import local_parts
 from mspc.readers.pytorch.plans.rank_axes import Axis, all_axes_of, axes_of, said, sharing, states, tensor_axis
-from mspc.readers.pytorch.plans.strategies import IMPORTED, parameter_of
+from mspc.readers.pytorch.plans.strategies import IMPORTED, parameter_of, scope_inside
 
 MOST_TOLD = 8
 GRADIENTS = "Gradients/"
@@ -228,7 +228,7 @@ class _Search:
 
 def module_at(scope: str) -> str:
     """The module's path of a scope, `Default/network-ImportedNetwork/words-Embedding`; "" for the network itself."""
-    inside = scope.partition(IMPORTED)[2].partition("/")[2]
+    inside = scope_inside(scope)
     return ".".join(part.rpartition("-")[0] or part for part in inside.split("/")) if inside else ""
 
 
@@ -275,8 +275,9 @@ def _check_mesh(ranks: int, data: Axis | None, tensor: Axis | None) -> None:
 
 
 def _walk(search: _Search, own: Mapping[str, Parameter]) -> None:
-    forward = [node for node in search.graph.nodes if IMPORTED in node.scope and
-               not node.scope.startswith(GRADIENTS)]  # fmt: skip
+    forward = [node for node in search.graph.nodes if not node.scope.startswith(GRADIENTS)]
+    # A network that is not trained has no cell around it, so that its scope is that of the outermost cell.
+    forward = [node for node in forward if IMPORTED in node.scope] or forward
     for take in (True, False):
         for node in forward:
             for number, value in enumerate(node.inputs):
@@ -295,7 +296,8 @@ def _walk(search: _Search, own: Mapping[str, Parameter]) -> None:
         is_stored = bool(node.inputs) and parameter_of(node.inputs[0]) in own  # fully_shard gathers it
         if not search.moves(node) or node in search.covered or is_stored or search.is_of_gradients(node):
             continue
-        if not _of_loss(node, search.data) and not _of_rows(node, search.data):
+        is_result = node in search.graph.results and _of_batch(node, search.data)  # a process returns its own rows
+        if not is_result and not _of_loss(node, search.data) and not _of_rows(node, search.data):
             search.wrong.append((f"{node.op.name} is between layers", node))
 
 
@@ -310,14 +312,18 @@ def _of_loss(node: Node, data: Axis | None) -> bool:
     )  # fmt: skip
 
 
+def _of_batch(node: Node, data: Axis | None) -> bool:
+    """Whether what moves differs before and after over the batch's axis alone."""
+    before, after = set(all_axes_of(node.inputs[0].layout)), set(all_axes_of(node.layout))
+    return before ^ after == {data} and not (isinstance(node.layout, Layout) and node.layout.partial)
+
+
 def _of_rows(node: Node, data: Axis | None) -> bool:
     """Whether rows of the inputs themselves, or of what is the same everywhere, move over the batch's axis: processes
     compute what they need of their own rows."""
-    source = node.inputs[0]
-    before, after = set(all_axes_of(source.layout)), set(all_axes_of(node.layout))
-    if before ^ after != {data} or (isinstance(node.layout, Layout) and node.layout.partial):
+    if not _of_batch(node, data):
         return False
-    pending, seen = [source], set[Value]()
+    pending, seen = [node.inputs[0]], set[Value]()
     while pending:
         value = pending.pop()
         if value in seen:

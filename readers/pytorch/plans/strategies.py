@@ -92,7 +92,7 @@ class LayerPlan:
         return found
 
     def _note_stage(self, node: Node) -> None:
-        stage = self.stages.get(node.scope.partition(IMPORTED)[2].partition("/")[2])
+        stage = self.stages.get(scope_inside(node.scope))
         if stage is not None:
             node.attrs[STAGE] = stage
 
@@ -268,6 +268,12 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
         program, plan, styles, placed, rows if isinstance(rows, int) else 0, cuts, _scopes(program, tied),
         _given_by(program, summed), stages_of(plan.name, program, plan.stages, plan.in_order),
     )  # fmt: skip
+
+
+def scope_inside(scope: str) -> str:
+    """Return the part of a scope inside of the imported network, which may be the outermost cell."""
+    _, found, after = scope.partition(IMPORTED)
+    return (after if found else scope).partition("/")[2]
 
 
 def _placements(program: ExportedProgram, plan: WrittenPlan) -> dict[str, Cuts]:

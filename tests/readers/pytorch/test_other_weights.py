@@ -101,3 +101,16 @@ def test_a_parameter_that_nothing_is_computed_of_need_not_be_there(tmp_path: Pat
     program = loaded(tmp_path, VALUES, change=lambda made: made.stored("head.bias", head))
     assert np.array_equal(program.weights.read("head.bias"), head)
     assert np.array_equal(program.weights.read("first.bias"), VALUES["first.bias"])
+
+
+def test_a_program_whose_file_is_gone_takes_weights(tmp_path: Path) -> None:
+    """As a module that is exported into a temporary file: what the checkpoint lacks is still read there."""
+    made = two_layers()
+    made.stored("scale", np.full(3, 2, np.float32), kind="buffer")
+    path = made.save(tmp_path / "two.pt2")
+    save_file(VALUES, tmp_path / "w.safetensors")
+    program = read_program(path)
+    path.unlink()
+    weights = with_weights(program, open_checkpoint(tmp_path / "w.safetensors")).weights
+    assert np.array_equal(weights.read("first.weight"), VALUES["first.weight"])
+    assert np.array_equal(weights.read("scale"), np.full(3, 2, np.float32))

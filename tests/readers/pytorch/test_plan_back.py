@@ -12,13 +12,15 @@ import pytest
 from benchmarks.pytorch.plans_back import PLANS, STEPS, Compared, compared
 from tests.readers.pytorch.test_layer_plans import MEGATRON, PLACES, SAMPLE, SEQUENCE, mspc
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 TRAINED = ("--ranks", "4", "--optimizer", "sgd:lr=1e-1")
-def written(folder: Path, layers: dict[str, str], mesh: dict[str, int], target: Path, *more: str) -> str:
-    """The file that a compile with these styles writes."""
+def written(
+    folder: Path, layers: dict[str, str], mesh: dict[str, int], target: Path, *more: str, how: Sequence[str] = TRAINED
+) -> str:
+    """Return the file that a compile with these styles writes."""
     (folder / "plan.json").write_text(json.dumps({"layers": layers, "mesh": mesh}))
     found = mspc(
-        "compile", str(target), *TRAINED, "--plan", "plan.json", "--out-torch", "plan.py", "--out", "graph", *more,
+        "compile", str(target), *how, "--plan", "plan.json", "--out-torch", "plan.py", "--out", "graph", *more,
         cwd=folder,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
@@ -53,6 +55,22 @@ def test_a_file_says_layers_by_patterns(tmp_path: Path) -> None:
     assert '"layers.*.down": RowwiseParallel(),' in code
     assert '(4,), mesh_dim_names=("tp",)' in code
     assert code == written(tmp_path, MEGATRON, {"tp": 4}, SAMPLE)
+
+
+def test_a_network_that_is_not_trained(tmp_path: Path) -> None:
+    code = written(tmp_path, MEGATRON, {"tp": 4}, SAMPLE, how=("--ranks", "4"))
+    assert '"layers.*.attention.query": ColwiseParallel(),' in code
+    assert '"layers.*.down": RowwiseParallel(),' in code
+
+
+def test_rows_of_results_are_those_of_every_process(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+    torch.export.save(torch.export.export(net, (torch.ones(4, 4),)), tmp_path / "net.pt2")
+    layers = {"0": "colwise", "2": "rowwise"}
+    code = written(tmp_path, layers, {"dp": 2, "tp": 2}, tmp_path / "net.pt2", how=("--ranks", "4"))
+    assert '"0": ColwiseParallel(),' in code
+    assert '"2": RowwiseParallel(),' in code
+    assert 'fully_shard(module, mesh=ranks["dp"]' in code
 
 
 def test_one_layer_alone_has_its_own_name(tmp_path: Path) -> None:
