@@ -85,19 +85,6 @@ class Candidates:
                 plans.update(dict.fromkeys(self.settled(plan.values) for plan in problem.given_each(variable)))
         return self._possible(plans)
 
-    def cheapest(self, limit: int = 0) -> list[Values]:
-        """The plans found, the cheapest first. Of those that cost and hold the same, as where two axes of a mesh change
-        places, there is one. limit: bytes that the peak is within, 0 for any number. None of a network that is not
-        small."""
-        if not self.is_small:
-            return []
-        found: dict[tuple[int, int], Values] = {}
-        for values in sorted(self.found(), key=lambda values: (self.cost(values), values)):
-            peak = self.peak(values)
-            if not limit or peak <= limit:
-                found.setdefault((round(self.cost(values)), round(peak)), values)
-        return list(found.values())
-
     def settled(self, values: Sequence[int]) -> Values:
         """The same plan with the copies that serve it best: they follow from all else."""
         found = list(values)
@@ -150,15 +137,6 @@ class Candidates:
                     if variable not in parameters:
                         found[self.plain(other)] = None
         return self._possible(found)
-
-    def smaller(self, values: Values, rounds: int) -> Values:
-        """A plan that holds less, by one decision after the other."""
-        for _ in range(rounds):
-            best = min(self.neighbours(values), key=lambda each: (self.peak(each), self.cost(each)), default=values)
-            if (self.peak(best), self.cost(best)) >= (self.peak(values), self.cost(values)):
-                break
-            values = best
-        return values
 
     def _solved(self, factors: Sequence[Factor]) -> Values:
         found = Elimination(self.sizes, factors, SMALL_TABLES, order=self.order)

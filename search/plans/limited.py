@@ -1,8 +1,8 @@
 """Finds the quickest plan within a limit of memory, by compiling plans until one fits.
 
-What the search foresees of a plan's memory is not what its program takes. A plan that is over the limit, though the
-search has foreseen less, has it look for one with so much less; and in networks that are compiled fast many plans are
-compiled, of which the quickest that fits is taken.
+Plans of small networks come from a front of compiled plans that does not depend on the limit. In larger networks the
+search looks for a plan within the limit. Its estimate of memory is not exact: if the program takes more than the
+limit, the search runs again with a limit that is smaller by the difference.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.passes.sharding.search_terms import LEAST
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.layouts.candidates import Candidates, Values, least_stored
+from mspc.search.plans.compiled_front import CompiledFront
 from mspc.search.plans.problem import Problem
 from mspc.search.solver.elimination import LARGEST
 
@@ -26,12 +27,6 @@ EFFORT = 4000
 """Operators of a rank that are compiled for plans beside those, up to which another one is tried."""
 TRIES = 80
 """How many of these plans there are at most."""
-SHARES = 6
-"""The part of the tries in which several kinds of plans take turns."""
-DOWNHILL = 8
-"""Decisions one after the other by which a plan is made to hold less."""
-STARTS = 3
-"""Plans that are made so."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +49,14 @@ class _Tried:
 
 class LimitedPlans:
     """The plans of one network within `memory` bytes. problem: the network as the search sees it. measure: what a
-    program takes on a rank. busiest: the rank of a program that counts; rank 0 is looked at first."""
+    program takes on a rank. busiest: the rank of a program that counts; rank 0 is looked at first. front: compiled
+    plans of a small network; None for a larger one."""
 
     def __init__(
         self, problem: Problem, memory: int, measure: Callable[[Compiled, int], PlanMemory],
-        busiest: Callable[[Compiled], int],
+        busiest: Callable[[Compiled], int], front: CompiledFront | None = None,
     ) -> None:  # fmt: skip
-        self.problem, self.memory = problem, memory
+        self.problem, self.memory, self.front = problem, memory, front
         self.measure, self.busiest = measure, busiest
         self.best: _Tried | None = None
         self.smallest: _Tried | None = None
@@ -81,6 +77,8 @@ class LimitedPlans:
 
     def quickest(self) -> Compiled:
         """The quickest plan that was found to fit. Raises MspcError where none was."""
+        if self._of_front() and self.best is not None:
+            return self.best.compiled
         first = self._searched()
         if first is not None and first.taken.bytes <= self.memory:
             return first.compiled
@@ -92,7 +90,8 @@ class LimitedPlans:
                        "take more ranks, or allow more memory"],
             )  # fmt: skip
         self._look_for_less(first)
-        self._try_others()
+        if self.front is None:
+            self._try_others()
         if self.best is not None:
             return self.best.compiled
         assert self.smallest is not None
@@ -108,6 +107,18 @@ class LimitedPlans:
                 "take more ranks, or allow more memory",
             ],
         )
+
+    def _of_front(self) -> bool:
+        """Take the fastest plan of the front that fits, or its smallest plan. Return whether one fits."""
+        if self.front is None:
+            return False
+        values = self.front.fastest(self.memory)
+        if values is None:
+            self.front.explore_below(self.memory)
+            values = self.front.fastest(self.memory)
+        for each in [values] if values is not None else self.front.smallest():
+            self._tried(each)
+        return values is not None
 
     def _searched(self) -> _Tried | None:
         """What the search finds for the limit; None where it reckons that all plans are over it."""
@@ -149,38 +160,15 @@ class LimitedPlans:
                 left -= 1
 
     def _in_order(self, tries: int) -> Iterator[Values]:
-        """Plans to try: in turn those that hold the least and the cheapest that seem to fit, for a third of the tries,
-        and then what lies one decision from the best that were tried."""
+        """Plans to try: in turn those that take the least memory, and the cheapest that seem to fit."""
         plans, peak, cost = self.candidates.found(), self.candidates.peak, self.candidates.cost
         small = sorted(plans, key=lambda values: (peak(values), cost(values)))
-        made = [self.candidates.smaller(values, DOWNHILL) for values in small[:STARTS]]
         cheap = sorted((values for values in plans if peak(values) <= self.memory), key=cost)
-        for i in range(tries // SHARES):
-            for values in [*made[i : i + 1], *small[i : i + 1]]:
+        for i in range(tries):
+            for values in small[i : i + 1]:
                 yield values
                 yield self.candidates.plain(values)
             yield from cheap[i : i + 1]
-        seen: set[Values] = set()
-        while (begin := self._begin(seen)) is not None:
-            seen.add(begin)
-            best = self._begin(set())
-            near = [values for values in self.candidates.neighbours(begin) if values not in self.known]
-            fits = self.best is not None
-            near.sort(key=lambda values: (peak(values) > self.memory, cost(values)) if fits
-                      else (peak(values), cost(values)))  # fmt: skip
-            for values in near:
-                yield values
-                if self._begin(set()) != best:
-                    break
-
-    def _begin(self, seen: set[Values]) -> Values | None:
-        """The plan around which others are tried: the quickest that fits, or else the smallest, but for those where
-        that was done."""
-        known = {values: taken for values, taken in self.known.items() if taken is not None and values not in seen}
-        fitting = [values for values, taken in known.items() if taken.bytes <= self.memory]
-        if fitting:
-            return min(fitting, key=lambda values: known[values].step)
-        return min(known, key=lambda values: known[values].bytes, default=None)
 
     def _tried(self, values: Values, cost: float = 0.0) -> _Tried | None:
         """Compile a plan; None where it does not compile, or was tried before. cost: of one that the search has found,

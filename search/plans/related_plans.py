@@ -15,6 +15,7 @@ from mspc.passes.sharding.search_terms import Terms
 from mspc.search.layouts.candidates import Candidates
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwork, PlanRequest
+from mspc.search.plans.compiled_front import EFFORT, CompiledFront, PlanCost
 from mspc.search.plans.figures import (
     Outcome,
     as_run,
@@ -27,6 +28,7 @@ from mspc.search.plans.figures import (
 )  # fmt: skip
 from mspc.search.plans.host_room import has_host_apart
 from mspc.search.plans.limited import LimitedPlans, PlanMemory
+from mspc.search.plans.machine_terms import LARGE
 from mspc.search.plans.offloading import quickest_on_host
 from mspc.search.plans.problem import Problem
 from mspc.search.plans.rank_loads import RankLoads, rank_loads
@@ -38,11 +40,9 @@ SHARES = (0.9, 0.75, 0.5)
 """Of the memory that the search's plan takes: limits within which others are looked for."""
 TABLE = 1 << 13
 """Elements of a table at most where others are looked for: nothing has to be proved of them."""
-OTHERS = 12
-"""How many plans with one decision given are compiled at most; they may be quicker, though their sum is more."""
 TRIED = "with optimizer states and activations on the host it does not fit either"
-EFFORT = 300
-"""Operators of a rank that are compiled for these, up to which another one is tried."""
+SMALL = EFFORT // 8
+"""Operators of a rank in a network of which many plans are compiled."""
 
 
 class SearchedNetwork:
@@ -112,14 +112,15 @@ class SearchedNetwork:
         if self.asked.memory:
             yield "a search without a limit", lambda: self.plain
         yield "a search by bytes alone", self._by_bytes
-        peak = memory_of(as_run(self.plain, 0), self.network.captured, self.network.config.device)
-        for share in SHARES:
-            limit = int(peak * share)
-            yield f"a search within {limit} bytes of memory", partial(self._near, limit)
+        if self.front is not None:
+            yield "a search among compiled plans", self._fastest_of_front
+        else:
+            peak = memory_of(as_run(self.plain, 0), self.network.captured, self.network.config.device)
+            for share in SHARES:
+                limit = int(peak * share)
+                yield f"a search within {limit} bytes of memory", partial(self._near, limit)
         if self.asked.free or not is_configured(self.plain):
             yield "every rank computing everything", partial(self.network.compiled, REPLICATED)
-        for values in self._others():
-            yield "a search with one decision given", partial(self._made_of, values)
 
     @cached_property
     def plain(self) -> Compiled:
@@ -150,16 +151,32 @@ class SearchedNetwork:
         """The plan within a limit of what the search foresees of memory; None of one that was made before."""
         return self._made_of(self._solver.solve(limit).values)
 
-    def _others(self) -> list[tuple[int, ...]]:
-        """The cheapest of every way to take each decision, in small networks, of those that seem to fit."""
-        count = min(OTHERS, EFFORT // max(1, len(self.plain.rank_graph(0).nodes)))
-        if not count:
-            return []
+    @cached_property
+    def front(self) -> CompiledFront | None:
+        """Many compiled plans of a small network; None for a larger one, or one that the search cannot shard."""
+        if len(self.plain.rank_graph(0).nodes) > SMALL:
+            return None
         try:
             candidates = Candidates(self.problem.model, self._solver.memory)
         except MspcError:
-            return []
-        return candidates.cheapest(self.asked.memory)[:count]
+            return None
+        if not candidates.is_small:
+            return None
+        seconds_per_byte = 1 / self.asked.machine.link.bandwidth.at(LARGE)
+        found = CompiledFront(candidates, self._cost_of, seconds_per_byte, self.deadline)
+        found.explore()
+        return found
+
+    def _cost_of(self, values: tuple[int, ...]) -> PlanCost:
+        program = self.problem.compiled(values)
+        rank = rank_loads(program, self.asked.machine).slowest
+        taken = plan_memory_of(program, rank, self.network.captured, self.asked)
+        return PlanCost(taken.bytes, taken.step, len(taken.graph.nodes))
+
+    def _fastest_of_front(self) -> Compiled | None:
+        """The fastest compiled plan; with a limit of memory `_within` has taken it."""
+        values = None if self.asked.memory or self.front is None else self.front.fastest()
+        return None if values is None else self.problem.compiled(values)
 
     def _made_of(self, values: tuple[int, ...]) -> Compiled | None:
         """The program of an assignment; None of one that was made before."""
@@ -178,7 +195,7 @@ class SearchedNetwork:
             self._busiest = program, rank_loads(program, self.asked.machine)
             return self._busiest[1].slowest
 
-        plans, refusal = LimitedPlans(self.problem, self.asked.memory, taken, busiest), None
+        plans, refusal = LimitedPlans(self.problem, self.asked.memory, taken, busiest, self.front), None
         try:
             own = plans.quickest()
         except MspcError as error:

@@ -10,11 +10,11 @@ import pytest
 from mspc.analysis.cost.known_machines import H200
 from mspc.ir.diagnostics import MspcError
 from mspc.ops.modules import load_operators
-from mspc.search.plans.alternatives import WAYS, PlanRequest
+from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
 from mspc.search.plans.related_plans import SearchedNetwork
 from mspc.search.plans.row import SEARCH
 from mspc.search.plans.table import plans_for
-from tests.memory_limits import Found, case_of, hold, known_plans
+from tests.memory_limits import Found, case_of, hold, known_plans, searched
 from tests.searched_networks import launched
 from tests.shares import share_of
 
@@ -32,7 +32,7 @@ def test_no_limit_is_refused_that_a_plan_keeps() -> None:
     assert not found.refused, lines
 
 
-@pytest.mark.parametrize("seed", [3781463763, 4012624555])
+@pytest.mark.parametrize("seed", [3781463763, 4012624555, 2087043557])
 def test_within_a_limit_plans_that_seem_to_cost_more_are_compiled(seed: int) -> None:
     case, found = case_of(seed), Found()
     lines = [*hold(case, known_plans(case, 60), found, shares=(0.0, 0.1, 0.5))]
@@ -49,8 +49,40 @@ def test_without_a_limit_plans_that_seem_to_cost_more_are_compiled(monkeypatch: 
         return next(plan.step for plan in plans if plan.name == SEARCH)
 
     found = step()
-    monkeypatch.setattr(SearchedNetwork, "_others", lambda _: ())
+    monkeypatch.setattr(SearchedNetwork, "front", None)
     assert found < 0.99 * step()
+
+
+@pytest.mark.parametrize("seed", [2195908194, 2087043557, 1210484339, 3564191072])
+def test_the_fastest_plan_of_every_limit_is_near_the_best_of_all_plans(seed: int) -> None:
+    """The limits are the memory of all plans, each of which is compiled."""
+    case = case_of(seed)
+    network = PlannedNetwork.read(case.captured, case.config, case.asked.free)
+    front = SearchedNetwork(network, case.asked, WAYS[0]).front
+    assert front is not None
+    known = known_plans(case, 81)
+    for limit in {plan.memory for plan in known}:
+        best = min(plan.step for plan in known if plan.memory <= limit)
+        if front.fastest(limit) is None:
+            front.explore_below(limit)
+        values = front.fastest(limit)
+        assert values is not None, f"{limit} bytes are refused"
+        assert front.known[values].bytes <= limit
+        assert front.known[values].step <= 1.03 * best, f"within {limit} bytes"
+
+
+@pytest.mark.parametrize("seed", [2087043557])
+def test_more_memory_never_gives_a_slower_plan(seed: int) -> None:
+    case = case_of(seed)
+    free = searched(case, 0)
+    assert not isinstance(free, str)
+    least = min(plan.memory for plan in known_plans(case, 30))
+    limits = [least, (least + free.memory) // 2, free.memory]
+    plans = [searched(case, limit) for limit in limits]
+    steps = [plan.step for plan in plans if not isinstance(plan, str)]
+    assert len(steps) == len(limits)
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] == pytest.approx(free.step)
 
 
 @pytest.mark.parametrize("seed", [1, 8])
