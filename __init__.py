@@ -18,11 +18,13 @@ install_public()
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """End a program with the text and the exit status of a mistake instead of a traceback, which has mspc's lines."""
-    from mspc.ir.diagnostics import MspcError  # looked up late: `import mspc` costs nothing
+    from mspc.api.errors import at_users_line  # looked up late: `import mspc` costs nothing
+    from mspc.ir.diagnostics import MspcError
 
     if not isinstance(error, MspcError):
         sys.__excepthook__(kind, error, trace)
         return
+    at_users_line(error)
     sys.stdout.flush()
     print(error, file=sys.stderr, flush=True)
     raise SystemExit(error.exit_status)  # Python ends with it

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import OWN_FILES, ErrorGroup, MspcError
 from mspc.ir.location import Location
 from mspc.ir.notebook import cell_name
 
@@ -69,6 +69,23 @@ def raising_location(error: BaseException) -> Location | None:
             found = _location(code.co_filename, code, trace.tb_lasti, trace.tb_lineno)
         trace = trace.tb_next
     return found
+
+
+def at_users_line(error: MspcError, place: Location | None = None) -> None:
+    """Give an error that names only mspc's files, or no line, the user's line that led to it.
+
+    place: that line; None for the innermost one that the exception went through.
+    """
+    if isinstance(error, ErrorGroup):
+        for each in error.errors:
+            at_users_line(each, place or raising_location(error))
+        return
+    if error.location is not None and not error.location.file.startswith(OWN_FILES):
+        return
+    user = place or raising_location(error)
+    if user is not None:
+        error.location = user
+        error.frames = (*error.frames, user) if error.frames else ()
 
 
 def is_own(file: str) -> bool:

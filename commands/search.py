@@ -144,7 +144,8 @@ def search_target(target: str, options: SearchOptions) -> None:
             def tell(way: str, where: str = mesh or f"{asked.ranks} ranks") -> None:
                 progress.show(f"{way} on {where}")
 
-            found.append(_plans(launched.captured, asked, options, found, tell))
+            with launched.captured.told_at_launch():
+                found.append(_plans(launched.captured, asked, options, found, tell))
     _tell(found, machine, options)
 
 

@@ -70,7 +70,8 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     found = find_call(target, options)
     config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
     check_has_one_device(config)
-    many = compiled_with_numbers(traced(found.captured, config), options.loudness.on_pass())
+    with found.captured.told_at_launch():
+        many = compiled_with_numbers(traced(found.captured, config), options.loudness.on_pass())
     if found.asked():
         check_ranks_alike(found)
     program = _program(found.captured, many, seed)

@@ -18,6 +18,7 @@ from typing import Any
 
 from mspc.api import alias, call_handler, state
 from mspc.api.context import FrozenContext, ParallelMode, freeze
+from mspc.api.errors import at_users_line, caller_location
 from mspc.api.nn.declared_inputs import is_open
 from mspc.api.setting_kind import say_once
 from mspc.api.settings import SHARDED
@@ -39,6 +40,7 @@ class CapturedCall:
 
     target: the cell or function. args: its tensors, as one rank hands them in, or global types when `global_types`.
     context: the settings at that moment. script: the file. later: launches after it, which are not compiled.
+    place: the innermost line of the script in the launch.
     """
 
     target: Any
@@ -47,6 +49,16 @@ class CapturedCall:
     script: Path
     global_types: bool = False
     later: tuple[Location, ...] = ()
+    place: Location | None = None
+
+    @contextlib.contextmanager
+    def told_at_launch(self) -> Generator[None]:
+        """Let errors from inside that name only mspc's files be reported at the script's line."""
+        try:
+            yield
+        except MspcError as error:
+            at_users_line(error, self.place)
+            raise
 
 
 class _Stop(BaseException):
@@ -59,11 +71,11 @@ class _Recorder:
     types_only = True
 
     def __init__(self) -> None:
-        self.seen: tuple[Any, tuple[Any, ...], FrozenContext, Location | None] | None = None
+        self.seen: tuple[Any, tuple[Any, ...], FrozenContext, Location | None, Location | None] | None = None
 
     def call(self, target: Any, args: tuple[Any, ...]) -> Any:
         if self.seen is None:
-            self.seen = target, args, freeze(target), _top_line(sys._getframe(1))
+            self.seen = target, args, freeze(target), _top_line(sys._getframe(1)), caller_location()
         raise _Stop
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
@@ -128,10 +140,12 @@ def capture(path: Path, arguments: Sequence[str], session: state.Session) -> Cap
                 f"or name the network: mspc compile '{path}:Net()' --input 'float32[16,32]'",
             ],
         )
-    target, args, context, line = recorder.seen
+    target, args, context, line, place = recorder.seen
     recorder.seen = None  # the handler stays, and would hold the network for as long
     later = _later_launches(sys.modules["__main__"], path, source, line) if line else ()
-    return CapturedCall(target, _with_sizes(target, args, context, session.size), context, path, later=later)
+    found = CapturedCall(target, args, context, path, later=later, place=place)
+    with found.told_at_launch():
+        return replace(found, args=_with_sizes(target, args, context, session.size))
 
 
 def _with_sizes(target: Any, args: tuple[Any, ...], context: FrozenContext, ranks: int) -> tuple[Any, ...]:

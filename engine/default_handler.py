@@ -38,6 +38,7 @@ def not_run(type: TensorType, name: str, ranks: int) -> Pending:
                 "a test may look at shapes and dtypes, or leave device_num out to compute on one device",
                 f"a script that mspc run SCRIPT --ranks {ranks} --simulate runs has all values",
             ],
+            kind=RuntimeError,
         )
 
     return Pending(type.shape, type.dtype.numpy, arrive)

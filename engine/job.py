@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, NoReturn
 
-from mspc.api.errors import is_library
+from mspc.api.errors import at_users_line, is_library
 from mspc.engine.ranks.environment import job_name, limit_threads, local_place, mpi_rank, mpi_size, session_folder
 from mspc.engine.ranks.siblings import ranks_of_this_launcher
 from mspc.engine.script import ScriptError
@@ -196,6 +196,7 @@ def _warn(text: str) -> None:
 def explain(error: BaseException) -> tuple[str, int]:
     """The message for the user and the exit status of what ended a rank."""
     if isinstance(error, MspcError):
+        at_users_line(error)
         return error.render(), error.exit_status
     if isinstance(error, KeyboardInterrupt):
         return "", 130

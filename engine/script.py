@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from mspc.api.errors import is_library, raising_location
+from mspc.api.errors import at_users_line, is_library, raising_location
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.excerpt import broken_text
 from mspc.ir.files.regular import check_regular
@@ -125,7 +125,8 @@ def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType
             module.__package__ = package
         sys.modules[name] = module
         exec(code, module.__dict__)  # the user's program: running it is the command
-    except MspcError:
+    except MspcError as error:
+        at_users_line(error)
         raise
     except Exception as error:
         raise ScriptError(error) from None

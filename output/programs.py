@@ -75,13 +75,15 @@ def compile_for(
         if stage.name == "frontend" and level != NO_FILES:
             network.append(stage.text())
 
-    compiled = compile_traced(call, on_stage, on_pass)
+    with captured.told_at_launch():
+        compiled = compile_traced(call, on_stage, on_pass)
     return Built(compiled, files.files, text, "".join(network))
 
 
 def _traced(captured: CapturedCall, ranks: int) -> TracedCall:
-    config = config_of(captured, ranks)
-    return trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
+    with captured.told_at_launch():
+        config = config_of(captured, ranks)
+        return trace_call(captured.target, describe_call(captured.args, []), config, captured.global_types)
 
 
 def config_of(captured: CapturedCall, ranks: int) -> Config:

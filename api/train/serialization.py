@@ -218,6 +218,11 @@ def load_param_into_net(
         raise ApiTypeError(f"load_param_into_net: net must be a Cell, not {type(net).__name__}")
     if not isinstance(parameter_dict, Mapping):
         raise ApiTypeError(f"load_param_into_net: parameter_dict must be a dict, not {type(parameter_dict).__name__}")
+    for name, value in parameter_dict.items():
+        if value is None or isinstance(value, bool | int | float | complex | dict | set):
+            raise ApiTypeError(
+                f"load_param_into_net: the value of {name!r} must be a Parameter, not {type(value).__name__}"
+            )
     net.distinguish_parameters()  # as a call does: a checkpoint of a network that was called has these names
     wanted = {parameter.name: parameter for parameter in net.get_parameters()}
     given = {name: value for name, value in parameter_dict.items() if not isinstance(value, str)}
