@@ -4,7 +4,6 @@ rank fails."""
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 import time
 import traceback
@@ -175,7 +174,7 @@ def _check_versions(comm: Any) -> None:
     """Raise MspcError on rank 0 if ranks run different versions of mspc; the others end later, without a text."""
     from mspc.runtime.comm.agreement import gathered
 
-    versions = gathered(comm, importlib.import_module("mspc").__version__)
+    versions = gathered(comm, sys.modules["mspc"].__version__)
     other = next((rank for rank, version in enumerate(versions) if version != versions[0]), 0)
     if not other:
         return

@@ -31,7 +31,6 @@ from mspc.passes.sharding.choices import composite_conflict, make_choice, rule_o
 from mspc.passes.sharding.out_strategies import insert_out_layouts, out_layout
 from mspc.passes.sharding.replacement import decompose_nodes
 from mspc.passes.sharding.shared_parameters import differing_readers
-from mspc.passes.sharding.strategy_errors import ranks_error, uneven_error, with_one_cause_once
 from mspc.sharding.factors import Dim, Rule
 
 STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute, RegionOp, MakeStack, TurnCount)
@@ -81,7 +80,11 @@ def _attach_all(
                 raise node.error(f"{node.label}: an out_strategy needs an in_strategy beside it")
         except MspcError as error:
             errors.append(error)
-    return after, [*with_one_cause_once(errors, used, ranks), *differing_readers(graph)]
+    if errors:
+        from mspc.passes.sharding.strategy_errors import with_one_cause_once  # late: few compiles have mistakes
+
+        errors = with_one_cause_once(errors, used, ranks)
+    return after, [*errors, *differing_readers(graph)]
 
 
 def _check_ruleless(node: Node) -> None:
@@ -194,7 +197,7 @@ def _from_tuples(
             if used > ranks
             else f"uses {used} ranks, which does not divide {ranks}"
         )
-        raise ranks_error(
+        raise _ranks_error(
             node, used, f"the strategy {_text(strategy)} {problem}", f"the product of its numbers must divide {ranks}"
         )
     mesh = (*(counts.get(f, 1) for f in order), ranks // used)
@@ -203,6 +206,12 @@ def _from_tuples(
         if mesh[position] > 1:
             axes[f] = (position,)
     return mesh, axes
+
+
+def _ranks_error(node: Node, used: int, message: str, note: str) -> MspcError:
+    from mspc.passes.sharding.strategy_errors import ranks_error  # late, as above
+
+    return ranks_error(node, used, message, note)
 
 
 def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: object, place: tuple[int, int]) -> None:
@@ -228,6 +237,8 @@ def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: objec
             f"{node.label}: {where} has size 1 and cannot be sharded into {shards} slices", notes=["use 1 there"]
         )
     if size % shards:
+        from mspc.passes.sharding.strategy_errors import uneven_error  # late, as above
+
         raise uneven_error(node, where, size, shards)
 
 
@@ -259,7 +270,7 @@ def _from_layouts(
     ranks: int,
 ) -> tuple[tuple[int, ...], list[Axes]]:
     if math.prod(mesh) != ranks:
-        raise ranks_error(
+        raise _ranks_error(
             node, math.prod(mesh),
             f"the layout's device matrix {mesh} has {math.prod(mesh)} ranks, but there are {ranks}",
             f"the product of its sizes must be {ranks}",

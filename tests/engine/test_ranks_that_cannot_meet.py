@@ -40,8 +40,8 @@ def test_sharded():
     assert (out.shape, out.dtype) == ((16, 64), ms.float32)
     with pytest.raises(RuntimeError, match=r"Net has no values: the test compiled it for 8 ranks in memory"):
         out.asnumpy()
-    with pytest.raises(RuntimeError, match="the strategy .* uses 6 ranks, which does not divide 8"):
-        Net(((2, 2), (2, 3)))(Tensor(np.ones((16, 32), np.float32)))
+    with pytest.raises(RuntimeError, match="the strategy .* needs 16 ranks, but there are 8"):
+        Net(((2, 8), (8, 1)))(Tensor(x))
 def test_trained():
     net = Net(((2, 4), (4, 1)))
     data = ms.dataset.NumpySlicesDataset((x[None].repeat(2, 0), y[None].repeat(2, 0)), ["x", "y"])
