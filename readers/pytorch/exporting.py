@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import json
 import sys
 import warnings
 from collections.abc import Generator, Mapping, Sequence
@@ -80,11 +81,15 @@ def export_folder(folder: Path, to: Path, sizes: Mapping[str, int], names: Seque
         raise MspcError(f"{folder} has no size {unknown[0]!r:.60}", notes=[f"it has {', '.join(EXAMPLE)}"])
     with _told(f"transformers cannot make the model in {folder}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        config = _config(transformers, folder)
         name = next(iter(getattr(config, "architectures", None) or ()), "")
         kind = getattr(transformers, name, None)
         if kind is None:
-            raise MspcError(f"{folder}: its config.json names no architecture that transformers has, but {name!r:.60}")
+            raise MspcError(f"{folder}: its config.json names no architecture that transformers has, but {name!r:.60}",
+                            notes=_notes_of_own_code(folder))  # fmt: skip
+        if _notes_of_own_code(folder):
+            say_once("auto_map", f"{folder}: code of the folder (auto_map) is not run; the model is {name} as "
+                     "transformers has it")  # fmt: skip
         mode = fake_mode()
         # Values of weights are read out of the folder: none are drawn.
         undrawn = importlib.import_module("transformers.initialization").no_init_weights
@@ -94,6 +99,31 @@ def export_folder(folder: Path, to: Path, sizes: Mapping[str, int], names: Seque
     inputs = _made_up(torch, mode, model, config, {**EXAMPLE, **sizes}, folder)
     exported = _exported(torch, model, (), inputs, to, str(folder))
     return replace(exported, stored=_stored_names(model, names))
+
+
+def _config(transformers: Any, folder: Path) -> Any:
+    """Return the configuration in a folder. Code that the folder brings is not run: transformers would ask on stdin
+    whether to run it, if nothing was said."""
+    try:
+        return transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except ValueError as error:
+        notes = _notes_of_own_code(folder)
+        if not notes:
+            raise
+        raise MspcError(f"{folder}: the model is made by code of the folder, which is not run", notes=notes) from error
+
+
+def _notes_of_own_code(folder: Path) -> list[str]:
+    """Return notes on the code that a folder brings for its model; none if it brings none."""
+    try:
+        own = json.loads((folder / "config.json").read_text()).get("auto_map")
+    except (OSError, ValueError, AttributeError):
+        return []
+    if not isinstance(own, dict):
+        return []
+    names = ", ".join(f"{key!s:.40}: {value!s:.60}" for key, value in cast(dict[Any, Any], own).items())
+    advice = "if you trust it, write a function that loads the model with trust_remote_code=True"
+    return [f"auto_map in {folder / 'config.json'} names it: {names}", f"{advice}: mspc compile model.py:make --torch"]
 
 
 def _stored_names(model: Any, names: Sequence[str]) -> dict[str, Joined]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,25 @@ def test_one_tensor_for_two_inputs_is_two_inputs(tmp_path: Path) -> None:
     [node] = program.graph.nodes
     operands = [value.name for _, value in node.arguments[:2]]  # type: ignore[union-attr]
     assert operands == [each.name for each in program.inputs]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("mine", "code of the folder, which is not run"), ("llama", "no architecture that transformers has")]
+)
+def test_code_of_a_folder_is_not_run(
+    kind: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody is asked whether it should be."""
+    pytest.importorskip("transformers", reason="needs transformers")
+    own = {"AutoConfig": "own.Config", "AutoModel": "own.Mine"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "architectures": ["Mine"], "auto_map": own}))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody is asked"))
+    with pytest.raises(MspcError, match=told) as refused:
+        read_folder(tmp_path, {})
+    assert any("AutoConfig: own.Config" in note for note in refused.value.notes)
+    assert any("trust_remote_code=True" in note for note in refused.value.notes)
+    assert not (tmp_path / "ran").exists()
 
 
 class Passed(torch.autograd.Function):
