@@ -19,14 +19,14 @@ from mspc.analysis.cost.nodes import work_of
 from mspc.analysis.cost.operations import operations_of
 from mspc.compiler.driver import Compiled
 from mspc.ir.cell_names import each_of_cells
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, operand_types
+from mspc.ir.graph import Graph, Node, Value, element_layouts, operand_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple
 from mspc.ops.control.times import nodes_with_times
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
 from mspc.passes.sharding.parallel_optimizer import EVERYTHING, why_not_sharded
+from mspc.search.plans.weights import Weights
 
 if TYPE_CHECKING:
     from mspc.ops.control.regions import RegionOp
@@ -67,7 +67,9 @@ class Degrees:
 def degrees_of(compiled: Compiled) -> Degrees:
     """The degrees of a compiled network, of one stage's ranks."""
     graph, plan = compiled.graph, compiled.strategies
-    outside = _outside(graph)
+    outside, weights = _outside(graph), Weights()
+    for each in graph.graphs():
+        weights.add(each.nodes, outside)
     votes: dict[str, Counter[int]] = {name: Counter() for name in _VOTES}
     dtypes: Counter[str] = Counter()
     for node, times in nodes_with_times(graph):
@@ -75,7 +77,7 @@ def degrees_of(compiled: Compiled) -> Degrees:
         if not work:
             continue
         dtypes[operand_types(node)[0].dtype.name] += int(work)
-        for name, degree in _shared(node, outside).items():
+        for name, degree in _shared(node, weights, outside).items():
             votes[name][degree] += int(work)
     most = {name: max(found, key=lambda degree: (found[degree], degree)) for name, found in votes.items() if found}
     context = most.get("context", 1)
@@ -102,16 +104,16 @@ def are_most(names: Iterable[str], graph: Graph) -> bool:
     return 2 * sum(sizes.get(name, 0) for name in found) > sum(sizes.values())
 
 
-def _shared(node: Node, outside: Mapping[Value, Value]) -> dict[str, int]:
-    """What a node that multiplies says, by the names of votes. outside: see `_outside`."""
+def _shared(node: Node, weights: Weights, outside: Mapping[Value, Value]) -> dict[str, int]:
+    """The degrees by which a matmul or attention is sharded, by the names of votes. outside: see `_outside`."""
     strategies = [element_layouts(value.layout)[0].strategy for value in node.inputs[:2] if value.layout]
     if isinstance(node.op, AttentionOp) and strategies:
         return _of_attention(node.op, strategies)
     if len(strategies) < 2 or not isinstance(node.op, Op):
         return {}
-    weight = next((i for i in (1, 0) if _is_weight(node.inputs[i], outside)), None)
+    weight = next((i for i in (1, 0) if weights.of(node.inputs[i], outside)), None)
     if weight is None:
-        of_weight = node.forward is not None and any(_is_weight(value, outside) for value in node.forward.inputs)
+        of_weight = node.forward is not None and any(weights.of(value, outside) for value in node.forward.inputs)
         return {} if of_weight else _of_scores(node, strategies[0])
     other, own = strategies[1 - weight], strategies[weight]
     experts = own[0] if len(own) == _EXPERTS else 1
@@ -133,20 +135,6 @@ def _of_scores(node: Node, strategy: tuple[int, ...]) -> dict[str, int]:
     if len(strategy) != _HEADS_FIRST:
         return {}
     return {"data": strategy[0], "context": strategy[2]}
-
-
-def _is_weight(value: Value, outside: Mapping[Value, Value]) -> bool:
-    """Whether a value is a parameter, moved or converted, or that of every layer in a loop over them."""
-    while not isinstance(value, Parameter) or value in outside:
-        if value in outside:
-            value = outside[value]
-        elif not isinstance(value, Node) or value.regions:
-            return False
-        elif isinstance(value.op, MakeStack) or len(value.inputs) == 1:
-            value = value.inputs[0]
-        else:
-            return False
-    return value.kind == "parameter"
 
 
 def _outside(graph: Graph) -> dict[Value, Value]:

@@ -10,6 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ops.control.loops import Loop, MakeStack, runs_layers, runs_micro_batches
 from mspc.ops.math.matmul import BatchMatMul, MatMul
+from mspc.search.plans.weights import Weights
 
 MOST = 8
 """Ranks that share a product at most where nothing is known of hosts."""
@@ -41,6 +42,7 @@ class _Pairs:
     def __init__(self, data: int, tensor: int) -> None:
         self.data, self.tensor = data, tensor
         self.opened: set[Value] = set()
+        self.weights = Weights()
         self.by_rows: dict[Value, bool] = {}
         self.count = 0
 
@@ -48,20 +50,31 @@ class _Pairs:
         """Shard the products of a graph, and of equal layers in it. outside: for parameters of theirs what is read in
         their place. Raises MspcError."""
         for node in graph.nodes:
+            self.weights.add([node], outside)
             comes_open = any(outside.get(value, value) in self.opened for value in node.inputs)
             if runs_layers(node) or runs_micro_batches(node):
                 self.shard(node.regions[-1], {**outside, **_handed_in(node, outside)})
-            if not _is_layer(node, outside):
+            weight = self._weight(node, outside)
+            if weight is None:
                 if comes_open:
                     self.opened.add(node)
                 continue
             self.count += comes_open
-            weight = outside.get(node.inputs[1], node.inputs[1])
             if self.by_rows.setdefault(weight, comes_open) != comes_open:
                 raise MspcError(f"pairs shard {weight.name} by columns for one product and by rows for another")
             _shard(node, self.data, self.tensor, by_rows=comes_open)
             if not comes_open:
                 self.opened.add(node)
+
+    def _weight(self, node: Node, outside: Mapping[Value, Value]) -> Parameter | None:
+        """The trained weight of a matmul; None for other nodes, and for matmuls of activations."""
+        if not isinstance(node.op, MatMul | BatchMatMul) or len(node.inputs) != 2:
+            return None
+        x, matrix = node.inputs
+        weight = self.weights.of(matrix, outside)
+        if weight is None or not weight.trainable or len(matrix.tensor_type.shape) != 2:
+            return None
+        return weight if self.weights.of(x, outside) is None else None
 
 
 def _handed_in(node: Node, outside: Mapping[Value, Value]) -> dict[Value, Value]:
@@ -76,13 +89,6 @@ def _handed_in(node: Node, outside: Mapping[Value, Value]) -> dict[Value, Value]
             is_stack = isinstance(value, Node) and isinstance(value.op, MakeStack)
             found[body.parameters[place]] = value.inputs[0] if is_stack else outside.get(value, value)
     return found
-
-
-def _is_layer(node: Node, outside: Mapping[Value, Value]) -> bool:
-    if not isinstance(node.op, MatMul | BatchMatMul) or len(node.inputs) != 2:
-        return False
-    weight = outside.get(node.inputs[1], node.inputs[1])
-    return isinstance(weight, Parameter) and weight.trainable and len(weight.tensor_type.shape) == 2
 
 
 def _shard(node: Node, data: int, tensor: int, by_rows: bool) -> None:
