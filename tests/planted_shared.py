@@ -99,8 +99,8 @@ IN_PARALLEL = (
             "node.op = node.op.over_rows(dimension, outer) if outer > 1 else node.op"),
     Planted("mask-of-another-rank", "ops/random/row_offsets.py", "rest * rank, *(0", "rest * (ranks - 1 - rank), *(0"),
     Planted("sum-for-mean", "passes/communication/reduce_gradients.py", "b.constant(1.0 / ranks,", "b.constant(1.0,"),
-    Planted("gradient-lost", "passes/communication/reduce_gradients.py", "if _names(node) - own and node in used",
-            'if _names(node) - own - {"last.bias"} and node in used'),
+    Planted("gradient-lost", "passes/communication/reduce_gradients.py", "if node in trained and node in used",
+            'if node in trained and trained[node][0].name != "last.bias" and node in used'),
     Planted("statistics-of-own-rows", "passes/communication/share_statistics.py",
             'ranks = tuple(range(int(graph.attrs.get("ranks", 1))))', "ranks = (0,)"),
 )  # fmt: skip
