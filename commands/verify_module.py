@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,8 @@ from mspc.commands.compile import CompileOptions, FoundCall
 from mspc.engine.capture import NamedTarget, made_by
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
+from mspc.ops.random.dropout import Dropout
+from mspc.runtime.backend import NumPyBackend
 from mspc.verify.difference import ComparedValue, coarsest, compare, epsilon_of, floats_of, noise_between
 from mspc.verify.one_device import ROUNDINGS, OneDevice
 from mspc.verify.verification import VerifiedProgram, one_device
@@ -22,17 +24,25 @@ RUNS = 2
 
 
 def check_comparable(program: VerifiedProgram, options: CompileOptions) -> None:
-    """Raises MspcError: the program draws random numbers, or computes otherwise than the module on purpose."""
+    """Raises MspcError: the program draws what PyTorch cannot be given, or computes otherwise than the module on
+    purpose."""
     said = options.imported
     if said.precision or said.accumulate != 1:
         raise MspcError(
             "--against torch compares with the module as it is, so it takes no --precision and no --accumulate"
         )
-    if any(getattr(node.op, "seeds", ()) for node in program.reference.graph.nodes):
-        raise MspcError(
-            "the program draws random numbers, as dropout does, and PyTorch would draw others",
-            notes=["call model.eval() in the function, or set what is dropped to 0"],
-        )
+    for node in program.reference.graph.nodes:
+        if not isinstance(node.op, Dropout) and any(getattr(each.op, "seeds", ()) for each in _with_inner(node)):
+            raise MspcError(
+                f"{node.label} draws random numbers, and PyTorch would draw others",
+                frames=node.frames,
+                notes=["it is given the masks of nn.Dropout alone; call model.eval() in the function to draw none"],
+            )
+
+
+def _with_inner(node: Node) -> list[Node]:
+    """The node, and those of the regions that it runs."""
+    return [node, *(inner for region in node.regions for each in region.graphs() for inner in each.nodes)]
 
 
 def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOptions) -> list[ComparedValue]:
@@ -51,35 +61,52 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
     device, _, _ = one_device(program, program.reference.graph)
     arrays, weights = device.feeds[0][0], program.weights
     trains = any(node.attrs.get("gradient_for") for node in program.reference.graph.nodes)
-    theirs = module_step(network, made_by(target), arrays, weights, said.loss, trains)
-    results, gradients = _step(device, weights, arrays)
+    results, gradients, masks = _step(device, weights, arrays)
+    theirs = module_step(network, made_by(target), arrays, weights, said.loss, trains, masks)
     others = [_step(device, *_moved(device, number)) for number in range(RUNS)]
     least, rows = coarsest(program.reference.graph), list[ComparedValue]()
     for i, (mine, expected) in enumerate(zip(results, theirs.results, strict=True)):
         noise = noise_between(mine, [other[0][i] for other in others])
         rows.append(compare("module", f"result {i}" if len(results) > 1 else "result", expected, _like(mine, expected),
                             least, noise))  # fmt: skip
-    for name, mine in gradients.items():
-        expected = theirs.gradients.get(name)
+    for name in dict.fromkeys([*gradients, *theirs.gradients]):
+        expected, mine = theirs.gradients.get(name), gradients.get(name)
+        if mine is None:  # of a parameter that the program does not train
+            mine = np.zeros_like(expected)
         expected = np.zeros(mine.shape, np.float32) if expected is None else expected
-        noise = noise_between(mine, [other[1][name] for other in others])
+        noise = noise_between(mine, [other[1][name] for other in others if name in other[1]])
         rows.append(compare("module's gradient", name, expected, _like(mine, expected), least, noise))
     return rows
 
 
 def _step(
     device: OneDevice, weights: Mapping[str, Array], arrays: Sequence[Array]
-) -> tuple[list[Array], dict[str, Array]]:
-    """The results of one step, and what its updates read, by the parameters' names."""
+) -> tuple[list[Array], dict[str, Array], list[Array]]:
+    """The results of one step, what its updates read, by the parameters' names, and the masks of dropout."""
     gradients: dict[str, Array] = {}
+    masks: list[Array] = []
+
+    def masked(node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
+        if not isinstance(node.op, Dropout):
+            return None
+        kernel = node.op.kernel(backend)
+
+        def kept(*operands: Array) -> Any:
+            found = kernel(*operands)
+            if node.phase == "forward":
+                masks.append(np.array(found[1]))
+            return found
+
+        return kept
 
     def note(node: Node, gradient: Array) -> Array:
         gradients[str(node.attrs["gradient_for"])] = np.array(gradient)
         return gradient
 
-    run = replace(device, weights=dict(weights), feeds=[[list(arrays)]], mark="", combine=note).run()[0][0]
+    run = replace(device, weights=dict(weights), feeds=[[list(arrays)]], mark="", combine=note, kernels=masked)
+    run = run.run()[0][0]
     count = sum(isinstance(key, tuple) and key[0] == "result" for key in run)
-    return [run["result", i] for i in range(count)], gradients
+    return [run["result", i] for i in range(count)], gradients, masks
 
 
 def _moved(device: OneDevice, number: int) -> tuple[dict[str, Array], list[Array]]:

@@ -162,6 +162,7 @@ FREE = {
 
 
 NO_ERROR = "no error"
+TANH = [error for error in ERRORS if error.name == "tanh"]
 
 
 def cases(folder: Path) -> Iterator[tuple[Case, str]]:
@@ -177,12 +178,13 @@ def cases(folder: Path) -> Iterator[tuple[Case, str]]:
     ranks = {name: count for name, (_, count) in written.items()} | {SAMPLE: 8}
     planted: list[tuple[str, str, Sequence[Planted]]] = [
         ("network", "ranks", ERRORS), (SAMPLE, "ranks", ERRORS), ("parallel", "torch", STEPS),
-        ("parallel", "ranks", IN_PARALLEL), ("loops", "ranks", [e for e in ERRORS if e.name == "tanh"]),
+        ("parallel", "ranks", IN_PARALLEL),
+        *((name, judge, TANH) for name in ("loops", "folded") for judge in ("ranks", "torch")),
         *((name, "ranks", errors) for name, errors in IN_PASSES.items()),
         *((name, "scale", errors) for name, errors in IN_PASSES.items()),
     ]  # fmt: skip
     for name, judge, errors in planted:
-        count = 1 if judge == "torch" else ranks[name]
+        count = 1 if (name, judge) == ("parallel", "torch") else ranks[name]
         yield Case(f"{name}: {judge}: {NO_ERROR}", nothing, paths[name], count, judge), "equal"
         for error in errors:
             wanted = "equal" if FREE.get(error.name, ("",))[0] == name else "differs"

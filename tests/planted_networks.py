@@ -93,5 +93,33 @@ net = Net()
 nn.TrainOneStepCell(net, nn.Adam(net.trainable_params(), 1e-3))(Tensor(np.ones((32, 8)), ms.float32))
 '''
 """Experts on four ranks, to which rows are routed."""
-NETWORKS = {"recomputed": (RECOMPUTED, 4), "loops": (LOOPS, 4), "experts": (EXPERTS, 4)}
+FOLDED = HEAD + '''
+class Layer(nn.Cell):
+    @ms.lazy_inline
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(initializer("xavier_uniform", [8, 8]))
+        self.mm, self.drop = ops.MatMul().shard(((2, 1), (1, 2))), ops.Dropout(keep_prob=0.9)
+
+    def construct(self, x):
+        return self.drop(ops.tanh(self.mm(x, self.w)))[0] + x
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.CellList([Layer() for _ in range(3)])
+
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return ops.square(x).mean()
+
+
+net = Net()
+net.set_train()
+nn.TrainOneStepCell(net, nn.Adam(net.trainable_params(), 0.01))(Tensor(np.ones((4, 8)), ms.float32))
+'''
+"""Equal layers that become one graph."""
+NETWORKS = {"folded": (FOLDED, 4), "recomputed": (RECOMPUTED, 4), "loops": (LOOPS, 4), "experts": (EXPERTS, 4)}
 """Every network with its number of ranks."""

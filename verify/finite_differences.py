@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.difference import ComparedValue
-from mspc.verify.float64_graph import Doubled, Judged, name_of, needed, passes_no_gradient, widened
+from mspc.verify.float64_graph import Doubled, Judged, NotInFloat64, name_of, needed, passes_no_gradient, widened
 
 Array = Any
 TOLERANCE = 1e-3
@@ -52,10 +51,9 @@ def directions(doubled: Doubled, values: dict[str, Array], seed: int) -> Directi
         for judged in doubled.judged:
             try:
                 _Judge(doubled, judged, backend, values, seed, found).compare()
-            except Exception as error:  # some kernel does not take Float64: the network itself runs
-                said = error.message if isinstance(error, MspcError) else f"{type(error).__name__}: {error}"
-                for wanted in judged.gradients:
-                    found.unjudged[name_of(wanted)] = f"it cannot be computed in Float64 ({said:.120})"
+            except NotInFloat64 as error:  # the network itself runs
+                reason = f"{error.label} does not compute in Float64"
+                found.unjudged |= {name_of(wanted): reason for wanted in judged.gradients}
         return found
 
     return World(1).run(main)[0]
@@ -76,7 +74,7 @@ class _Judge:
         self.base = doubled.run(backend, self.values, [*read, *judged.gradients.values()])
         self.kernel, self.tape = doubled.kernels(backend), doubled.tape
         self.tape.replays = True
-        passing = [node for node in self.forward if not passes_no_gradient(node)]
+        passing = [node for node in self.forward if node in judged.gradients or not passes_no_gradient(node)]
         moving = _depend(passing, judged.gradients)
         self.forward = [node for node in passing if node in moving or node.op.mutates]
 
@@ -98,16 +96,17 @@ class _Judge:
 
     def _compare_direction(self, group: list[Value]) -> str:
         """Compare along one direction, and say why that judges nothing, or ""."""
-        direction = {v: self.generator.standard_normal(v.shape) * _scale(self._at(self.base, v)) for v in group}
+        here = {v: np.asarray(self._at(self.base, v)) for v in group}  # of a stack, one array
+        direction = {v: self.generator.standard_normal(a.shape) * _scale(a) for v, a in here.items()}
         terms = [(self._at(self.base, self.judged.gradients[v]) * d) for v, d in direction.items()]
         expected = float(sum(term.sum() for term in terms))
         size = float(np.sqrt(sum(np.square(term).sum() for term in terms)))
         slopes: list[float] = []
         sides: list[float] = []
-        here = self._value({})
+        unmoved = self._value({})
         for step in STEPS:
             ends = [self._value({v: sign * step * d for v, d in direction.items()}) for sign in (1.0, -1.0)]
-            sides.append(abs(ends[0] - 2 * here + ends[1]) / step)
+            sides.append(abs(ends[0] - 2 * unmoved + ends[1]) / step)
             slope = (ends[0] - ends[1]) / (2 * step)
             noise = 1e-12 * max(map(abs, ends)) / step
             if not np.isfinite(slope):
@@ -141,7 +140,8 @@ class _Judge:
         with np.errstate(all="ignore"):
             for node in self.forward:
                 if node in self.judged.gradients:
-                    values[node] = self.base[node] + moved.get(node, 0.0)
+                    own = np.asarray(self.base[node]) + moved.get(node, 0.0)
+                    values[node] = list(own) if isinstance(self.base[node], list) else own
                     continue
                 inputs = [self._at(values, value) for value in node.inputs]
                 for index in node.op.distributions:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.copies import copied_node, copied_parameter
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import COMPLEX128, FLOAT64, DType, StackType, TensorType, TupleType, Type
@@ -18,6 +19,7 @@ from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 from mspc.ops.tensor.cast import Cast
 from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.faults.failure import RegionFailure
 from mspc.runtime.faults.record import PLACE_WORDS
 from mspc.runtime.regions.kernels import Regions
 
@@ -70,6 +72,14 @@ class Judged:
     gradients: dict[Value, Value]
 
 
+class NotInFloat64(Exception):
+    """A kernel does not take Float64. label: of its operator."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label)
+        self.label = label
+
+
 class Tape:
     """Values inside of regions that differentiation takes for constants.
 
@@ -111,15 +121,37 @@ class Held(Op, abstract=True):
         object.__setattr__(made, "tape", tape)
         return made
 
+    @property
+    def plain(self) -> Any:
+        """The operator without the tape."""
+        return vars(self)["op"]
+
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        own: Any = vars(self)
-        run, tape = own["op"].kernel(be), own["tape"]
+        run, tape = self.plain.kernel(be), vars(self)["tape"]
         return lambda *operands: tape.next(lambda: copied_arrays(run(*operands)))
 
 
+REFUSED = (TypeError, ValueError, MspcError)
+"""What kernels raise for operands of another element type than theirs."""
+
+
+def _checked(node: Node, run: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of a node, which raises NotInFloat64."""
+
+    def kernel(*operands: Any) -> Any:
+        try:
+            return run(*operands)
+        except REFUSED as error:
+            raise NotInFloat64(node.label) from error
+
+    return kernel
+
+
 def copied_arrays(result: Any) -> Any:
-    """A copy of what a kernel returns, which no update overwrites."""
-    return tuple(map(np.array, result)) if isinstance(result, tuple) else np.array(result)
+    """A copy of what a kernel returns, which no update overwrites: an array, a stack of some, or a tuple."""
+    if isinstance(result, tuple | list):
+        return type(result)(map(copied_arrays, result))
+    return np.array(result)
 
 
 @dataclass
@@ -205,17 +237,22 @@ class Doubled:
         return node
 
     def kernels(self, backend: NumPyBackend) -> Callable[[Node], Callable[..., Any]]:
-        """The kernels of the graph's nodes, also of those that run regions."""
+        """The kernels of the graph's nodes, also of those that run regions. They raise NotInFloat64."""
         regions = Regions(self.graph, backend, [0] * PLACE_WORDS, compiles=False)
 
         def kernel(node: Node) -> Callable[..., Any]:
             if not node.regions:
-                return node.op.kernel(backend)  # type: ignore[attr-defined]  # operators have kernels
+                return _checked(node, node.op.kernel(backend))  # type: ignore[attr-defined]  # operators have kernels
             run = known[node] = known.get(node) or regions.kernel(node)
 
             def taped(*operands: Any) -> Any:
                 self.tape.begin(node)
-                found = copied_arrays(run(*operands))
+                try:
+                    found = copied_arrays(run(*operands))
+                except RegionFailure as failure:
+                    if isinstance(failure.cause, IndexError) and self.tape.replays:
+                        raise failure.cause from None
+                    raise NotInFloat64(failure.node.label) from failure
                 self.tape.end()
                 return found
 

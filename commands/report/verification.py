@@ -97,6 +97,9 @@ def report_against(
             print_line(f"training steps that networks share, beside PyTorch's or their formulas: {steps}")
         if found.unjudged:
             print_line(f"gradients that come through these, so that they are not compared: {', '.join(found.unjudged)}")
+        if found.unasked:
+            names = ", ".join(found.unasked)
+            print_line(f"gradients that the program does not compute, and PyTorch's are not 0: {names}")
         print_line(verdict(rows, "on one device", library, first))
     _check(rows, first, f"one device and {library}", notes)
 

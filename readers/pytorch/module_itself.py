@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +27,8 @@ class ModuleStep:
 
 
 def module_step(
-    network: ImportedNetwork, made: Any, arrays: Sequence[Array], weights: Mapping[str, Array], loss: str, trains: bool
+    network: ImportedNetwork, made: Any, arrays: Sequence[Array], weights: Mapping[str, Array], loss: str, trains: bool,
+    masks: Sequence[Array] = (),
 ) -> ModuleStep:
     """One forward pass, and backward where it `trains`.
 
@@ -34,9 +36,10 @@ def module_step(
         network: the exported program. made: what a function gave: the module, with the inputs of an example. arrays:
             the tensors that the network is called with, labels last where the loss needs some. weights: of parameters
             and buffers by name, which the module gets. loss: `cross_entropy`, `mse`, or anything else for the result.
+        masks: what the program's calls of dropout keep, in order.
 
     Raises:
-        MspcError: the module is called with other tensors than the program.
+        MspcError: the module is called with other tensors than the program, or draws otherwise.
     """
     torch, tree = importlib.import_module("torch"), importlib.import_module("torch.utils._pytree")
     parts = cast(Sequence[Any], made if isinstance(made, tuple) else (made,))
@@ -59,7 +62,8 @@ def module_step(
             own = module.get_parameter(part.whole).narrow(part.dim, part.begin, part.end - part.begin)
             own.copy_(torch.from_numpy(np.array(weights[name])).to(own.dtype))
     inputs, named = tree.tree_unflatten(leaves, spec)
-    found = [leaf for leaf in tree.tree_flatten(module(*inputs, **named))[0] if isinstance(leaf, torch.Tensor)]
+    with _masked(torch, masks):
+        found = [leaf for leaf in tree.tree_flatten(module(*inputs, **named))[0] if isinstance(leaf, torch.Tensor)]
     users = [each for each in network.program.outputs if each.kind in ("user", "loss")]
     tensors = [each for each in users if isinstance(each.value, NodeResult)]
     results = [found[tensors.index(each)] for each in network.results if each in tensors]
@@ -78,6 +82,29 @@ def module_step(
             if whole is not None:
                 gradients[name] = _array(whole.narrow(part.dim, part.begin, part.end - part.begin))
     return ModuleStep([_array(each) for each in results], gradients)
+
+
+@contextmanager
+def _masked(torch: Any, masks: Sequence[Array]) -> Generator[None]:
+    """Let dropout of modules keep the elements of these masks, one call after the other. Raises MspcError."""
+    functional, own, used = torch.nn.functional, torch.nn.functional.dropout, 0
+
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        nonlocal used
+        if not training or p == 0.0:
+            return input
+        used += 1
+        if used > len(masks) or tuple(input.shape) != masks[used - 1].shape:
+            raise MspcError(f"call {used} of dropout in the module has no counterpart in the program")
+        return input * torch.from_numpy(masks[used - 1].astype(np.float32)).to(input.dtype) / (1 - p)
+
+    functional.dropout = dropout
+    try:
+        yield
+    finally:
+        functional.dropout = own
+    if used < len(masks):
+        raise MspcError(f"the program has {len(masks)} masks of dropout, and the module calls it {used} times")
 
 
 def _loss(torch: Any, name: str, result: Any, labels: Any) -> Any:

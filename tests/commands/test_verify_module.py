@@ -76,10 +76,15 @@ def test_a_module_that_computes_something_else(tmp_path: Path) -> None:
     assert "values differ between one device and PyTorch" in done.stderr
 
 
+def test_dropout_of_the_module_has_the_programs_masks(tmp_path: Path) -> None:
+    done = verify(tmp_path, "make(train=True)", "--optimizer", "sgd", "--all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "module's gradient" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("target", "flags", "message"),
     [
-        ("make(train=True)", ["--optimizer", "sgd"], "the program draws random numbers, as dropout does"),
         ("make", ["--optimizer", "sgd", "--accumulate", "2"], "it takes no --precision and no --accumulate"),
     ],
 )

@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.loops import MakeStack, TurnCount
 from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.difference import TOLERANCES, ComparedValue, Noise, coarsest, compare, epsilon_of
-from mspc.verify.float64_graph import Doubled, Judged, needed, passes_no_gradient, widened
+from mspc.verify.float64_graph import Doubled, Held, Judged, NotInFloat64, name_of, needed, passes_no_gradient, widened
 from mspc.verify.pytorch.counterparts import load_torch
 from mspc.verify.pytorch.reference import TorchJudge, value_at
+from mspc.verify.pytorch.regions import Pair, region_results
 from mspc.verify.training_steps.reference import judged_apart
 from mspc.verify.verification import VerifiedProgram, one_device
 
@@ -37,7 +39,8 @@ ZERO = 1e-12
 class Against:
     """What was compared. first: the first operator that differs. judged, without: operators of the graph with a
     counterpart, and those that have none, by their names. backward: those of the backward graph that have none: what
-    they compute is what gradients are made of. unjudged: parameters whose gradients come through what has none."""
+    they compute is what gradients are made of. unjudged: parameters whose gradients come through what has none.
+    unasked: trained parameters that outputs depend on, and whose gradients the program does not compute."""
 
     version: str
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
@@ -46,6 +49,7 @@ class Against:
     without: Counter[str] = field(default_factory=Counter[str])
     backward: Counter[str] = field(default_factory=Counter[str])
     unjudged: list[str] = field(default_factory=list[str])
+    unasked: list[str] = field(default_factory=list[str])
 
     def add(self, row: ComparedValue, node: Node) -> None:
         """Record the worst row of each kind and name, and the first node that differs."""
@@ -83,31 +87,47 @@ def against_torch(program: VerifiedProgram) -> Against:
 
 
 def _values(judge: TorchJudge, graph: Graph, given: dict[str, Array], backend: NumPyBackend, found: Against) -> None:
-    """Every operator on the operands that it has on one device."""
-    values: dict[Value, Any] = {p: np.array(given[p.name]) for p in graph.parameters}
+    """Every operator on the operands that it has on one device, also inside of loops and branches."""
     least = coarsest(graph)
+
+    def run(each: Graph, operands: Sequence[Pair]) -> list[Pair]:
+        values: dict[Value, Any] = {p: pair.own for p, pair in zip(each.parameters, operands, strict=True)}
+        for node in each.nodes:
+            inputs = [value_at(values, value) for value in node.inputs]
+            if node.regions:
+                pairs = region_results(node, list(map(Pair, inputs)), run, backend, judge.torch)
+                values[node] = tuple(pair.own for pair in pairs)
+            else:
+                values[node] = _judged(judge, node, inputs, backend, least, found)
+        return [Pair(value_at(values, value)) for value in each.results]
+
     with np.errstate(all="ignore"):
-        for node in graph.nodes:
-            op = node.op
-            operands = [value_at(values, value) for value in node.inputs]
-            if _is_structural(op):
-                values[node] = op.kernel(backend)(*operands)
-                continue
-            tensors = [judge.tensor(operand) for operand in operands]
-            result = values[node] = op.kernel(backend)(*operands)
-            parts = result if isinstance(result, tuple) else (result,)
-            if op.mutates:
-                _updated(judge, node, tensors, operands, least, found)
-                continue
-            theirs = judge.call(op, tensors, parts)
-            if theirs is None:
-                (found.backward if node.phase == "backward" else found.without)[op.name] += 1
-                continue
-            found.judged[op.name] += 1
-            for part, tensor in zip(parts, theirs, strict=True):
-                if tensor is not None:
-                    expected = judge.array(tensor, part)
-                    found.add(compare("operator", op.name, expected, part, least, _rounding(operands, part)), node)
+        run(graph, [Pair(np.array(given[p.name])) for p in graph.parameters])
+
+
+def _judged(
+    judge: TorchJudge, node: Node, operands: list[Array], backend: NumPyBackend, least: float, found: Against
+) -> Any:
+    """The result of an operator, after it has been compared."""
+    op: Any = node.op
+    if _is_structural(op):
+        return op.kernel(backend)(*operands)
+    tensors = [judge.tensor(operand) for operand in operands]
+    result = op.kernel(backend)(*operands)
+    parts = result if isinstance(result, tuple) else (result,)
+    if op.mutates:
+        _updated(judge, node, tensors, operands, least, found)
+        return result
+    theirs = judge.call(op, tensors, parts)
+    if theirs is None:
+        (found.backward if node.phase == "backward" else found.without)[op.name] += 1
+        return result
+    found.judged[op.name] += 1
+    for part, tensor in zip(parts, theirs, strict=True):
+        if tensor is not None:
+            expected = judge.array(tensor, part)
+            found.add(compare("operator", op.name, expected, part, least, _rounding(operands, part)), node)
+    return result
 
 
 def _updated(
@@ -129,7 +149,7 @@ def _updated(
 
 def _is_structural(op: Any) -> bool:
     """Whether an operator computes nothing."""
-    return op.constrains or isinstance(op, Depend | MakeTuple | StopGradient | TupleGetItem)
+    return op.constrains or isinstance(op, Depend | MakeStack | MakeTuple | StopGradient | TupleGetItem | TurnCount)
 
 
 def _rounding(operands: Sequence[Array], result: Array) -> Noise:
@@ -158,11 +178,11 @@ class _Gradients:
         wanted = [g for judged in self.doubled.judged for g in judged.gradients.values()]
         try:
             self.values = self.doubled.run(self.backend, self.parameters, [*self.forward, *wanted])
-        except Exception:  # some kernel does not take Float64
-            self.found.unjudged += [p.name for judged in self.doubled.judged for p in judged.gradients]
+        except NotInFloat64:
+            self.found.unjudged += [name_of(p) for judged in self.doubled.judged for p in judged.gradients]
             return
         for node in self.forward:
-            if isinstance(node.op, Op) and not _is_structural(node.op) and not node.op.mutates:
+            if isinstance(node.op, Op) and not node.regions and not _is_structural(node.op) and not node.op.mutates:
                 self._rule(node, node.op)
         for judged in self.doubled.judged:
             self._parameter_gradients(judged)
@@ -181,36 +201,87 @@ class _Gradients:
             self.found.add(compare("rule", op.name, expected, mine, GRADIENTS, Noise(zero, zero)), node)
 
     def _parameter_gradients(self, judged: Judged) -> None:
-        """A row for every parameter: PyTorch differentiates the forward graph, mspc's own graph has its gradients."""
+        """A row for every value whose gradient is asked for: PyTorch differentiates the forward graph, mspc's own graph
+        has the gradients."""
         tensors: dict[Value, Any] = {}
-        reached: dict[Value, frozenset[Parameter]] = {}
-        blocked: frozenset[Parameter] = frozenset()
+        reached: dict[Value, frozenset[Value]] = {}
+        blocked: frozenset[Value] = frozenset()
         for parameter, array in self.parameters.items():
-            tensors[parameter] = self.judge.tensor(array).requires_grad_(parameter in judged.gradients)
+            trained = parameter.kind == "parameter" and parameter.trainable and array.dtype.kind == "f"
+            tensors[parameter] = self.judge.tensor(array).requires_grad_(trained or parameter in judged.gradients)
             reached[parameter] = frozenset({parameter} & judged.gradients.keys())
         for node in needed(self.doubled.graph, [*judged.outputs, *judged.sens]):
             operands = [self.judge.tensor(v.value) if isinstance(v, Constant) else tensors[v] for v in node.inputs]
-            result = self._followed(node, operands)
-            reached[node] = frozenset[Parameter]().union(*(reached.get(v, frozenset()) for v in node.inputs))
+            reached[node] = frozenset[Value]().union(*(reached.get(v, frozenset()) for v in node.inputs))
+            if node.regions:
+                tensors[node], is_complete = self._region(node, operands)
+                blocked |= frozenset() if is_complete else reached[node]
+                continue
+            result = self._followed(node, operands, self.values[node])
             if result is None:
-                own = self.values[node]
-                result = tuple(map(self.judge.tensor, own)) if isinstance(own, tuple) else self.judge.tensor(own)
-                if not passes_no_gradient(node):
+                result = self._constant(self.values[node])
+                if not passes_no_gradient(node) and not isinstance(node.op, MakeStack):
                     blocked |= reached[node]
                 reached[node] = frozenset()
+            if node in judged.gradients:
+                result, reached[node] = result.detach().requires_grad_(True), frozenset({node})
             tensors[node] = result
         self._compare(judged, tensors, blocked)
 
-    def _followed(self, node: Node, operands: list[Any]) -> Any:
-        """What PyTorch makes of a node; None where it has no counterpart, or none that it differentiates."""
-        op = node.op
+    def _constant(self, own: Any) -> Any:
+        """What PyTorch does not differentiate."""
+        return tuple(map(self.judge.tensor, own)) if isinstance(own, tuple) else self.judge.tensor(own)
+
+    def _region(self, node: Node, operands: Sequence[Any]) -> tuple[tuple[Any, ...], bool]:
+        """What PyTorch makes of a node that runs regions, and whether it differentiates all that is in them."""
+        is_complete = True
+
+        def run(graph: Graph, given: Sequence[Pair]) -> list[Pair]:
+            nonlocal is_complete
+            pairs: dict[Value, Pair] = dict(zip(graph.parameters, given, strict=True))
+
+            def at(value: Value) -> Pair:
+                if isinstance(value, Constant):
+                    return Pair(value.value, self.judge.tensor(value.value))
+                return pairs[value]
+
+            for inner in graph.nodes:
+                read = [at(value) for value in inner.inputs]
+                if inner.regions:
+                    found = region_results(inner, read, run, self.backend, self.judge.torch)
+                    pairs[inner] = Pair(tuple(pair.own for pair in found), tuple(pair.theirs for pair in found))
+                    continue
+                own = self.plain(inner).kernel(self.backend)(*(pair.own for pair in read))
+                theirs = self._followed(inner, [pair.theirs for pair in read], own)
+                if theirs is None:
+                    moves = any(getattr(pair.theirs, "requires_grad", False) for pair in read)
+                    is_complete = is_complete and (not moves or passes_no_gradient(inner))
+                    theirs = self._constant(own)
+                pairs[inner] = Pair(own, theirs)
+            return [at(value) for value in graph.results]
+
+        own = [value_at(self.values, value) for value in node.inputs]
+        found = region_results(node, list(map(Pair, own, operands)), run, self.backend, self.judge.torch)
+        return tuple(pair.theirs for pair in found), is_complete
+
+    def plain(self, node: Node) -> Any:
+        """The operator of a node in a region, whatever finite differences hold."""
+        return node.op.plain if isinstance(node.op, Held) else node.op
+
+    def _followed(self, node: Node, operands: Sequence[Any], own: Any) -> Any:
+        """What PyTorch makes of a node; None if it has no counterpart, or none that it differentiates. own: what mspc
+        makes of it."""
+        op = self.plain(node)
         if isinstance(op, MakeTuple):
             return tuple(operands)
+        if isinstance(op, MakeStack):
+            return self.judge.torch.stack(list(operands))
         if isinstance(op, TupleGetItem):
             return operands[0][op.index]
+        if isinstance(op, TurnCount):
+            return None
         if _is_structural(op):
             return operands[0].detach() if isinstance(op, StopGradient) else operands[0]
-        own = self.values[node]
         parts = own if isinstance(own, tuple) else (own,)
         found = None if op.mutates else self.judge.call(op, operands, parts)
         if found is None or not _is_differentiated(operands, found):
@@ -218,23 +289,28 @@ class _Gradients:
         complete = tuple(self.judge.tensor(part) if t is None else t for t, part in zip(found, parts, strict=True))
         return complete if isinstance(own, tuple) else complete[0]
 
-    def _compare(self, judged: Judged, tensors: dict[Value, Any], blocked: frozenset[Parameter]) -> None:
+    def _compare(self, judged: Judged, tensors: dict[Value, Any], blocked: frozenset[Value]) -> None:
         total = self.judge.tensor(np.zeros(()))
         for i, output in enumerate(judged.outputs):
             value = self.judge.tensor(output.value) if isinstance(output, Constant) else tensors[output]
             sens = self.judge.tensor(value_at(self.values, judged.sens[i])) if judged.sens else 1.0
             total = total + (value * sens).sum()
         wanted = [p for p in judged.gradients if p not in blocked]
-        self.found.unjudged += [p.name for p in judged.gradients if p in blocked]
-        found: Sequence[Any] = [None] * len(wanted)
-        if wanted and total.requires_grad:
-            found = self.judge.torch.autograd.grad(total, [tensors[p] for p in wanted], allow_unused=True)
+        self.found.unjudged += [name_of(p) for p in judged.gradients if p in blocked]
+        asked = {value for each in self.doubled.judged for value in each.gradients}
+        others = [p for p in self.parameters if p not in asked and tensors[p].requires_grad]
+        found: Sequence[Any] = [None] * (len(wanted) + len(others))
+        if found and total.requires_grad:
+            found = self.judge.torch.autograd.grad(total, [tensors[p] for p in (*wanted, *others)], allow_unused=True)
+        for parameter, tensor in zip(others, found[len(wanted) :], strict=True):
+            if tensor is not None and bool(tensor.any()) and parameter.name not in self.found.unasked:
+                self.found.unasked.append(parameter.name)
         mine = {p: np.asarray(value_at(self.values, judged.gradients[p])) for p in wanted}
         scale = max(map(_size, mine.values()), default=0.0)
-        for parameter, tensor in zip(wanted, found, strict=True):
+        for parameter, tensor in zip(wanted, found, strict=False):
             own = mine[parameter]
             expected = np.zeros_like(own) if tensor is None else self.judge.array(tensor, own)
-            row = compare("gradient", parameter.name, expected, own, GRADIENTS, Noise(ZERO * scale, ZERO * scale))
+            row = compare("gradient", name_of(parameter), expected, own, GRADIENTS, Noise(ZERO * scale, ZERO * scale))
             self.found.rows.append(row)
 
 
