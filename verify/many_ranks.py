@@ -11,16 +11,21 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Layout
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
 from mspc.runtime.observe import observe
-from mspc.runtime.slices import slice_parameter
+from mspc.runtime.slices import full_type, gather, slice_parameter
 from mspc.verify.overflow import Poke
 
 Array = Any
 Values = dict[Any, Array]
+
+
+GATHERED = "gathered "
+"""Before the name of a parameter whose slices all ranks have gathered after the last step."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,12 @@ class ManyRanks:
             values: Values = {("result", i): np.array(array) for i, array in enumerate(results)}
             values |= {p.name: np.array(executor.parameter(p.name)) for p in stored}
             found.append(values)
+        for parameter in stored if found else ():  # as they are saved and printed
+            layout = parameter.layout
+            if parameter.kind == "parameter" and isinstance(layout, Layout) and layout.ranks == comm.size > 1:
+                own = executor.parameter(parameter.name)
+                whole = gather(own, layout, full_type(parameter).shape, comm)
+                found[-1][GATHERED + parameter.name] = whole
         return found
 
     def observed(self, mark: str, steps: int, poke: Poke | None = None) -> list[list[Values]]:

@@ -16,6 +16,7 @@ from mspc.ir.text.families import gradient_names
 from mspc.runtime.observe import join
 from mspc.verify.compared_operators import FirstOperator, matched
 from mspc.verify.difference import ComparedValue, Noise, coarsest, compare
+from mspc.verify.many_ranks import GATHERED
 
 Array = Any
 Values = dict[Any, Array]
@@ -67,6 +68,19 @@ class Comparison:
                 rows.append(self._worst("parameter", parameter.name, parameter.name, mine, found))
         hidden = self.own_rows and not self.many.attrs.get("gradients_mean")
         return [row for row in rows if not (hidden and row.same)]
+
+    def gathered(self, found: Sequence[Sequence[Values]]) -> list[ComparedValue]:
+        """Rows of parameters that are wrong only after their slices have been gathered, on some rank."""
+        rows: list[ComparedValue] = []
+        last = len(found) - 1
+        for parameter in self.one.parameters if not self.own_rows else ():
+            key, name = GATHERED + parameter.name, parameter.name
+            for whole in [values[key] for values in found[-1] if key in values]:
+                row = compare("gathered parameter", name, self.expected[last][0][name], whole, self.least)
+                if not row.same:
+                    noise = self.noise()(last, 0, name)
+                    rows.append(compare(row.kind, name, self.expected[last][0][name], whole, self.least, noise))
+        return [row for row in rows if not row.same]
 
     def operators(self, found: Sequence[Values], step: int) -> tuple[list[ComparedValue], FirstOperator | None]:
         """Rows of parameters' gradients, and the first operator whose value differs: found is one step of all ranks.

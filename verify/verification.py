@@ -28,6 +28,7 @@ from mspc.verify.marks import MARK
 from mspc.verify.one_device import OneDevice, Values
 from mspc.verify.overflow import pokes
 from mspc.verify.plain_network import Reference
+from mspc.verify.random_numbers import wrong_random_numbers
 from mspc.verify.reference_values import compare_with_reference, has_micro_batches, reason_not_comparable
 from mspc.verify.same_values import Comparison
 
@@ -98,6 +99,10 @@ def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified
     if wrong:
         found.rows += wrong
         found.note = found.note or "on numbers made for it a collective gives others than NumPy"
+    wrong = wrong_random_numbers(program.reference.graph)
+    if wrong:
+        found.rows += wrong
+        found.note = found.note or f"the random numbers of {wrong[0].name} are wrong, on all devices alike"
     doubled = program.reference.doubled
     names = [p.name for p in doubled.graph.parameters if p.kind == "input"]
     found.directions = directions(doubled, program.weights | dict(zip(names, device.feeds[0][0], strict=True)), seed)
@@ -183,7 +188,8 @@ def _compared(comparison: Comparison, device: OneDevice, ranks: ManyRanks) -> Ve
     """The rows of all steps, and the first operator that differs in the first of them in which anything does."""
     gradients, first = comparison.operators(ranks.observed(MARK, 1)[0], 0)
     executed = ranks.executed()
-    found = Verified(comparison.results(executed) + gradients + comparison.parameters(executed), first)
+    rows = comparison.results(executed) + gradients + comparison.parameters(executed)
+    found = Verified(rows + comparison.gathered(executed), first)
     if any(not row.same for row in found.rows) and found.first is None:
         _search(found, comparison, device, ranks, executed)
     for poke in pokes(comparison.many, MARK):

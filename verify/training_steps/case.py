@@ -52,9 +52,11 @@ def weights(names: Sequence[str] = ("a", "b")) -> list[Any]:
     return [Parameter(Tensor(array.copy()), name) for array, name in zip(START, names, strict=True)]
 
 
-def taken(make: Callable[[list[Any], float], Any], scale: float = 1.0, names: Sequence[str] = ("a", "b")) -> Array:
-    """[steps, numbers]: the parameters after every step of an optimizer of mspc. make: the optimizer of parameters and
-    of the scale that gradients come with."""
+def taken(
+    make: Callable[[list[Any], float], Any], scale: float = 1.0, names: Sequence[str] = ("a", "b"), state: str = ""
+) -> Array:
+    """[steps, numbers]: the parameters after every step of an optimizer of mspc, or a state of theirs. make: the
+    optimizer of parameters and of the scale that gradients come with."""
     from mspc.api.common.tensor import Tensor
 
     parameters = weights(names)
@@ -62,11 +64,11 @@ def taken(make: Callable[[list[Any], float], Any], scale: float = 1.0, names: Se
     found: list[Array] = []
     for gradients in GRADIENTS:
         optimizer(tuple(Tensor(gradient * np.float32(scale)) for gradient in gradients))
-        found.append(flat([p.asnumpy() for p in parameters]))
+        found.append(flat([p.asnumpy() for p in (getattr(optimizer, state) if state else parameters)]))
     return np.stack(found)
 
 
-def by_torch(torch: Any, make: Callable[[list[Any]], Any], decay: float = 0.0) -> Array:
+def by_torch(torch: Any, make: Callable[[list[Any]], Any], decay: float = 0.0, state: str = "") -> Array:
     """The same of an optimizer of PyTorch. decay: added to gradients where it knows no weight decay."""
     parameters = [torch.nn.Parameter(torch.tensor(array.astype(np.float64))) for array in START]
     optimizer = make(parameters)
@@ -75,7 +77,7 @@ def by_torch(torch: Any, make: Callable[[list[Any]], Any], decay: float = 0.0) -
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = torch.tensor(gradient.astype(np.float64)) + decay * parameter.detach()
         optimizer.step()
-        found.append(flat([p.detach().numpy() for p in parameters]))
+        found.append(flat([(optimizer.state[p][state] if state else p).detach().numpy() for p in parameters]))
     return np.stack(found)
 
 

@@ -35,6 +35,10 @@ def formulas() -> list[Case]:
              "Duchi and Singer 2009, section 3, with Adagrad's rate", SCALE),
         case("nn.LARS", lambda p, s: nn.LARS(nn.Momentum(p, 0.1, 0.9, 0.05, s), 1e-5, 0.2), _layerwise,
              "You, Gitman and Ginsburg 2017, algorithm 1", SCALE, ("bias", "b")),
+        case("nn.LARS with use_clip",
+             lambda p, s: nn.LARS(nn.Momentum(p, 0.1, 0.9, 0.05, s), 1e-5, 0.05, True), _clipped,
+             "You, Gitman and Ginsburg 2017, algorithm 1, its rate over that of the optimizer at most 1", SCALE,
+             ("bias", "b")),
         case("nn.AdaFactor with a rate of its own", lambda p, s: nn.AdaFactor(p, beta1=0.7, warmup_init=True),
              _factored, "Shazeer and Stern 2018, algorithms 4 and 5"),
         case("nn.SGD, its weight decay apart from the loss scale",
@@ -113,6 +117,15 @@ def _layerwise(state: State, w: Array, g: Array, t: int, i: int) -> Array:
     if i == 1:  # the other one is a bias
         size = np.linalg.norm(w)
         g = (g + 0.05 * w) * 0.2 * size / (np.linalg.norm(g) + 0.05 * size + 1e-5)
+    state["v"] = 0.9 * state.get("v", 0.0) + g
+    return w - 0.1 * state["v"]
+
+
+def _clipped(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    if i == 1:
+        size = np.linalg.norm(w)
+        ratio = 0.05 * size / (np.linalg.norm(g) + 0.05 * size + 1e-5)
+        g = (g + 0.05 * w) * min(ratio / 0.1, 1.0)
     state["v"] = 0.9 * state.get("v", 0.0) + g
     return w - 0.1 * state["v"]
 

@@ -34,6 +34,10 @@ def complete_steps() -> list[Case]:
              lambda loss, optimizer: nn.TrainOneStepWithLossScaleCell(
                  loss, optimizer, nn.DynamicLossScaleUpdateCell(32.0, 2, 2))),
              lambda torch: _by_scale(torch, _grows_after_change), "Micikevicius et al. 2018, section 3.2"),
+        _case("nn.TrainOneStepWithLossScaleCell, dynamic from its least", lambda: _scaled(
+             lambda loss, optimizer: nn.TrainOneStepWithLossScaleCell(
+                 loss, optimizer, nn.DynamicLossScaleUpdateCell(1.0, 2, 2))),
+             lambda torch: _by_scale(torch, _grows_after_change, 1.0), "Micikevicius et al. 2018, section 3.2"),
         _case("nn.TrainOneStepWithLossScaleCell, fixed", lambda: _scaled(
              lambda loss, optimizer: nn.TrainOneStepWithLossScaleCell(
                  loss, optimizer, nn.FixedLossScaleUpdateCell(32.0))),
@@ -43,6 +47,8 @@ def complete_steps() -> list[Case]:
              float(all(bool(torch.isfinite(torch.tensor(g)).all()) for g in grads)) for grads in PARTLY_FINITE])),
         Case("amp.DynamicLossScaler", _scaler, lambda torch: _grad_scaler(torch), "torch.amp.GradScaler's rule"),
         Case("amp.DynamicLossScaleManager", _manager, lambda torch: _grad_scaler(torch), "torch.amp.GradScaler's rule"),
+        Case("amp's scales at their least", _least_scales, lambda torch: np.array([[4.0, 2.0, 1.0, 1.0, 1.0]] * 2),
+             "MindSpore's documentation: a scale is at least 1"),
     ]  # fmt: skip
 
 
@@ -254,11 +260,11 @@ def _scaled(make: Callable[[Any, Any], Any]) -> Array:
     return values + 1e-3 * np.array(made[1:])[:, None]
 
 
-def _by_scale(torch: Any, rule: Callable[[float, int, bool], tuple[float, int]]) -> Array:
+def _by_scale(torch: Any, rule: Callable[[float, int, bool], tuple[float, int]], scale: float = 32.0) -> Array:
     """The same: a step that overflows changes no weight and no state. rule: the next scale and count of quiet steps."""
     weights = [torch.nn.Parameter(torch.tensor(w.astype(np.float64))) for w in (W1, W2)]
     optimizer = torch.optim.SGD(weights, 0.1, 0.9)
-    scale, quiet, found = 32.0, 0, list[Array]()
+    quiet, found = 0, list[Array]()
     for x, y in _overflowing():
         grads = _gradients(torch, weights, x, y)
         overflow = not all(bool(torch.isfinite(g).all()) for g in grads)
@@ -316,6 +322,19 @@ def _manager() -> Array:
         manager.update_loss_scale(not finite)
         found += [manager.get_loss_scale(), 3.0 * manager.get_loss_scale(), 3.0]
     return np.array(found)
+
+
+def _least_scales() -> Array:
+    """Both kinds of scales through five overflows."""
+    from mspc.api.amp import DynamicLossScaleManager, DynamicLossScaler
+    from mspc.api.common.tensor import Tensor
+
+    scaler, manager, found = DynamicLossScaler(8.0, 2, 2), DynamicLossScaleManager(8.0, 2, 2), list[list[float]]()
+    for _ in range(5):
+        scaler.adjust(Tensor(np.array(False)))
+        manager.update_loss_scale(True)
+        found.append([float(scaler.scale_value.asnumpy()), float(manager.get_loss_scale())])
+    return np.array(found).T
 
 
 def _grad_scaler(torch: Any) -> Array:

@@ -15,10 +15,13 @@ Mine = Callable[[list[Any], float], Any]
 Theirs = Callable[[Any, list[Any]], Any]
 
 
-def _case(name: str, mine: Mine, theirs: Theirs, scale: float = 1.0, decay: float = 0.0) -> Case:
+def _case(
+    name: str, mine: Mine, theirs: Theirs, scale: float = 1.0, decay: float = 0.0, state: str = ""
+) -> Case:  # fmt: skip
     return Case(
-        name, lambda: taken(mine, scale), lambda torch: by_torch(torch, lambda p: theirs(torch.optim, p), decay),
-        before=BEFORE,
+        name, lambda: taken(mine, scale, state=state),
+        lambda torch: by_torch(torch, lambda p: theirs(torch.optim, p), decay, state),
+        before=None if state else BEFORE,
     )  # fmt: skip
 
 
@@ -48,7 +51,7 @@ SAME: dict[str, dict[str, Any]] = {
     "ASGD": {"lr": 0.1, "lambd": 0.1, "t0": 1.0, "weight_decay": 0.1},
     "NAdam": {"lr": 0.05, "weight_decay": 0.1},
     "RAdam": {"lr": 0.05, "betas": (0.8, 0.5), "weight_decay": 0.1},
-    "Rprop": {"lr": 0.05, "step_sizes": (0.03, 0.06), "maximize": True},
+    "Rprop": {"lr": 0.05, "step_sizes": (0.03, 0.055), "maximize": True},
 }
 """Of `experimental.optim`, whose arguments are PyTorch's."""
 
@@ -95,6 +98,10 @@ def _adaptive() -> list[Case]:
               lambda o, p: o.Adadelta(p, 0.7, 0.8, 1e-5, 0.05), SCALE),
         _case("nn.ASGD", lambda p, s: nn.ASGD(p, 0.05, 0.1, 0.75, 3.0, 0.05),
               lambda o, p: o.ASGD(p, 0.05, 0.1, 0.75, 3.0, 0.05, foreach=False)),
+        _case("nn.ASGD, its average", lambda p, s: nn.ASGD(p, 0.05, 0.1, 0.75, 3.0, 0.05),
+              lambda o, p: o.ASGD(p, 0.05, 0.1, 0.75, 3.0, 0.05, foreach=False), state="ax"),
+        _case("nn.Rprop, its largest step", lambda p, s: nn.Rprop(p, 0.05, (0.4, 1.3), (1e-3, 0.055)),
+              lambda o, p: o.Rprop(p, 0.05, (0.4, 1.3), (1e-3, 0.055))),
         _case("nn.Rprop", lambda p, s: nn.Rprop(p, 0.05, (0.4, 1.3), (1e-3, 0.2), 0.05),
               lambda o, p: o.Rprop(p, 0.05, (0.4, 1.3), (1e-3, 0.2)), decay=0.05),
         _case("nn.RMSProp", lambda p, s: nn.RMSProp(p, 0.05, 0.8, 0.5, TINY, False, False, s, 0.05),
@@ -116,6 +123,8 @@ def _with_its_arguments() -> list[Case]:
                      lambda o, p: getattr(o, name)(p, **options))  # fmt: skip
 
     return [
+        _case("experimental.optim.ASGD, its average", lambda p, s: optim.ASGD(p, **SAME["ASGD"]),
+              lambda o, p: o.ASGD(p, **SAME["ASGD"], foreach=False), state="ax"),
         _case("mint.optim.Adam", lambda p, s: mint.Adam(p, 0.05, (0.8, 0.9), 1e-3, 0.05),
               lambda o, p: o.Adam(p, 0.05, (0.8, 0.9), 1e-3, 0.05)),
         _case("mint.optim.AdamW", lambda p, s: mint.AdamW(p, 0.05, (0.8, 0.9), 1e-3, 0.05, amsgrad=True),
