@@ -129,7 +129,7 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
         config.all_ranks,
         reference,
         weights_of(one.traced, one.graph) | reference.weights,
-        lambda positive: made_inputs(limited, types, arrays, seed, STEPS, positive),
+        lambda caution: made_inputs(limited, types, arrays, seed, STEPS, caution == 2, caution == 0),
         many.rank_graph,
         partial(_plain, many),
         [f.layout for f in fed] if own else [],

@@ -64,7 +64,7 @@ def verify_folder(
         program.ranks,
         Reference(plain, doubled, weights),
         weights,
-        lambda positive: made_inputs(one, types, [], seed, STEPS, positive),
+        lambda caution: made_inputs(one, types, [], seed, STEPS, caution == 2, caution == 0),
         graphs.__getitem__,
         graphs.__getitem__,
         layouts if config.feeds_own_rows else [],

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from mspc.analysis.index_ranges import distributions, index_limits
-from mspc.ir.graph import Graph, Value
+from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType
+from mspc.ops.math.comparison import Equal, NotEqual
 from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.one_hot import OneHot
 
 Array = Any
 SMALL = 8
@@ -33,7 +35,8 @@ class MadeInput:
 
 
 def made_inputs(
-    graph: Graph, types: Sequence[TensorType], brought: Sequence[Array], seed: int, steps: int, positive: bool = False
+    graph: Graph, types: Sequence[TensorType], brought: Sequence[Array], seed: int, steps: int, positive: bool = False,
+    hidden: bool = False,
 ) -> dict[str, MadeInput]:
     """Global arrays for every input of `graph`, by name, in their order.
 
@@ -43,9 +46,12 @@ def made_inputs(
 
     Args:
         graph: of one device. types: global, in the order of the inputs. brought: the script's own arrays in the same
-            order; fewer where it brought none.
+            order; fewer where it brought none. hidden: some labels are those that the graph ignores, and in the second
+            step some rows of masks are all of one kind. Not every network has numbers then.
     """
     made = [_made(graph, types, brought, np.random.default_rng([seed, step]), step, positive) for step in range(steps)]
+    if hidden:
+        _hide(graph, made, seed)
     return {
         name: MadeInput(tuple(step[name][0] for step in made), ", then ".join(dict.fromkeys(s[name][1] for s in made)))
         for name in (made[0] if made else {})
@@ -88,6 +94,51 @@ def _made(
             array, said = _below(generator, limit, type), f"integers in [0, {limit})"
         found[parameter.name] = np.asarray(array).astype(type.dtype.numpy), said
     return found
+
+
+def _hide(graph: Graph, made: list[dict[str, tuple[Array, str]]], seed: int) -> None:
+    """Ignore a quarter of the labels if the graph ignores some, and make rows of masks equal in the second step: in the
+    first one finite differences would not see gradients below the number that hides a whole row."""
+    ignored, truths = ignored_labels(graph), read_as_truths(graph)
+    for parameter in (p for p in graph.parameters if p.kind == "input" and p.name in made[0]):
+        for step, arrays in enumerate(made):
+            array, said = arrays[parameter.name]
+            if parameter in ignored and array.size > 1:
+                flat, first = array.reshape(-1), np.random.default_rng([seed, step, 1]).integers(0, 4)
+                flat[first::4] = ignored[parameter]
+                arrays[parameter.name] = array, f"{said}, every fourth {ignored[parameter]}, which counts nowhere"
+            elif step == 1 and array.ndim > 1 and (array.dtype == bool or parameter in truths):
+                rows = array.reshape(-1, array.shape[-1])
+                rows[0], rows[1:2] = False, True
+                arrays[parameter.name] = array, f"{said} with rows of one kind"
+
+
+def ignored_labels(graph: Graph) -> dict[Value, int]:
+    """The inputs that hold labels of which the graph ignores one number, with that number: it compares them with one
+    below 0, and no other operator needs a class from 0 on."""
+    shown: dict[Value, Value] = {p: p for p in graph.parameters if p.kind == "input" and p.tensor_type.dtype.is_integer}
+    asked: dict[Value, set[int]] = {}
+    refused: set[Value] = set()
+    for node in graph.nodes:
+        source = node.inputs[0] if node.inputs else None
+        integers = isinstance(node.type, TensorType) and node.type.dtype.is_integer
+        if source in shown and integers and (node.op.is_view or isinstance(node.op, Cast)):
+            shown[node] = shown[source]
+            continue
+        types = [value.type for value in node.inputs if isinstance(value.type, TensorType)]
+        limits = node.op.index_limits(*types) if len(types) == len(node.inputs) else {}
+        for place, value in enumerate(node.inputs):
+            if value not in shown:
+                continue
+            others = [v for v in node.inputs if isinstance(v, Constant) and v.value.size == 1]
+            if isinstance(node.op, OneHot):
+                asked.setdefault(shown[value], set()).update({node.op.ignored} if node.op.classes else ())
+            elif isinstance(node.op, Equal | NotEqual) and others:
+                asked.setdefault(shown[value], set()).add(int(others[0].value.item()))
+            elif place in limits or node.regions:
+                refused.add(shown[value])
+    found = {value: numbers.pop() for value, numbers in asked.items() if len(numbers) == 1 and value not in refused}
+    return {value: number for value, number in found.items() if number < 0}
 
 
 def read_as_truths(graph: Graph) -> set[Value]:

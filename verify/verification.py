@@ -36,6 +36,9 @@ Array = Any
 STEPS = 3
 """Steps that are compared: what goes stale, and random numbers, are wrong from the second on."""
 
+CAUTIONS = 3
+"""How careful inputs are: with ignored labels and hidden rows, without these, and then positive ones alone."""
+
 
 @dataclass
 class Verified:
@@ -59,7 +62,7 @@ class VerifiedProgram:
 
     one, many: the graph of one device and that of all ranks before slicing, both after all passes that ranks share.
     ranks: of all stages. reference: the network without these passes, on one device. weights:
-    first values. made: makes inputs, given whether all of them have to be positive. layouts: which slices of its inputs
+    first values. made: makes inputs, given how careful they are (`CAUTIONS`). layouts: which slices of its inputs
     a rank has if it has rows of its own; global_batch: the network on the batch of all ranks then. stages: how many
     there are.
     """
@@ -69,7 +72,7 @@ class VerifiedProgram:
     ranks: int
     reference: Reference
     weights: dict[str, Array]
-    made: Callable[[bool], dict[str, MadeInput]]
+    made: Callable[[int], dict[str, MadeInput]]
     graph_of: Callable[[int], Graph]
     plain_of: Callable[[int], Graph]
     layouts: list[Layout] = field(default_factory=list[Layout])
@@ -140,11 +143,11 @@ def _compare_reference(
 
 def one_device(program: VerifiedProgram, graph: Graph) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:
     """Return one device that runs a graph of the program, its inputs and all values that it computes. Inputs have both
-    signs, unless it computes no numbers from negative ones."""
+    signs, ignored labels and hidden rows, unless it computes no numbers from these."""
     mean, kernels = bool(program.many.attrs.get("gradients_mean")), _kernels(program, graph)
     tried: list[tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]] = []
-    for positive in (False, True):
-        made = program.made(positive)
+    for caution in range(CAUTIONS):
+        made = program.made(caution)
         device = OneDevice(graph, program.weights, _feeds(program, made), MARK, mean, kernels=kernels)
         tried.append((device, made, device.run()))
         if _finite(tried[-1][2]):
