@@ -59,6 +59,7 @@ def _words(plan: _Plan) -> str:
         d = plan.degrees
         text = f"CP {d.context}{_context_words(d)}"
         found.append(f"DP {d.data} x TP {d.tensor} x PP {plan.stages} x {text} x EP {d.expert}")
+        found += [f"{d.replicas} ranks compute the same"] * (d.replicas > 1)
         found.append(f"ZeRO {d.zero}" if d.zero else "no ZeRO")
     else:
         found.append(f"PP {plan.stages}")

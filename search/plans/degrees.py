@@ -12,28 +12,26 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mspc.analysis.cost.machine import ROUNDS
 from mspc.analysis.cost.nodes import work_of
 from mspc.analysis.cost.operations import operations_of
 from mspc.compiler.driver import Compiled
-from mspc.ir.cell_names import each_of_cells
-from mspc.ir.graph import Graph, Node, Value, element_layouts, operand_types
+from mspc.ir.graph import Graph, Node, Value, element_layouts, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import MakeTuple
 from mspc.ops.control.times import nodes_with_times
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
-from mspc.passes.sharding.parallel_optimizer import EVERYTHING, why_not_sharded
 from mspc.search.plans.weights import Weights
+from mspc.search.plans.zero_level import zero_level
 
 if TYPE_CHECKING:
     from mspc.ops.control.regions import RegionOp
 
 _HEADS_FIRST = 4
 """Dimensions of what is attention written out: batch, heads, queries, keys or elements."""
-_VOTES = ("rows", "tensor", "expert", "context", "data", "ring")
 _EXPERTS = 3
 """Dimensions of a weight of several experts."""
 
@@ -43,12 +41,11 @@ class Degrees:
     """Ranks that share the batch (`data`), each layer (`tensor`), the text (`context`) and the experts; 1: none do.
     ring, heads: of those that share the text how many exchange pieces of it in a ring, and among how many each has all
     of it for some heads (Ulysses) while attention is computed; keys are gathered where it is neither.
-    zero: the level of ZeRO (Rajbhandari et al., 2020) that comes nearest: 2 where optimizer states and sums of
-    gradients of most of the parameters' bytes are sharded further than operators ask for, 3 where weights are gathered
-    again for gradients besides, else 0. operations: of matrix products that the network asks for in a step, on all
-    ranks, without pairs that a causal mask or a window hides from attention; dtype: of most of them. samples, unit:
-    what a step reads: "tokens" of the first input of integers, or "rows" of the first input. rounds: GPUs may round
-    products of Float32."""
+    The product of data, tensor, context and `replicas`, ranks that compute the same, is the number of ranks; experts
+    are shared by some of those that share the batch. zero: the level of ZeRO, see `zero_level`. operations: of matrix
+    products that the network asks for in a step, on all ranks, without pairs that a causal mask or a window hides from
+    attention; dtype: of most of them. samples, unit: what a step reads: "tokens" of the first input of integers, or
+    "rows" of the first input. rounds: GPUs may round products of Float32."""
 
     data: int = 1
     tensor: int = 1
@@ -62,79 +59,107 @@ class Degrees:
     ring: int = 1
     heads: int = 1
     rounds: bool = False
+    replicas: int = 1
+
+
+class _Product(NamedTuple):
+    """How a matmul of a weight is sharded. rows: shards of the rows, also by experts; expert: 0 without experts."""
+
+    rows: int
+    tensor: int
+    ranks: int
+    expert: int = 0
+
+
+class _Attention(NamedTuple):
+    """How attention is sharded: the batch, the queries, and keys in a ring."""
+
+    data: int
+    context: int
+    ring: int = 1
 
 
 def degrees_of(compiled: Compiled) -> Degrees:
-    """The degrees of a compiled network, of one stage's ranks."""
-    graph, plan = compiled.graph, compiled.strategies
+    """The degrees of a compiled network, of one stage's ranks.
+
+    The degrees of one matmul belong together, so they are counted together: the most frequent of each by itself would
+    multiply to another number of ranks.
+    """
+    graph = compiled.graph
     outside, weights = _outside(graph), Weights()
     for each in graph.graphs():
         weights.add(each.nodes, outside)
-    votes: dict[str, Counter[int]] = {name: Counter() for name in _VOTES}
-    dtypes: Counter[str] = Counter()
+    work_by: dict[type, Counter[Any]] = {_Product: Counter(), _Attention: Counter(), str: Counter()}
     for node, times in nodes_with_times(graph):
-        work = work_of(node) * times.count if isinstance(node.op, Op) and node.inputs else 0.0
-        if not work:
-            continue
-        dtypes[operand_types(node)[0].dtype.name] += int(work)
-        for name, degree in _shared(node, weights, outside).items():
-            votes[name][degree] += int(work)
-    most = {name: max(found, key=lambda degree: (found[degree], degree)) for name, found in votes.items() if found}
-    context = most.get("context", 1)
-    rows = most.get("rows", 1)
-    data = most.get("data", rows)
-    heads = max(1, rows // (data * context)) if "context" in most else 1
-    most_are = are_most({*plan.parameters, *plan.gathered}, graph)
-    sharded = most_are or (compiled.config.parallel_optimizer and not why_not_sharded(graph))
-    again = plan.gathered or graph.attrs.get("optimizer_level") == EVERYTHING
+        work = int(work_of(node) * times.count) if isinstance(node.op, Op) and node.inputs else 0
+        if work:
+            for shared in (operand_types(node)[0].dtype.name, _shared(node, weights, outside)):
+                if shared is not None:
+                    work_by[type(shared)][shared] += work
+    products, dtypes = work_by[_Product], work_by[str]
+    rows, tensor, ranks = _most((each[:3], work) for each, work in products.items()) or _of_results(graph)
+    expert = _most((each.expert, work) for each, work in products.items() if each.expert) or 1
+    fitting = [(each, work) for each, work in work_by[_Attention].items() if rows % (each.data * each.context) == 0]
+    text = _most(fitting) or _Attention(rows, 1)
+    heads = rows // (text.data * text.context)
     samples, unit = _samples(graph)
     operations = operations_of(graph, seen=True).model
     return Degrees(
-        data, most.get("tensor", 1), context * heads, most.get("expert", 1), 2 + bool(again) if sharded else 0,
-        operations, max(dtypes, key=lambda dtype: dtypes[dtype], default="Float32"), samples, unit,
-        most.get("ring", 1), heads, bool(graph.attrs.get(ROUNDS)),
+        text.data, tensor, text.context * heads, expert, zero_level(graph, weights, outside),
+        operations, _most(dtypes.items()) or "Float32", samples, unit,
+        text.ring, heads, bool(graph.attrs.get(ROUNDS)), max(1, ranks // (rows * tensor)),
     )  # fmt: skip
 
 
-def are_most(names: Iterable[str], graph: Graph) -> bool:
-    """Whether parameters of these names, of which one may stand for those of equal layers, have more than half of the
-    bytes of all that are trained."""
-    sizes = {p.name: p.tensor_type.nbytes for p in graph.parameters if p.kind == "parameter" and p.trainable}
-    found = {each for name in names for each in ((name,) if name in sizes else each_of_cells(name))}
-    return 2 * sum(sizes.get(name, 0) for name in found) > sum(sizes.values())
+def _most(votes: Iterable[tuple[Any, int]]) -> Any:
+    """The vote with the most work, the larger one of several; None without votes."""
+    total: Counter[Any] = Counter()
+    for vote, work in votes:
+        total[vote] += work
+    return max(total, key=lambda vote: (total[vote], vote), default=None)
 
 
-def _shared(node: Node, weights: Weights, outside: Mapping[Value, Value]) -> dict[str, int]:
-    """The degrees by which a matmul or attention is sharded, by the names of votes. outside: see `_outside`."""
+def _of_results(graph: Graph) -> tuple[int, int, int]:
+    """(rows, tensor, ranks) of a network without matmuls: how most bytes of its results are sharded."""
+    votes: list[tuple[tuple[int, int, int], int]] = []
+    for node in graph.nodes:
+        for layout, type in zip(element_layouts(node.layout), element_types(node.type), strict=True):
+            if node.phase == "forward" and layout is not None and type.shape:
+                votes.append(((layout.strategy[0], math.prod(layout.strategy[1:]), layout.ranks), type.nbytes))
+    return _most(votes) or (1, 1, 1)
+
+
+def _shared(node: Node, weights: Weights, outside: Mapping[Value, Value]) -> _Product | _Attention | None:
+    """How a matmul or attention is sharded; None for other operators. outside: see `_outside`."""
     strategies = [element_layouts(value.layout)[0].strategy for value in node.inputs[:2] if value.layout]
     if isinstance(node.op, AttentionOp) and strategies:
         return _of_attention(node.op, strategies)
     if len(strategies) < 2 or not isinstance(node.op, Op):
-        return {}
+        return None
     weight = next((i for i in (1, 0) if weights.of(node.inputs[i], outside)), None)
     if weight is None:
         of_weight = node.forward is not None and any(weights.of(value, outside) for value in node.forward.inputs)
-        return {} if of_weight else _of_scores(node, strategies[0])
+        return None if of_weight else _of_scores(strategies[0])
     other, own = strategies[1 - weight], strategies[weight]
     experts = own[0] if len(own) == _EXPERTS else 1
     rule = node.op.parsed_rule(*operand_types(node))
-    own_factors = {factor for dim in rule.inputs[weight] for factor in dim}
+    of_experts = set(rule.inputs[weight][0]) if len(own) == _EXPERTS else set[int]()
+    own_factors = {factor for dim in rule.inputs[weight] for factor in dim} - of_experts
     rows = math.prod(
         slices for dim, slices in zip(rule.inputs[1 - weight], other, strict=True)
         if not own_factors.intersection(dim)
     )  # fmt: skip
-    return {"rows": rows, "tensor": math.prod(own) // experts} | ({"expert": experts} if len(own) == _EXPERTS else {})
+    ranks = element_layouts(node.inputs[weight].layout)[0].ranks
+    return _Product(rows, math.prod(own) // experts, ranks, experts if len(own) == _EXPERTS else 0)
 
 
-def _of_attention(op: AttentionOp, strategies: Sequence[tuple[int, ...]]) -> dict[str, int]:
+def _of_attention(op: AttentionOp, strategies: Sequence[tuple[int, ...]]) -> _Attention:
     queries, keys = (dict(zip(op.input_layout, strategy, strict=False)) for strategy in strategies)
-    return {"data": queries["B"], "context": queries["S"], "ring": keys["S"]}
+    return _Attention(queries["B"], queries["S"], keys["S"])
 
 
-def _of_scores(node: Node, strategy: tuple[int, ...]) -> dict[str, int]:
-    if len(strategy) != _HEADS_FIRST:
-        return {}
-    return {"data": strategy[0], "context": strategy[2]}
+def _of_scores(strategy: tuple[int, ...]) -> _Attention | None:
+    return _Attention(strategy[0], strategy[2]) if len(strategy) == _HEADS_FIRST else None
 
 
 def _outside(graph: Graph) -> dict[Value, Value]:
