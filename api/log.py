@@ -8,14 +8,16 @@ import os
 import sys
 from typing import Any
 
+from mspc.ir.text.limits import number_of
+
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _DEFAULT = "2"
 
 
 def get_level() -> str:
     """The number of the lowest level that is shown, as a string."""
-    asked = os.environ.get("GLOG_v", _DEFAULT)
-    return asked if asked.isdigit() and int(asked) < len(LEVELS) else _DEFAULT
+    asked = number_of(os.environ.get("GLOG_v", _DEFAULT), len(LEVELS) - 1)
+    return _DEFAULT if asked is None else str(asked)
 
 
 def get_log_config() -> dict[str, str]:

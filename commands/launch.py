@@ -207,6 +207,8 @@ def _core_numbers(value: Any) -> list[int]:
         if not begin <= end < MOST_CORES:
             raise ValueError(part)
         found += range(begin, end + 1)
+        if len(found) > MOST_CORES:
+            raise ValueError(part)
     return found
 
 

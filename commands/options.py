@@ -15,7 +15,7 @@ import typer
 from mspc.commands.completion import complete_input, complete_script
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.text.limits import MOST_RANKS
+from mspc.ir.text.limits import LARGEST_SIZE, MOST_RANKS, number_of
 
 if TYPE_CHECKING:
     from mspc.engine.capture import NamedTarget
@@ -196,11 +196,12 @@ def import_options(
         raise MspcError(f"there is no --device {device!r:.60} to compile for", notes=["there are cpu and gpu"])
     found: dict[str, int] = {}
     for text in sizes or ():
-        name, _, number = text.partition("=")
-        if not name.strip() or not number.strip().isascii() or not number.strip().isdigit():
+        name, _, digits = text.partition("=")
+        number = number_of(digits, LARGEST_SIZE)
+        if not name.strip() or number is None:
             raise MspcError(f"cannot read --size {text!r:.60}", notes=["write the size and a number: x.0=8"])
-        if found.setdefault(name.strip(), int(number)) != int(number):
-            raise MspcError(f"--size gives {name.strip()} two numbers")
+        if found.setdefault(name.strip(), number) != number:
+            raise MspcError(f"--size gives {name.strip():.60} two numbers")
     return ImportOptions(loss, optimizer, tuple(found.items()), torch, precision, accumulate, load, plan, device)
 
 

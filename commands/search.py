@@ -21,12 +21,12 @@ from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.table import check_json, print_line, print_table, write_report
 from mspc.commands.report.text import size_text, time_text
 from mspc.commands.search_stages import print_stage_plans
-from mspc.commands.sizes import size_of
+from mspc.commands.sizes import numbers_of, size_of
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.text.limits import MOST_RANKS
+from mspc.ir.text.limits import MOST_RANKS, number_of
 from mspc.plans.files.plan_file import SUFFIX, write_plan
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import WAYS, PlanRequest
@@ -73,10 +73,7 @@ def ranks_of(text: str | None) -> tuple[int, ...]:
     """The numbers in `8,16,64`; () for nothing. Raises MspcError."""
     if text is None:
         return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
-        raise MspcError(f"--ranks is {text!r}, not numbers of ranks as in 8 or 8,16,64")
-    return tuple(dict.fromkeys(map(int, parts)))
+    return numbers_of(text, f"--ranks is {text!r:.200}, not numbers of ranks as in 8 or 8,16,64")
 
 
 def memory_of(text: str | None) -> int:
@@ -86,12 +83,11 @@ def memory_of(text: str | None) -> int:
 
 def meshes_of(text: str | None) -> tuple[str, ...]:
     """The meshes in `8x8,16x4`, their axes from the slowest rank to the fastest. Raises MspcError."""
-    parts = [] if text is None else [part.strip() for part in text.split(",")]
-    for part in parts:
-        sizes = part.split("x")
-        if len(sizes) > AXES or not all(s.isascii() and s.isdigit() and 0 < int(s) <= MOST_RANKS for s in sizes):
-            raise MspcError(f"--mesh is {text!r}, not meshes of at most {AXES} axes as in 8x4 or 8x8,16x4")
-    return tuple("x".join(str(int(s)) for s in part.split("x")) for part in dict.fromkeys(parts))
+    parts = [] if text is None else text.split(",")
+    found = [[number_of(size, MOST_RANKS) for size in part.split("x")] for part in parts]
+    if not all(len(sizes) <= AXES and all(sizes) for sizes in found):
+        raise MspcError(f"--mesh is {text!r:.200}, not meshes of at most {AXES} axes as in 8x4 or 8x8,16x4")
+    return tuple(dict.fromkeys("x".join(map(str, sizes)) for sizes in found))
 
 
 def cases_of(

@@ -9,8 +9,7 @@ from mspc.commands.report.fitting import Table
 from mspc.commands.report.memory_notes import memory_notes
 from mspc.commands.report.table import print_line, print_table
 from mspc.commands.report.text import size_text, time_text
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.text.limits import MOST_RANKS
+from mspc.commands.sizes import numbers_of
 from mspc.search.stages.rows import StageRow
 from mspc.search.stages.table import SEARCH, StagePlans
 
@@ -34,12 +33,7 @@ def micro_batches_of(text: str | None) -> tuple[int, ...]:
 
 
 def _numbers(text: str | None, option: str, also: str) -> tuple[int, ...]:
-    if text is None:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_RANKS for part in parts):
-        raise MspcError(f"{option} is {text!r}, not numbers as in 4 or 2,4,8{also}")
-    return tuple(dict.fromkeys(map(int, parts)))
+    return () if text is None else numbers_of(text, f"{option} is {text!r:.200}, not numbers as in 4 or 2,4,8{also}")
 
 
 def print_stage_plans(found: Sequence[StagePlans], machine: Machine, top: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.text.limits import MOST_RANKS, number_of
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30,
          "TI": 1 << 40}  # fmt: skip
@@ -28,6 +29,14 @@ def size_of(text: str, name: str, least: int = 1) -> int:
     if not least <= nbytes < 1 << 60:
         raise MspcError(f"{name} is {text!r}, not a size as in 80GB or 512MiB")
     return int(nbytes)
+
+
+def numbers_of(text: str, mistake: str) -> tuple[int, ...]:
+    """Return the different numbers in `8,16,64`. mistake: the message for other text. Raises MspcError."""
+    found = [number_of(part, MOST_RANKS) for part in text.split(",")]
+    if not all(found):
+        raise MspcError(mistake)
+    return tuple(number for number in dict.fromkeys(found) if number)
 
 
 def seconds_of(text: str, name: str) -> float:

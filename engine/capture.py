@@ -27,11 +27,9 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 from mspc.ir.nearest import did_you_mean
+from mspc.ir.text.limits import LARGEST_SIZE, number_of
 from mspc.ir.types import DTYPES, TensorType, Type, dtype_of, is_too_large
 from mspc.ops.collective.base import Collective
-
-_DIGITS = 19
-"""Of a size that can be; `int` reads no text of thousands."""
 
 
 @dataclass(frozen=True)
@@ -218,10 +216,11 @@ def parse_input(text: str) -> TensorType:
         names = [name.lower() for name in DTYPES]
         notes = [*did_you_mean(match[1], names), f"known are {', '.join(names)}"]
         raise MspcError(f"{text!r}: unknown element type {match[1]!r}", notes=notes)
-    sizes = re.findall(r"\d+", match[2])
-    if any(len(size.lstrip("0")) > _DIGITS for size in sizes) or is_too_large(map(int, sizes)):
+    sizes = [number_of(size, LARGEST_SIZE) for size in re.findall(r"\d+", match[2])]
+    shape = tuple([size for size in sizes if size is not None])
+    if len(shape) < len(sizes) or is_too_large(shape):
         raise MspcError(f"{text!r:.100} has more elements than any memory holds")
-    return TensorType(dtype_of(match[1]), tuple(map(int, sizes)))
+    return TensorType(dtype_of(match[1]), shape)
 
 
 def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) -> CapturedCall:

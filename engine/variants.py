@@ -14,6 +14,7 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.call import script_objects, stored_call
 from mspc.compiler.frontend.trace import Traced
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.text.limits import number_of
 
 VARIABLE = "MSPC_KEPT_GRAPHS"
 """The environment's name of how many graphs are stored of a cell or a function."""
@@ -23,9 +24,10 @@ MOST_GRAPHS = 64
 def graphs_to_keep() -> int:
     """How many graphs are stored of a target. Raises MspcError where the environment says no number from 1."""
     given = os.environ.get(VARIABLE, str(MOST_GRAPHS))
-    if not given.isdecimal() or not int(given):
-        raise MspcError(f"{VARIABLE} must be an integer from 1, not {given!r}")
-    return int(given)
+    number = number_of(given, 1 << 30)
+    if not number:
+        raise MspcError(f"{VARIABLE} must be an integer from 1, not {given!r:.100}")
+    return number
 
 
 def identity(target: Any) -> Hashable:

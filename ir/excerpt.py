@@ -61,7 +61,7 @@ def _around(text: str, begin: int, stop: int, room: int) -> tuple[str, int, int]
     them from its beginning, then as much on either side as there is room for."""
     left = right = begin
     free = room - 2 * len(ELLIPSIS)
-    while right < stop and _cells(text[right]) <= free:
+    while right < min(stop, len(text)) and _cells(text[right]) <= free:
         free -= _cells(text[right])
         right += 1
     grown = True

@@ -13,6 +13,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.limits import LARGEST_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +117,19 @@ def complex_of(dtype: DType) -> DType:
     return dtype if dtype.is_complex else COMPLEX128 if dtype == FLOAT64 else COMPLEX64
 
 
-MOST_ELEMENTS = 1 << 60
-"""Of a tensor, dimensions 0 aside: arrays count them in 63 bits."""
-
-
 def is_too_large(shape: Iterable[int]) -> bool:
     """Whether a tensor of this shape has more elements than any memory holds, so that no text or array may have it."""
-    return math.prod(filter(None, shape)) > MOST_ELEMENTS
+    return product_exceeds(filter(None, shape), LARGEST_SIZE)
+
+
+def product_exceeds(sizes: Iterable[int], most: int) -> bool:
+    """Tell if the product of positive sizes exceeds a bound, without computing one of thousands of digits."""
+    product = 1
+    for size in sizes:
+        product *= size
+        if product > most:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Parameter, Value
+from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.types import DType, dtype_of
 
 INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
@@ -52,9 +53,13 @@ def int_of(name: str, what: str, value: Any) -> int:
     """`value` as an int. Raises MspcError for anything that is no integer known at compile time."""
     if not isinstance(value, bool):
         try:
-            return operator.index(value)
+            number = operator.index(value)
         except TypeError:
             pass
+        else:
+            if INT64_MIN <= number <= UINT64_MAX:
+                return number
+            raise MspcError(f"{name}: {what} is an integer that does not fit 64 bits", kind=ValueError)
     raise MspcError(f"{name}: {what} must be an integer known at compile time, not {describe(value)}", kind=TypeError)
 
 
@@ -62,6 +67,8 @@ def ints_of(name: str, what: str, value: Any) -> tuple[int, ...]:
     """`value` as a tuple of ints; a single int is a tuple of one. Raises MspcError for anything else."""
     if isinstance(value, (tuple, list)):
         entries = cast(Sequence[Any], value)
+        if len(entries) > LONGEST_LIST:
+            raise MspcError(f"{name}: {what} has {len(entries)} members, more than {LONGEST_LIST}", kind=ValueError)
         return tuple(int_of(name, f"{what}[{i}]", entry) for i, entry in enumerate(entries))
     try:
         return (int_of(name, what, value),)

@@ -26,6 +26,7 @@ from mspc.ir.initial_value import read_description
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
+from mspc.ir.text.limits import MOST_RANKS
 from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import dtype_of
 from mspc.runtime.plan_entries import PlanEntries, read_plan_entries
@@ -321,8 +322,8 @@ def _typed(content: dict[str, Any], key: str, kind: type, of: type = dict) -> An
 
 def _ranks(content: dict[str, Any]) -> int:
     ranks = _typed(content, "ranks", int)
-    if isinstance(ranks, bool) or ranks < 1:
-        raise ValueError(f"ranks is {json.dumps(ranks)}; a program has one at least")
+    if isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
+        raise ValueError(f"ranks is {json.dumps(ranks)}; a program has from 1 to {MOST_RANKS}")
     return ranks
 
 

@@ -24,6 +24,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.attribute_types import fields_of
+from mspc.ir.text.limits import MOST_DIMENSIONS, MOST_RANKS
 from mspc.ir.text.values import value_text
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op
@@ -324,10 +325,10 @@ def _is_plain(strategy: Any) -> bool:
     if type(strategy) is not tuple:
         return False
     for entry in cast("tuple[Any, ...]", strategy):
-        if type(entry) is not tuple:
+        if type(entry) is not tuple or len(cast("tuple[Any, ...]", entry)) > MOST_DIMENSIONS:
             return False
         for shards in cast("tuple[Any, ...]", entry):
-            if type(shards) is not int or shards < 1:
+            if type(shards) is not int or not 1 <= shards <= MOST_RANKS:
                 return False
     return True
 
@@ -348,6 +349,8 @@ def _checked_entry(entry: Any, what: str) -> Any:
         message = f"{what} is {entry!r}, not a tuple of ints or a Layout"
         raise PrimitiveTypeError(message, caller(), [_EXAMPLE])
     cuts: list[Any] = list(cast("tuple[Any, ...]", entry))
+    if len(cuts) > MOST_DIMENSIONS:
+        raise PrimitiveValueError(f"{what} has {len(cuts)} numbers; no tensor has so many dimensions", caller())
     if any(isinstance(shards, (tuple, list, NamedLayout)) for shards in cuts):
         return check_strategy(entry, what)
     for shards in cuts:
@@ -355,6 +358,8 @@ def _checked_entry(entry: Any, what: str) -> Any:
             raise PrimitiveTypeError(f"{what} holds {shards!r}, not a number of slices", caller(), [_EXAMPLE])
         if shards < 1:
             raise PrimitiveValueError(f"{what} shards a dimension into {shards} slices; 1 is the least", caller())
+        if shards > MOST_RANKS:
+            raise PrimitiveValueError(f"{what} shards a dimension into more than {MOST_RANKS} slices", caller())
     return tuple(int(shards) for shards in cuts)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.named_layout import INTERLEAVED, SHOWN_RANKS, NamedLayout
 from mspc.ir.notebook import html_table
+from mspc.ir.text.limits import MOST_DIMENSIONS, MOST_RANKS
+from mspc.ir.types import product_exceeds
 
 NOT_SHARDED = "None"
 """The name for a dimension that is not sharded."""
@@ -39,11 +41,15 @@ names do not fit, a name is empty, "None" or given twice.
                 f"Layout: alias_name must be a tuple of strings, not {alias_name!r}",
                 [f"write ({alias_name!r},)"] if isinstance(alias_name, str) else (),
             )
+        if len(device_matrix) > MOST_DIMENSIONS:
+            raise ApiValueError(f"Layout: device_matrix has {len(device_matrix)} axes, more than {MOST_DIMENSIONS}")
         for size in device_matrix:
             if isinstance(size, bool) or not isinstance(size, int):
                 raise ApiTypeError(f"Layout: device_matrix holds {size!r}, not an integer")
             if size < 1:
                 raise ApiValueError(f"Layout: device_matrix {device_matrix} has an axis of size {size}")
+        if product_exceeds(device_matrix, MOST_RANKS):
+            raise ApiValueError(f"Layout: device_matrix is of more than {MOST_RANKS} ranks")
         for alias in alias_name:
             if not isinstance(alias, str):
                 raise ApiTypeError(f"Layout: alias_name holds {alias!r}, not a string")

@@ -12,6 +12,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import PIPE_CLOSED, MspcError
 from mspc.ir.printable import shown
+from mspc.ir.text.limits import number_of
 
 
 class StandardOut(io.TextIOWrapper):
@@ -87,10 +88,12 @@ def terminal_columns(stream: Any) -> int | None:
     return None
 
 
+MOST_COLUMNS = 1 << 16
+
+
 def columns_setting() -> int | None:
     """Return the width that COLUMNS asks for, None if it is no positive number."""
-    text = os.environ.get("COLUMNS", "")
-    return (int(text) or None) if text.isdecimal() else None
+    return number_of(os.environ.get("COLUMNS", ""), MOST_COLUMNS) or None
 
 
 def is_terminal(stream: Any) -> bool:

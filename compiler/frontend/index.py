@@ -15,6 +15,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import COMPUTED, contains_tensor, describe, way_of
 from mspc.ir.diagnostics import kind_of
 from mspc.ir.graph import Parameter, Value
+from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.types import INT64
 
 
@@ -188,8 +189,8 @@ def unpacked(tracer: Tracer, value: Any, what: str) -> list[Any]:
         return [subscript(tracer, tensor, i) for i in range(tensor.shape[0])]
     if isinstance(value, set | frozenset):
         raise tracer.error(f"{what} goes over a set, whose order is not defined", ["use sorted(...)"], kind=TypeError)
-    if isinstance(value, list | tuple):
-        return list(value)
+    if isinstance(value, range) and value[LONGEST_LIST:]:
+        raise tracer.error(f"{what} has more than {LONGEST_LIST} iterations at compile time", kind=ValueError)
     try:
         return list(value)
     except TypeError:

@@ -174,7 +174,8 @@ class Tracer:
             try:
                 return Constant(value, kind)
             except OverflowError:
-                raise self.error(f"{value} is no number of {kind}", kind=ValueError) from None
+                number = f"{value}" if abs(value) < 1 << 256 else "an integer of more than 256 bits"
+                raise self.error(f"{number} is no number of {kind}", kind=ValueError) from None
         if isinstance(value, list | tuple) and is_numeric(value):
             array = np.asarray(value)
             kind = array.dtype.kind

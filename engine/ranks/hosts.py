@@ -17,6 +17,8 @@ from mspc.ir.location import Location
 
 _SLOTS = re.compile(r"(?<![\w-])slots\s*=\s*(\S+)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:%-]{0,254}")
+SHOWN = 20
+"""Hosts that a message names."""
 _COUNT = re.compile(r"0{0,9}[1-9][0-9]{0,5}")
 """A number of slots: more than a million ranks are a slip of the finger."""
 
@@ -41,7 +43,7 @@ def read_host_file(path: Path) -> list[Host]:
     except (OSError, ValueError) as error:
         reason = "it is no text" if isinstance(error, UnicodeDecodeError) else reason_of(error)
         raise MspcError(f"cannot read the host file {str(path)!r}: {reason}") from None
-    found: list[Host] = []
+    found: dict[str, Host] = {}
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
         if not text:
@@ -54,27 +56,27 @@ def read_host_file(path: Path) -> list[Host]:
         count = slots[1] if slots else "1"
         if not _COUNT.fullmatch(count):
             raise MspcError(f"slots={count:.40} of host {name!r} must be 1 or more, and below a million", where)
-        if any(host.name == name for host in found):
+        if name in found:
             raise MspcError(f"host {name!r} is twice in the host file", where)
-        found.append(Host(name, int(count)))
+        found[name] = Host(name, int(count))
     if not found:
         raise MspcError(f"the host file {str(path)!r} names no host", notes=["a line is NAME slots=N"])
-    return found
+    return list(found.values())
 
 
 def read_hosts(text: str) -> list[Host]:
     """The hosts of `NAME:SLOTS,NAME:SLOTS`. Raises MspcError for other text."""
-    found: list[Host] = []
+    found: dict[str, Host] = {}
     for part in text.split(","):
         name, colon, slots = part.strip().rpartition(":")
         if not colon:
             name, slots = slots, "1"
         if not is_host(name) or not _COUNT.fullmatch(slots):
             raise MspcError(f"--host {text!r:.200}: {part!r:.100} is no NAME or NAME:SLOTS")
-        if any(host.name == name for host in found):
-            raise MspcError(f"--host {text!r}: {name!r} is there twice")
-        found.append(Host(name, int(slots)))
-    return found
+        if name in found:
+            raise MspcError(f"--host {text!r:.200}: {name!r} is there twice")
+        found[name] = Host(name, int(slots))
+    return list(found.values())
 
 
 def is_host(name: str) -> bool:
@@ -86,7 +88,8 @@ def check_slots(hosts: Sequence[Host], ranks: int) -> None:
     """Raises MspcError where the hosts take fewer ranks."""
     slots = sum(host.slots for host in hosts)
     if ranks > slots:
-        listed = ", ".join(f"{host.name} {host.slots}" for host in hosts)
+        listed = ", ".join(f"{host.name} {host.slots}" for host in hosts[:SHOWN])
+        listed += f" and {len(hosts) - SHOWN} more hosts" * (len(hosts) > SHOWN)
         raise MspcError(
             f"{ranks} ranks, but the hosts have {slots} slot{'s' * (slots != 1)}: {listed}",
             notes=["give a host more slots, or start fewer ranks"],

@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from mspc.engine.ranks.ended import CONSEQUENCES, Ended, complain, lost_host
@@ -44,12 +47,14 @@ class LaunchJob:
 
     def log(self, rank: int) -> Path:
         """The log of a rank, where it is on this host."""
-        local = rank
-        for host in self.hosts:
-            if local < host.slots:
-                break
-            local -= host.slots
+        index = bisect_right(self._ends, rank)
+        local = rank - (self._ends[index - 1] if index else 0)
         return self.folder / self.log_name.format(rank=rank, local_rank=local)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Return for each host but the last the first rank after its own."""
+        return list(accumulate(host.slots for host in self.hosts[:-1]))
 
     def shows(self, rank: int) -> bool:
         """Whether a rank's log is printed while it grows."""

@@ -6,7 +6,6 @@ A file repeats few of them, so each is read once. Used by `mspc.ir.text.parser` 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from mspc.ir.layout import REDUCTIONS, Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.opaque import Reference, Symbol
-from mspc.ir.text.limits import DEEPEST, LONGEST_LIST, MOST_RANKS
+from mspc.ir.text.limits import DEEPEST, LONGEST_LIST, MOST_LISTED, MOST_RANKS
 from mspc.ir.text.plain_texts import (
     alone_value,
     plain_attributes,
@@ -25,7 +24,7 @@ from mspc.ir.text.plain_texts import (
     plain_tuple_type,
 )
 from mspc.ir.text.source_text import Malformed, dtype_called, name_of, string_of
-from mspc.ir.types import DTYPES, OpaqueType, StackType, TensorType, TupleType, Type, is_too_large
+from mspc.ir.types import DTYPES, OpaqueType, StackType, TensorType, TupleType, Type, is_too_large, product_exceeds
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -51,6 +50,14 @@ class _Run(NamedTuple):
 
 class _Actions:
     """What each rule of the grammar becomes."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Start to count the members of lists anew, as another file is read."""
+        self._lists: dict[str, tuple[int, ...]] = {}
+        self._listed = 0
 
     def integer(self, items: list[Any]) -> int:
         return int(items[0])
@@ -83,11 +90,19 @@ class _Actions:
             raise Malformed(f"{items[0]} is no number", items[0].start_pos) from None
 
     def progression(self, items: list[Any]) -> tuple[int, ...]:
-        start, stop, step = map(int, items[0].split(":"))
-        if step == 0 or -(-(stop - start) // step) > LONGEST_LIST:
-            message = f"{items[0]} is no list start:stop:step of at most {LONGEST_LIST} integers"
-            raise Malformed(message, items[0].start_pos)
-        return tuple(range(start, stop, step))
+        text = str(items[0])
+        found = self._lists.get(text)
+        if found is None:
+            start, stop, step = map(int, text.split(":"))
+            count = -(-(stop - start) // step) if step else LONGEST_LIST + 1
+            if count > LONGEST_LIST:
+                message = f"{text} is no list start:stop:step of at most {LONGEST_LIST} integers"
+                raise Malformed(message, items[0].start_pos)
+            self._listed += max(0, count)
+            if self._listed > MOST_LISTED:
+                raise Malformed(f"lists start:stop:step of more than {MOST_LISTED} integers", items[0].start_pos)
+            found = self._lists[text] = tuple(range(start, stop, step))
+        return found
 
     def graph_name(self, items: list[Any]) -> Reference:
         return Reference(name_of(items[0][1:]), at=items[0].start_pos)
@@ -147,7 +162,7 @@ class _Actions:
         used = [a for axes in dims for a in axes] + list(partial)
         if 0 in mesh:
             raise Malformed(f"the mesh {mesh} has an axis of size 0")
-        if math.prod(mesh) > MOST_RANKS:
+        if product_exceeds(mesh, MOST_RANKS):
             raise Malformed(f"the mesh {mesh} has more than {MOST_RANKS} ranks")
         if any(a >= len(mesh) for a in used):
             raise Malformed(f"the mesh {mesh} has no axis {max(used)}")
@@ -211,10 +226,13 @@ class _Actions:
         return TupleType(tuple(run.with_shape(shape) for run, shape in zip(kinds, shapes, strict=True)))
 
     def tuple_of_values(self, items: list[Any]) -> tuple[Any, ...]:
+        if sum(len(_entries(item)) for item in items) > LONGEST_LIST:
+            raise Malformed(f"a tuple whose members have more than {LONGEST_LIST} members")
         return _shallow(tuple(items))
 
 
 _ACTIONS = _Actions()
+begin_file = _ACTIONS.begin
 
 
 def _at(token: Token, read: Callable[[str], Any], text: str) -> Any:

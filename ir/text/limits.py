@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+LARGEST_SIZE = 1 << 60
+"""Of a dimension: no tensor has more elements, dimensions 0 aside, as arrays count them in 63 bits."""
+MOST_DIMENSIONS = 1 << 10
+"""Of a tensor, far above any network's: longer tuples of sizes, axes or slices are mistakes."""
 LARGEST_CONSTANT = 1 << 26
 """Most elements of a constant."""
 LONGEST_LIST = 1 << 20
-"""Most members of a list start:stop:step."""
+"""Most members of a list start:stop:step, and most types of a node's operands."""
+MOST_LISTED = 1 << 24
+"""Most members of all different lists start:stop:step of a file: a few bytes of text stand for megabytes."""
 DEEPEST = 32
 """Brackets inside brackets of a value."""
 DEEPEST_REGIONS = 100
 """Graphs inside of graphs."""
 MOST_RANKS = 1 << 20
 """Ranks that a graph may be for: a group of them is a list."""
+
+
+def number_of(text: str, most: int) -> int | None:
+    """Return the number that decimal digits say; None for other text, and above `most`.
+
+    Unlike `int`, which takes quadratic time and refuses thousands of digits, it looks at no more digits than it needs.
+    """
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    digits = digits.lstrip("0") or "0"
+    if len(digits) > len(str(most)) or int(digits) > most:
+        return None
+    return int(digits)

@@ -16,6 +16,7 @@ from mspc.ir.text.comments import header_facts, parameter_types
 from mspc.ir.text.facts import HEADER, mistake
 from mspc.ir.text.families import members_of
 from mspc.ir.text.fragments import (
+    begin_file,
     expected,
     parse_text,
     read_attributes,
@@ -24,6 +25,7 @@ from mspc.ir.text.fragments import (
     read_value,
     unexpected,
 )
+from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.text.node_reader import NodeReader
 from mspc.ir.text.operator_reader import Registry
 from mspc.ir.text.own_lines import own_items
@@ -56,6 +58,7 @@ def parse(text: str, registry: Registry, file: str = "<text>", frames: bool = Tr
     Raises:
         MspcError: the file is damaged; the message names line and column.
     """
+    begin_file()
     return _FileReader(Reading(text, registry, file, frames)).module()
 
 
@@ -202,6 +205,8 @@ class _FileReader:
         plain = text[: key.start()] + ">" if key else text
         type = self.reading.type_of(plain, type_token.start_pos)
         names = [name] if self.reading.opaque or match.group(2) != name else list(members_of(name))
+        if len(self.reading.parameters) + len(names) > LONGEST_LIST:
+            self.reading.fail(f"more than {LONGEST_LIST} parameters", head.start_pos)
         if len(names) > 1:
             self.nodes.common[reference] = reference = f"{reference.partition('_')[0]}_{names[0]}"
         parameter = self.new_parameter(reference, names[0], type, head.start_pos)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.opaque import Reference
 from mspc.ir.text.fragments import read_foreign_type, read_type
-from mspc.ir.text.limits import LONGEST_LIST
+from mspc.ir.text.limits import LONGEST_LIST, number_of
 from mspc.ir.text.operator_reader import OperatorReader, Registry
 from mspc.ir.text.source_text import SourceText
 from mspc.ir.types import TensorType, TupleType, Type
@@ -115,7 +115,9 @@ class Reading:
         at = token.start_pos
         found: list[Type] = []
         for match in _TYPE.finditer(token, start, stop):
-            times = min(int(match.group(2) or 1), LONGEST_LIST)
+            times = number_of(match.group(2) or "1", LONGEST_LIST - len(found))
+            if times is None:
+                self.fail(f"more than {LONGEST_LIST} types of one node", at + match.start())
             found += [self.type_of(match.group(1), at + match.start())] * times
         return tuple(found)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
+from mspc.ir.text.limits import number_of
+
 Call = Callable[[], object]
 
 
@@ -34,13 +36,16 @@ def in_parallel(calls: Sequence[Call]) -> None:
             raise error
 
 
+MOST_THREADS = 1 << 12
+
+
 @functools.cache
 def thread_count() -> int:
     """Threads that a kernel may use: as many as BLAS is given (a rank of a job gets its share), else all cores."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        text = os.environ.get(name, "")
-        if text.isdigit() and int(text) > 0:
-            return int(text)
+        count = number_of(os.environ.get(name, ""), MOST_THREADS)
+        if count:
+            return count
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -154,7 +154,7 @@ def _stored_names(model: Any, names: Sequence[str]) -> dict[str, Joined]:
 
 def _natural(name: str) -> list[Any]:
     """Puts `experts.10` behind `experts.9`."""
-    return [int(part) if part.isdigit() else part for part in name.split(".")]
+    return [(len(part), part) if part.isdigit() else part for part in name.split(".")]
 
 
 def _exported(

@@ -154,7 +154,7 @@ def test_countless_members_of_a_group(tmp_path: Path) -> None:
     assert "count: 999999999" in optimize(path, "")
 
 
-@pytest.mark.parametrize("ranks", [10**12, 10**30])
+@pytest.mark.parametrize("ranks", [10**5, 1 << 20])
 def test_countless_ranks_of_a_program(copy: Path, ranks: int) -> None:
     content = json.loads((copy / "program.json").read_text())
     content["ranks"] = ranks
@@ -163,13 +163,13 @@ def test_countless_ranks_of_a_program(copy: Path, ranks: int) -> None:
     assert refusal(lambda: runs(copy)) == f"{copy} holds no graph for rank {listed}, ... of {ranks}"
 
 
-@pytest.mark.parametrize("ranks", [0, -1, True])
+@pytest.mark.parametrize("ranks", [0, -1, True, 100_000_000, 10**30])
 def test_a_program_has_ranks(copy: Path, ranks: int) -> None:
     content = json.loads((copy / "program.json").read_text())
     content["ranks"] = ranks
     (copy / "program.json").write_text(json.dumps(content))
     assert refusal(lambda: runs(copy)) == (
-        f"{copy / 'program.json'} is damaged: ranks is {json.dumps(ranks)}; a program has one at least"
+        f"{copy / 'program.json'} is damaged: ranks is {json.dumps(ranks)}; a program has from 1 to 1048576"
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.limits import LONGEST_LIST, number_of
 from mspc.ir.types import TensorType
 
 WORLD = ("nccl_world_group", "hccl_world_group", "mccl_world_group", "WORLD_GROUP")
@@ -118,7 +119,8 @@ def _listed(node: Node) -> Shape:
         return listed
     text = fields.get("group_ranks")
     parts = text.split("-") if isinstance(text, str) else []
-    return tuple(map(int, parts)) if parts and all(part.isdigit() for part in parts) else ()
+    ranks = [number_of(part, LONGEST_LIST) for part in parts]
+    return () if None in ranks else tuple([rank for rank in ranks if rank is not None])
 
 
 def _group(dump: Dump, node: Node, ranks: int, groups: dict[str, Shape]) -> str:
@@ -136,7 +138,7 @@ def _group(dump: Dump, node: Node, ranks: int, groups: dict[str, Shape]) -> str:
         return f"group {name} is of {_text(members)} here, and of {_text(groups[name])} elsewhere"
     size = fields.get("rank_size", len(members))
     count = name.split("-", 1)[0]
-    if size != len(members) or (count.isdigit() and int(count) != len(members)):
+    if size != len(members) or (count.isdigit() and number_of(count, LONGEST_LIST) != len(members)):
         return f"group {name} is of {len(members)} ranks, and the node says {size}"
     return "" if tiles(members, ranks) else f"groups as {_text(members)} do not partition {ranks} ranks"
 
