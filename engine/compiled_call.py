@@ -12,6 +12,7 @@ from mspc.api.common.initial_values import InitialValue
 from mspc.compiler.driver import Compiled
 from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.run_graph import run_graph
+from mspc.engine.equal_inputs import COMPARED_STEPS, compare_inputs, must_be_equal
 from mspc.engine.initial_values import Beginning, beginning
 from mspc.engine.job import Job
 from mspc.engine.parameter_store import ParameterStore
@@ -61,6 +62,7 @@ class CompiledCall:
                 if parameter.kind == "parameter" and parameter.name not in held and stages_of(parameter.attrs):
                     store.leave(traced.parameters[parameter.name], parameter)
         self._begun = [entry for entry in begun if entry is not None] + store.take_begun()
+        self._compared = must_be_equal(compiled, graph, job.size)
         self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
         self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}
         store.changed_by(self)
@@ -96,6 +98,11 @@ class CompiledCall:
         executor = self.executor
         fed = [_fit(p, a, self.job.rank) for p, a in zip(executor.inputs, arrays, strict=True)]
         self.job.step(self.number, executor.step + 1)
+        if self._compared is not None and executor.step < COMPARED_STEPS:
+            own = {p.name: a for p, a in zip(executor.inputs, arrays, strict=True)}
+            comm, fetch = self.job.comm.for_graph(self.number), self.job.hardware.memory.fetch
+            with self.job.outside_user_code():
+                compare_inputs(comm, self.job.rank, self._compared, own, executor.step + 1, fetch)
         results = self.job.run(executor, fed, origins)
         self.job.step_done()
         return results

@@ -1,0 +1,89 @@
+"""Ranks that must feed the same batch, or the same slice of it, and do not, are refused in the first steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mspc.commands.run import run_script
+from mspc.ir.diagnostics import MspcError
+
+SCRIPT = """
+import numpy as np
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.communication import get_rank, init
+
+init()
+ms.set_auto_parallel_context({settings})
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w, self.v = (Parameter(Tensor(np.ones((4, 4)), ms.float32), name=name) for name in "wv")
+        self.first, self.second = ops.MatMul().shard(((2, 1), (1, 1))), ops.MatMul()
+        {stages}
+
+    def construct(self, x):
+        return ops.reduce_mean(self.second(self.first(x, self.w), self.v))
+
+
+net = Net()
+step = nn.TrainOneStepCell({cell}, nn.SGD(net.trainable_params(), 0.1))
+x = np.arange(32, dtype=np.float32).reshape(8, 4)
+for i in range(4):
+    own = x + (i == {wrong}) * ({first} <= get_rank()) * 0.5
+    step(Tensor(own{mine}))
+print("trained")
+"""
+FULL = 'parallel_mode="semi_auto_parallel", full_batch=True'
+
+
+def text(
+    settings: str = FULL, wrong: int = 0, first: int = 1, mine: str = "", stages: str = "", cell: str = "net"
+) -> str:  # fmt: skip
+    return SCRIPT.format(settings=settings, wrong=wrong, first=first, mine=mine, stages=stages, cell=cell)
+
+
+CASES = {
+    "the global batch": (2, text(), "ranks 0 and 1", "step 1, for the global batch: in row 0 it has 0.0 on rank 0"),
+    "a later step": (2, text(wrong=2), "ranks 0 and 1", "step 3"),
+    "equal": (2, text(wrong=9), "", ""),
+    "in stages": (
+        4, text(f"{FULL}, pipeline_stages=2", stages="self.first.set_stage(0); self.second.set_stage(1)",
+                cell="nn.PipelineCell(net, 2)", first=2), "", "",
+    ),  # stage 1 reads no input
+    "ranks of one stage": (
+        4, text(f"{FULL}, pipeline_stages=2", stages="self.first.set_stage(0); self.second.set_stage(1)",
+                cell="nn.PipelineCell(net, 2)"), "ranks 0 and 1", "for the global batch",
+    ),
+    "slices": (
+        4, text('parallel_mode="semi_auto_parallel", dataset_strategy=((2, 1),)', first=3,
+                mine="[get_rank() // 2 * 4:][:4]"), "ranks 2 and 3", "for its slice [4:8, 0:4]",
+    ),
+    "rows of each rank's own": (
+        2, text('parallel_mode="semi_auto_parallel", dataset_strategy="data_parallel"', mine="[get_rank() * 4:][:4]"),
+        "", "",
+    ),
+    "data parallel mode": (2, text('parallel_mode="data_parallel"'), "", ""),
+    "each rank its own job": (2, text('parallel_mode="stand_alone"'), "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_that_feed_different_batches(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ranks, script, who, where = CASES[case]
+    (tmp_path / "net.py").write_text(script)
+    if not who:
+        run_script(tmp_path / "net.py", ranks, simulate=True)
+        assert capsys.readouterr().out.splitlines().count("trained") == ranks
+        return
+    with pytest.raises(MspcError) as caught:
+        run_script(tmp_path / "net.py", ranks, simulate=True)
+    assert caught.value.message.startswith(f"{who} feed different values of input 'inputs0' in ")
+    assert where in caught.value.message
