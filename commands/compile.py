@@ -21,6 +21,7 @@ from mspc.commands.report.table import check_json, write_report
 from mspc.commands.report.text import print_report
 from mspc.commands.report.verbosity import NORMAL, Loudness
 from mspc.compiler.driver import Compiled
+from mspc.compiler.unreduced_gradients import decided_by_script
 from mspc.engine.capture import CapturedCall, NamedTarget, build, capture, parse_target
 from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
 from mspc.ir.diagnostics import MspcError, told_at
@@ -266,9 +267,10 @@ def _write(
                 digests[name] = hashlib.sha256(content).hexdigest()
         if not programs.differ and rank in built.compiled.rank_graphs.kind_of:
             kinds[rank] = built.compiled.rank_graphs.kind_of[rank]
-    compared = not programs.differ and programs.first.compiled.config.mode != "hybrid_parallel"
+    compiled = programs.first.compiled
+    compared = not programs.differ and not decided_by_script(compiled.graph, compiled.config.mode)
     network = programs.first.network if compared else ""
-    output.write(PROGRAM, program(programs.first.compiled, execute, digests, settings, values, network, kinds))
+    output.write(PROGRAM, program(compiled, execute, digests, settings, values, network, kinds))
     assert report is not None
     return report
 

@@ -23,6 +23,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, trace_call
 from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.stage_graphs import before_joining
+from mspc.compiler.unreduced_gradients import decided_by_script
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -69,9 +70,9 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
         return
     found = find_call(target, options)
     config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
-    check_has_one_device(config)
     with found.captured.told_at_launch():
         many = compiled_with_numbers(traced(found.captured, config), options.loudness.on_pass())
+    check_has_one_device(many)
     if found.asked():
         check_ranks_alike(found)
     program = _program(found.captured, many, seed)
@@ -89,11 +90,12 @@ def verify_target(target: str, options: CompileOptions, seed: int, with_torch: b
     report(verified(program, seed, mpi), config, options.json, options.loudness, seed, all_rows=options.all_rows)
 
 
-def check_has_one_device(config: Config) -> None:
-    """Raises MspcError where a step of one device says nothing of the ranks."""
-    if config.mode == "hybrid_parallel":
+def check_has_one_device(many: Compiled) -> None:
+    """Raise MspcError if no step of one device computes the same as the ranks."""
+    mode = many.config.mode
+    if decided_by_script(many.graph, mode):
         raise MspcError(
-            "in hybrid_parallel mode the script's own collectives decide what the ranks compute, so there is no step "
+            f"in {mode} mode the script's own collectives decide what the ranks compute, so there is no step "
             "of one device to compare with",
             notes=["mspc run --simulate runs it on ranks of this process"],
         )

@@ -114,7 +114,8 @@ def checked_program(folder: Path, options: CompileOptions) -> Program:
         raise MspcError(
             f"{folder / PROGRAM} does not say what one device computes, so there is nothing to compare with",
             notes=[
-                "mspc compile writes it, but for a network that depends on get_rank(), or in hybrid_parallel mode",
+                "mspc compile writes it unless the network depends on get_rank(), or ranks meet in the script's own "
+                "collectives alone, in hybrid_parallel or stand_alone mode",
                 "mspc run --simulate runs the folder on ranks of this process",
             ],
         )

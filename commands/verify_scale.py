@@ -108,9 +108,9 @@ def of_script(target: str, options: CompileOptions) -> ToProve:
     """A script, or an imported network."""
     found = find_call(target, options)
     config = Config.from_context(found.captured.context, found.ranks, str(Path(found.captured.script).parent))
-    check_has_one_device(config)
     with found.captured.told_at_launch():
         many = compiled_with_numbers(traced(found.captured, config), options.loudness.on_pass())
+    check_has_one_device(many)
     if found.asked():
         check_ranks_alike(found)
     rows = config.feeds_own_rows

@@ -20,9 +20,7 @@ def warning_of_own_gradients(graph: Graph, mode: str) -> str:
     """What to tell the user of a differentiated graph of a mode in which ranks exchange what the script says; "" where
     all gradients are reduced, and in stand-alone mode where the graph exchanges nothing: each rank is a job of its own
     then."""
-    nodes = (node for each in graph.graphs() for node in each.nodes)
-    meets = any(isinstance(node.op, Collective) and node.op.communicates for node in nodes)
-    names = unreduced(graph) if meets or mode == "hybrid_parallel" else []
+    names = unreduced(graph) if decided_by_script(graph, mode) else []
     if not names:
         return ""
     listed = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
@@ -32,6 +30,14 @@ def warning_of_own_gradients(graph: Graph, mode: str) -> str:
         "nn.DistributedGradReducer or ops.AllReduce() ahead of the update, or mark what is to differ with "
         "layerwise_parallel=True"
     )
+
+
+def decided_by_script(graph: Graph, mode: str) -> bool:
+    """Whether the script's own collectives decide how ranks compute together, so that no single device does the same:
+    in hybrid mode, and in stand-alone mode if ranks meet in the graph."""
+    nodes = (node for each in graph.graphs() for node in each.nodes)
+    meets = any(isinstance(node.op, Collective) and node.op.communicates for node in nodes)
+    return mode == "hybrid_parallel" or (mode == "stand_alone" and meets)
 
 
 def unreduced(graph: Graph) -> list[str]:

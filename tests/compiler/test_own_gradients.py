@@ -9,6 +9,8 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.commands.verify import verify_target
+from mspc.commands.verify_folder import verify_folder
+from mspc.commands.verify_scale import proof_of_script
 from mspc.ir.diagnostics import MspcError
 
 NETWORK = """
@@ -221,12 +223,24 @@ def test_the_scripts_own_collectives_keep_the_ranks_together(
     assert len(set(said.out.splitlines())) == 1
 
 
-def test_there_is_nothing_to_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode", ["hybrid_parallel", "stand_alone"])
+def test_there_is_nothing_to_verify(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum over ranks that one device alone would wait for."""
     monkeypatch.chdir(tmp_path)
-    script = tmp_path / "net.py"
-    script.write_text(NETWORK.format(mode="hybrid_parallel", flag="") + MODEL)
-    with pytest.raises(MspcError, match="in hybrid_parallel mode the script's own collectives decide"):
-        verify_target(str(script), CompileOptions(ranks=2), 0)
+    script, folder = tmp_path / "net.py", tmp_path / "out"
+    script.write_text(NETWORK.format(mode=mode, flag="") + function(forward="lambda x, y: all_reduce(loss_of(x, y))"))
+    for verify in (verify_target, proof_of_script):
+        with pytest.raises(MspcError, match=f"in {mode} mode the script's own collectives decide"):
+            verify(str(script), CompileOptions(ranks=2), 0)
+    compile_target(str(script), CompileOptions(ranks=2, out=folder))
+    with pytest.raises(MspcError, match="does not say what one device computes"):
+        verify_folder(folder, CompileOptions(), 0)
+
+
+def test_ranks_that_do_not_meet_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NETWORK.format(mode="stand_alone", flag="") + MODEL)
+    verify_target(str(tmp_path / "net.py"), CompileOptions(ranks=2), 0)
 
 
 SCALED = """
