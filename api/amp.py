@@ -126,6 +126,13 @@ def custom_mixed_precision(
     return network.add_flags(result_float=FLOAT32)
 
 
+def _auto_black_list(network: Cell, black_list: Any, dtype: Any = FLOAT16) -> Cell:
+    """`custom_mixed_precision` with a black list, whose results stay in `dtype`, as packages import it."""
+    network = custom_mixed_precision(network, black_list=black_list, dtype=dtype)
+    network.get_flags().pop("result_float", None)
+    return network
+
+
 def _narrow(network: Cell, half: DType, cells: tuple[type, ...], operators: frozenset[str]) -> None:
     """Let the white-listed parts compute in half precision; what leaves each of them is Float32."""
     network.add_flags_recursive(precision=Precision(half, operators, widens=True))

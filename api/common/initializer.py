@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mspc.api.common.initial_values import initial_value
+from mspc.api.common.initializer_names import NAMED
 from mspc.api.common.initializers import (
     Constant,
     HeNormal,
@@ -43,6 +45,18 @@ def _assignment(arr: Any, num: Any) -> Any:
     """Fill an array, as scripts' own initializers do; the array."""
     arr[...] = np.asarray(num)
     return arr
+
+
+def _register(*aliases: str) -> Callable[[type[Initializer]], type[Initializer]]:
+    """A decorator that gives a script's own Initializer its class name, in small letters, and aliases: names that
+    `initializer` takes. Names that are taken stay as they are."""
+
+    def register(kind: type[Initializer]) -> type[Initializer]:
+        for name in (kind.__name__, *aliases):
+            NAMED.setdefault(name.lower(), kind)
+        return kind
+
+    return register
 
 
 def initializer(init: Any, shape: Any = None, dtype: Any = FLOAT32) -> Tensor:

@@ -120,6 +120,13 @@ class Einsum(CompositeMarks):
         return ops.einsum(self.equation, *inputs)
 
 
+class Chunk(CompositeMarks):
+    """`ops.chunk`: a tensor in parts along a dimension. Called as `Chunk()(input, chunks, dim)`."""
+
+    def __call__(self, input: Any, chunks: int, dim: int = 0) -> Any:
+        return ops.chunk(input, chunks, dim)
+
+
 class Diag(CompositeMarks):
     """`ops.diag`: a matrix with a vector on its diagonal. Called with the vector."""
 

@@ -254,6 +254,21 @@ def load_param_into_net(
     return missing, [name for name in given if name not in wanted]
 
 
+def _load_dismatch_prefix_params(
+    net: Cell, parameter_dict: Mapping[str, Any], param_not_load: list[str], strict_load: bool
+) -> None:
+    """Load parameters whose names in the dict have a prefix more, and take them from `param_not_load`."""
+    while param_not_load:
+        pairs = ((missing, name) for missing in param_not_load for name in parameter_dict if name.endswith(missing))
+        missing, name = next(pairs, ("", ""))
+        if not missing:
+            return
+        prefix = name[: len(name) - len(missing)]
+        found = {each: parameter_dict[prefix + each] for each in param_not_load if prefix + each in parameter_dict}
+        load_param_into_net(net, found, strict_load)
+        param_not_load[:] = [each for each in param_not_load if each not in found]
+
+
 def _of_slices(wanted: Mapping[str, Parameter], given: Mapping[str, Any]) -> list[str]:
     """What to do where all shapes that do not fit are those of slices."""
     shapes = [(wanted[name].shape, v.shape if isinstance(v, Tensor) else np.shape(v)) for name, v in given.items()]

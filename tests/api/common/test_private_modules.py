@@ -191,3 +191,39 @@ def test_kinds_of_types_and_folders(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b").is_dir()
     with pytest.raises(TypeError):
         _make_directory("")
+
+
+def test_private_names_that_packages_import(capsys: pytest.CaptureFixture[str]) -> None:
+    from mspc import Parameter, log
+    from mspc._c_expression.amp import get_curr_amp_strategy, push_amp_strategy
+    from mspc.common.initializer import Initializer, _register, initializer
+    from mspc.log import _LogActionOnce
+    from mspc.ops.auto_generate import Chunk
+    from mspc.train.amp import _auto_black_list
+    from mspc.train.serialization import _load_dismatch_prefix_params
+
+    @_LogActionOnce(logger=log, key="test_private_names")
+    def warned() -> int:
+        log.warning("once")
+        return 3
+
+    assert [warned(), warned()] == [3, 3]
+    assert capsys.readouterr().err == "[WARNING] once\n"
+
+    @_register("twos")
+    class Two(Initializer):
+        def _initialize(self, arr: Any) -> None:
+            arr[...] = 2
+
+    assert [initializer(name, (2,)).asnumpy().tolist() for name in ("two", "twos")] == [[2.0, 2.0]] * 2
+    assert [part.shape for part in Chunk()(Tensor([[1.0], [2.0], [3.0]]), 2)] == [(2, 1), (1, 1)]
+    assert get_curr_amp_strategy() is None
+    with pytest.raises(RuntimeError, match="use amp.auto_mixed_precision"):
+        push_amp_strategy()
+    cell = nn.SequentialCell(nn.Dense(2, 2), nn.BatchNorm1d(2))
+    missing = ["0.weight", "0.bias", "1.gamma"]
+    given = {f"old.{name}": Parameter(Tensor([[3.0, 3.0]] * 2 if "w" in name else [1.0, 1.0])) for name in missing[:2]}
+    _load_dismatch_prefix_params(cell, given, missing, False)
+    assert missing == ["1.gamma"]
+    assert cell[0].weight.asnumpy().tolist() == [[3.0, 3.0], [3.0, 3.0]]
+    assert _auto_black_list(cell, [nn.BatchNorm1d], ms.float16)(Tensor([[1.0, 2.0]])).dtype == ms.float16
