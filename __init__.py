@@ -8,9 +8,10 @@ import sys
 from types import TracebackType
 from typing import Any
 
+from mspc.api import VERSION
 from mspc.api.alias import install_public
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 install_public()

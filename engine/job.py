@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, NoReturn
 
+from mspc import api
 from mspc.api.errors import at_users_line, is_library
 from mspc.engine.ranks.environment import job_name, limit_threads, local_place, mpi_rank, mpi_size, session_folder
 from mspc.engine.ranks.siblings import ranks_of_this_launcher
@@ -174,7 +175,7 @@ def _check_versions(comm: Any) -> None:
     """Raise MspcError on rank 0 if ranks run different versions of mspc; the others end later, without a text."""
     from mspc.runtime.comm.agreement import gathered
 
-    versions = gathered(comm, sys.modules["mspc"].__version__)
+    versions = gathered(comm, api.VERSION)
     other = next((rank for rank, version in enumerate(versions) if version != versions[0]), 0)
     if not other:
         return

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from mspc.api import mint, ops
+from mspc.api.common.tensor import Tensor
+from mspc.api.index.stub_types import result_of
 from mspc.api.index.stubs import PACKAGES, write
 from tests.conftest import HANG
 
@@ -33,6 +38,61 @@ ops.reluu(x)
 print(ms.Tensr)
 """
 
+RIGHT = """import numpy as np
+import mindspore as ms
+from mindspore import nn, ops, Tensor, Parameter
+from mindspore.train import Model
+from mindspore import mint
+x = Tensor([1.0])
+a: Tensor = x + 1
+b: Tensor = 2 * x - np.ones(1) / x
+c: Tensor = -(x @ x) ** 2
+d: Tensor = x < 3
+e: Tensor = x == 3
+f: Tensor = x[0]
+g: tuple[int, ...] = x.shape
+h: Tensor = x.reshape((1, 1)).sum(axis=0)
+i: Tensor = ops.matmul(x, x)
+j: Tensor = ops.add(x, 1)
+k: tuple[Tensor, ...] = ops.top_k(x, 1)
+l: Tensor = ops.MatMul(transpose_b=True)(x, x)
+m: Tensor = mint.add(x, 1)
+n: np.ndarray = x.asnumpy()
+o: Tensor = x.astype(ms.float32).abs()
+p: float = float(x)
+q: Tensor = Parameter(x) + x
+r = ops.MatMul().shard(((1, 1), (1, 1)))
+s: Tensor = r(x, x)
+t: Tensor = x.T
+x += 1
+for row in x:
+    u: Tensor = row
+v, w = ops.top_k(x, 1)
+net = nn.Dense(1, 1)
+net.matmul.shard(((1, 1), (1, 1)))
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8)
+ms.set_context(mode=ms.GRAPH_MODE)
+model = Model(net, nn.MSELoss(), nn.SGD(net.trainable_params()), loss_scale_manager=None)
+y: Tensor = model.predict(x)
+z = net(x) + 1
+"""
+WRONG = """Model(net, loss_fnn=nn.MSELoss())
+model.train(1, None, callback=[])
+ms.set_auto_parallel_context(paralel_mode="semi_auto_parallel")
+ms.set_context(modus=0)
+ms.set_auto_parallel_context(device_num="8")
+ops.MatMul().shard(instrategy=((1,),))
+ops.MatMul(transpose_c=True)
+net.shard(in_strat=((1, 1),))
+x + "a"
+x.nope()
+ops.matmul(x, x).nope()
+wrong: int = ops.relu(x)
+"""
+"""Every line is a mistake that a type checker finds."""
+FOUND = ("reportCallIssue", "reportArgumentType", "reportOperatorIssue", "reportAttributeAccessIssue",
+         "reportAssignmentType", "reportIndexIssue", "reportGeneralTypeIssues")  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -44,7 +104,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_row_has_its_parameters_and_its_words(made: Path) -> None:
     text = (made / "mspc-stubs/mint/__init__.pyi").read_text(encoding="utf-8")
-    assert 'def cat(tensors: Sequence[Any], dim: int = ...) -> Any:\n    """Tensors one after another' in text
+    assert 'def cat(tensors: Sequence[Any], dim: int = ...) -> Tensor:\n    """Tensors one after another' in text
     assert "from mspc.ops import sinc as sinc\n" in text or "import sinc as sinc\n" in text
 
 
@@ -76,6 +136,7 @@ def test_a_type_checker_sees_what_is_right_and_wrong(root: Path, made: Path, tmp
         (site / name).symlink_to(made / name)
     for first in ("mspc", "mindspore"):
         (tmp_path / f"with_{first}.py").write_text(SCRIPT.format(first=first))
+    (tmp_path / "with_types.py").write_text(RIGHT + WRONG)
     for number, sample in enumerate(SAMPLES):
         (tmp_path / f"with_sample_{number}.py").write_text((root / sample).read_text(encoding="utf-8"))
     settings = {"include": ["with_*.py"], "extraPaths": ["site"], "typeCheckingMode": "strict"}
@@ -96,3 +157,45 @@ def test_a_type_checker_sees_what_is_right_and_wrong(root: Path, made: Path, tmp
         wrong = [(lines[d["range"]["start"]["line"]], d["rule"]) for d in found if Path(d["file"]) == file]
         assert {line for line, _ in wrong} == set(rules)
         assert set(rules.items()) <= set(wrong)
+    wrong_lines = {
+        d["range"]["start"]["line"] for d in found if d["file"].endswith("with_types.py") and d["rule"] in FOUND
+    }
+    assert wrong_lines == set(range(RIGHT.count("\n"), (RIGHT + WRONG).count("\n")))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_results_have_the_types_that_stubs_state() -> None:
+    """Of functions that run on one tensor or two, every fourth."""
+    x = Tensor(np.linspace(0.1, 0.9, 16, dtype=np.float32).reshape(4, 4))
+    wrong: list[str] = []
+    checked = 0
+    for home in (ops, mint):
+        for name in dir(home)[::4]:
+            function = getattr(home, name)
+            if isinstance(function, type) or (stated := result_of(function)) == "Any":
+                continue
+            for arguments in ((x,), (x, x), (x, 1)):
+                with contextlib.suppress(Exception):  # it takes other arguments
+                    found = function(*arguments)
+                    several = isinstance(found, tuple) and all(isinstance(each, Tensor) for each in found)
+                    real = "Tensor" if isinstance(found, Tensor) else "tuple[Tensor, ...]" if several else "Any"
+                    wrong += [f"{name} is {real}, not {stated}"] * (real != stated)
+                    checked += 1
+                    break
+    assert not wrong
+    assert checked > 80
+
+
+def test_methods_and_operators_of_tensors_are_stated(made: Path) -> None:
+    (tensor,) = [
+        node for node in ast.parse((made / "mspc-stubs/api/common/tensor.pyi").read_text()).body
+        if isinstance(node, ast.ClassDef)
+    ]  # fmt: skip
+    stated = {node.name: node for node in tensor.body if isinstance(node, ast.FunctionDef)}
+    assert {name for name in dir(Tensor([1.0])) if not name.startswith("_")} <= stated.keys() | {
+        node.target.id for node in tensor.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    returns = {name: "" if node.returns is None else ast.unparse(node.returns) for name, node in stated.items()}
+    tensors = [name for name, kind in returns.items() if kind in ("Tensor", "Self")]
+    assert {"__add__", "__radd__", "__eq__", "__getitem__", "abs", "astype", "reshape", "sum"} <= set(tensors)
+    assert len(tensors) > 250

@@ -7,8 +7,10 @@ where it is defined; operators and rows of the index, which no file defines as P
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
+import keyword
 import re
 import shutil
 import sys
@@ -17,6 +19,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from mspc.api.index.module import places_of
+from mspc.api.index.stub_types import ANY, of_operator, result_of, settings_signature, tensor_stub
 from mspc.api.index.table import rows_of
 from mspc.api.rooms import PUBLIC, home_of, other_names, public_modules, public_name
 
@@ -32,6 +35,11 @@ FILES = (
 """Modules that are no folders of api/ and have a stub."""
 HEADER = "# Made where mspc is installed.\n"
 PRIMITIVE = "mspc.api.ops.primitive"
+TENSORS = "mspc.api.common.tensor"
+FUNCTIONS = ("mspc.api.ops.function.", "mspc.api.mint.", "mspc.api.numpy.")
+"""Where functions of tensors are defined, whose results have types that their sources do not state."""
+SETTINGS = {"set_context": "CONTEXT", "set_auto_parallel_context": "PARALLEL"}
+"""Functions of the module `context` that take settings by their names, and their tables."""
 OWN = ("from mspc.commands.view.notebook import view as view\n",)
 """What mspc has beside the names of MindSpore."""
 
@@ -56,6 +64,8 @@ def stubs() -> dict[str, str]:
         found[f"mspc-stubs/{file}"] = HEADER + "".join([*_lines(name), *below, *(() if name else OWN)])
         same = [line.replace(f"from {full} ", f"from mindspore{full[4:]} ") for line in below]
         found[f"mindspore-stubs/{file}"] = HEADER + f"from {full} import *\n" + "".join(same)
+    # The sources define the Tensor, which gets operators and methods when it runs: checkers read the stub instead.
+    found["mspc-stubs/api/common/tensor.pyi"] = HEADER + tensor_stub(importlib.import_module(TENSORS))
     return found
 
 
@@ -117,23 +127,56 @@ def _lines(name: str) -> list[str]:
     first = next(m for m in ("", *modules()) if home_of(m) == home_of(name))
     if first != name:
         return [f"from mspc.{first} import *\n"]
-    found = _names(name)
+    found = {n: _stated(name, n, *place) for n, place in _names(name).items()}
     lines = [f"from {place} import {own} as {n}\n" for n, (place, own) in sorted(found.items()) if place]
     operators = [n for n, (place, _) in sorted(found.items()) if not place]
     if operators:
-        first = ("from collections.abc import Sequence", "from typing import Any")
+        first = ("from collections.abc import Sequence", "from typing import Any, Self")
+        first = (*first, f"from {TENSORS} import Tensor as Tensor")
         lines = [*(f"{line}\n" for line in first), f"from {PRIMITIVE} import Primitive as Primitive\n", *lines]
         lines = [line for i, line in enumerate(lines) if line not in lines[:i]]
     return lines + [_operator(getattr(_home(name), n), n) for n in operators]
+
+
+def _stated(module: str, name: str, place: str, own: str) -> tuple[str, str]:
+    """The place of a name, ("", "") if its stub states more of its types than its source does."""
+    if place == "mspc.api.context" and own in SETTINGS:
+        return ("", "") if module == "context" else ("mspc.context", own)
+    if module == "ops" and place.startswith(FUNCTIONS):
+        found = getattr(importlib.import_module(place), own, None)
+        return ("", "") if isinstance(found, FunctionType) and result_of(found) != ANY else (place, own)
+    return place, own
 
 
 def _operator(found: object, name: str) -> str:
     about = (inspect.getdoc(found) or "").partition("\n")[0].replace("\\", "").replace('"', "'")
     doc = f'    """{about}"""\n' if about else "    ...\n"
     if inspect.isclass(found):
-        return f"class {name}(Primitive):\n{doc}    def __init__(self, *args: Any, **kwargs: Any) -> None: ...\n"
-    signature = _shown(found) if isinstance(found, FunctionType) else "(*args: Any, **kwargs: Any) -> Any"
-    return f"def {name}{signature}:\n{doc}"
+        return f"class {name}(Primitive):\n{doc}{_class_body(found)}"
+    if name in SETTINGS:
+        table = getattr(importlib.import_module("mspc.api.settings"), SETTINGS[name])
+        return f"def {name}{settings_signature(table)}:\n{doc}"
+    if not isinstance(found, FunctionType):
+        return f"def {name}(*args: Any, **kwargs: Any) -> {result_of(found)}:\n{doc}"
+    signature = _shown(found).rpartition(" -> ")[0]
+    return f"def {name}{signature} -> {result_of(found)}:\n{doc}"
+
+
+def _class_body(found: type) -> str:
+    """The constructor of an operator, with its fields by the names that scripts give them, and its call."""
+    operator = getattr(found, "op_class", None)
+    arguments, result = "*args: Any, **kwargs: Any", ANY
+    if isinstance(operator, type) and "__init__" not in vars(found):
+        spelled = [text.partition("=")[0] for text in operator.arguments]
+        own = [field.name for field in dataclasses.fields(operator)]
+        names = [name for name in dict.fromkeys([*spelled, *own]) if not keyword.iskeyword(name)]
+        arguments = ", ".join(f"{name}: Any = ..." for name in names)
+        result = of_operator(operator)
+    return (
+        f"    def __init__(self, {arguments}) -> None: ...\n".replace("(self, )", "(self)")
+        + f"    def __call__(self, *args: Any, **kwargs: Any) -> {result}: ...\n"
+        + "    def shard(self, in_strategy: Any = ..., out_strategy: Any = ...) -> Self: ...\n"
+    )
 
 
 def _shown(function: FunctionType) -> str:

@@ -28,7 +28,17 @@ from mspc.api.train.progress import ProgressBar
 from mspc.api.train.training import Training, first_row
 
 if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
     from mspc.api.train.evaluation import Evaluation
+
+    class ModelOptions(TypedDict, total=False):
+        """Further keywords of Model, for type checkers."""
+
+        loss_scale_manager: Any
+        keep_batchnorm_fp32: bool
+        boost_config_dict: Any
+        acc_level: str
 
 _AMP = ("loss_scale_manager", "keep_batchnorm_fp32")
 _BOOST = ("boost_config_dict", "acc_level")
@@ -56,7 +66,8 @@ class Model:
     def __init__(
         self, network: Any, loss_fn: Any = None, optimizer: Any = None, metrics: Any = None,
         eval_network: Any = None,
-        eval_indexes: Any = None, amp_level: str = "O0", boost_level: str = "O0", **kwargs: Any,
+        eval_indexes: Any = None, amp_level: str = "O0", boost_level: str = "O0",
+        **kwargs: Unpack[ModelOptions],
     ) -> None:  # fmt: skip
         if not isinstance(network, Cell):
             raise ApiTypeError(f"Model: network must be a Cell, not {type(network).__name__}")

@@ -140,7 +140,7 @@ def _guarded_stdout() -> StandardOut | None:
     out = StandardOut(old.detach(), encoding=encoding, errors=errors, line_buffering=by_line)
     sys.stdout = out
     if sys.__stdout__ is old:
-        sys.__stdout__ = out  # pyright: ignore[reportConstantRedefinition]
+        sys.__stdout__ = out  # pyright: ignore[reportConstantRedefinition]  # its stream has gone
     return out
 
 

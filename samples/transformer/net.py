@@ -129,14 +129,14 @@ class LanguageModel(nn.Cell):
         # a tuple would take others.
         mesh = Layout((data, tensor), ("data", "tensor"))
         self.embed = ops.Gather().shard((mesh("tensor", "None"), mesh("data", "None")))
-        self.place = ops.Add().shard(((data, 1, 1), (1, 1)))
+        self.add_position = ops.Add().shard(((data, 1, 1), (1, 1)))
         self.reshape = ops.Reshape()
         self.layers = nn.CellList([Layer(data, tensor) for _ in range(LAYERS)])
         self.norm = Norm(data)
         self.project = ops.MatMul().shard(((data, 1), (1, tensor)))
 
     def construct(self, characters):
-        x = self.place(self.embed(self.table, characters, 0), self.position)
+        x = self.add_position(self.embed(self.table, characters, 0), self.position)
         x = self.reshape(x, (ROWS, WIDTH))
         for layer in self.layers:
             x = layer(x)

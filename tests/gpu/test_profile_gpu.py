@@ -66,7 +66,7 @@ def test_timed_steps_equal_numpys(
     out = capsys.readouterr().out
     assert "rank 0, median of steps 3 to 5\n" in out
     planned, used = (
-        int(re.search(rf"{name}.*?  ([\d,]+)\n", out)[1].replace(",", ""))  # type: ignore[index]  # both are there
+        float(re.search(rf"{name}.*?  ([\d.]+) KiB\n", out)[1])  # type: ignore[index]  # both are there
         for name in ("planned together", "in use on GPU")
     )
-    assert planned <= used < planned + (64 << 20)
+    assert planned <= used < planned + (64 << 10)
