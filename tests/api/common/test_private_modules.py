@@ -218,7 +218,7 @@ def test_private_names_that_packages_import(capsys: pytest.CaptureFixture[str]) 
     assert [initializer(name, (2,)).asnumpy().tolist() for name in ("two", "twos")] == [[2.0, 2.0]] * 2
     assert [part.shape for part in Chunk()(Tensor([[1.0], [2.0], [3.0]]), 2)] == [(2, 1), (1, 1)]
     assert get_curr_amp_strategy() is None
-    with pytest.raises(RuntimeError, match="use amp.auto_mixed_precision"):
+    with pytest.raises(RuntimeError, match=r"use amp\.auto_mixed_precision"):
         push_amp_strategy()
     cell = nn.SequentialCell(nn.Dense(2, 2), nn.BatchNorm1d(2))
     missing = ["0.weight", "0.bias", "1.gamma"]

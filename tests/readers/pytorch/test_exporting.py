@@ -206,7 +206,8 @@ def test_one_tensor_for_two_inputs_is_two_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [("mine", "code of the folder, which is not run"), ("llama", "no architecture that transformers has")]
+    ("kind", "told"),
+    [("mine", "code of the folder, which is not run"), ("llama", "no architecture that transformers has")],
 )
 def test_code_of_a_folder_is_not_run(
     kind: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
