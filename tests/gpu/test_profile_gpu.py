@@ -65,8 +65,12 @@ def test_timed_steps_equal_numpys(
     assert all(0 <= e["dur"] < 1e5 for e in spans)
     out = capsys.readouterr().out
     assert "rank 0, median of steps 3 to 5\n" in out
-    planned, used = (
-        float(re.search(rf"{name}.*?  ([\d.]+) KiB\n", out)[1])  # type: ignore[index]  # both are there
-        for name in ("planned together", "in use on GPU")
-    )
-    assert planned <= used < planned + (64 << 10)
+    planned, used = (_bytes_of(name, out) for name in ("planned together", "in use on GPU"))
+    assert planned <= used < planned + (64 << 20)
+
+
+def _bytes_of(name: str, out: str) -> float:
+    """Return the size in the row of a table that begins with `name`, in bytes."""
+    found = re.search(rf"{name}.*?  ([\d.,]+) ([KMG]iB|B)\n", out)
+    assert found is not None, out
+    return float(found[1].replace(",", "")) * 1024 ** ("B", "KiB", "MiB", "GiB").index(found[2])
