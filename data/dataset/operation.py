@@ -28,6 +28,10 @@ class Operation:
         """The results for values [rows, ...]; the array given may be changed nowhere."""
         raise NotImplementedError
 
+    def many_images(self, values: np.ndarray, draws: PipelineDraws) -> Column:
+        """The results for images of Pillow, as arrays; those for arrays, unless their numbers differ."""
+        return self.many(values, draws)
+
     def column(self, values: Column, draws: PipelineDraws) -> Column:
         """The results for a column."""
         if isinstance(values, np.ndarray):
@@ -38,7 +42,8 @@ class Operation:
     def one(self, value: Any, draws: PipelineDraws) -> Any:
         """The result for one value: an array, or a Pillow image."""
         array = as_array(type(self).__name__, value)
-        (result,) = self.many(array[None], draws)
+        work = self.many_images if is_image(value) else self.many
+        (result,) = work(array[None], draws)
         result = np.asarray(result, order="C")  # whoever gets it may look at its memory
         return image_of(result) if self.keeps_images and is_image(value) else result
 
@@ -67,8 +72,15 @@ class EachOperation(Operation):
         """The result for one value."""
         raise NotImplementedError
 
+    def single_image(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        """As `single` for an image of Pillow, as an array."""
+        return self.single(value, draws)
+
     def many(self, values: np.ndarray, draws: PipelineDraws) -> Column:
         return column_of([self.single(value, draws.at(i)) for i, value in enumerate(values)])
+
+    def many_images(self, values: np.ndarray, draws: PipelineDraws) -> Column:
+        return column_of([self.single_image(value, draws.at(i)) for i, value in enumerate(values)])
 
 
 def is_image(value: Any) -> bool:

@@ -1,215 +1,124 @@
-"""Images of bytes are made larger with the numbers of Pillow's filters, by NumPy over several images at once.
+"""Arrays are brought to another size with the numbers of OpenCV, as MindSpore does; images of Pillow have Pillow's
+filters (`pillow.py`). A new pixel is made of the nearest pixel, of 2 x 2 or of 4 x 4, however many it covers.
 
-Pillow holds Python's lock while it hands an image over, and works on one number after another. Here every step is one
-call over many numbers, without the lock. Making images smaller reads many pixels for each new one; Pillow does that.
+Bytes are computed with whole weights of 11 bits, as in OpenCV, so that results are equal bit for bit.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import numpy as np
 
-from mspc.ir.late_dataclass import dataclass
+from mspc.data.dataset.nodes.block import Column, column_of
+from mspc.data.dataset.pillow import resampled
+from mspc.data.dataset.vision.enums import Inter
 
-BITS = 22
-"""Weights are whole numbers, 1 being 2 to this power, and every pass rounds to bytes, as in Pillow."""
-AT_ONCE = 1 << 20
-"""Numbers that a step works on at once. Fewer would stay in a core's own cache, but after every call a thread waits
-for Python's lock: with a sixteenth two threads on two cores take a third longer, and more threads wait more."""
-
-
-def _box(x: float) -> float:
-    return 1.0 if -0.5 < x <= 0.5 else 0.0
-
-
-def _linear(x: float) -> float:
-    return max(0.0, 1.0 - abs(x))
+ONE = 2048
+"""The weight 1 of bytes."""
+SHARPNESS = np.float32(-0.75)
+"""The free parameter of the cubic kernel."""
+Taps = tuple[list[np.ndarray], np.ndarray]
+"""Indices of the pixels that new pixels are made of, and Float32 weights [taps, pixels]."""
 
 
-def _cubic(x: float) -> float:
-    a, x = -0.5, abs(x)
-    if x < 1:
-        return ((a + 2) * x - (a + 3)) * x * x + 1
-    return (((x - 5) * x + 8) * x - 4) * a if x < 2 else 0.0
+def resized(images: np.ndarray, size: tuple[int, int], inter: Inter) -> Column:
+    """Images [rows, height, width] or [rows, height, width, channels] of any numbers in another size."""
+    if inter not in _TAPS and inter is not Inter.NEAREST:
+        return column_of([resampled(image, size, inter.filter) for image in images])
+    there = images.shape[1:3]
+    if there == tuple(size):
+        return images.copy()
+    if inter is Inter.NEAREST:
+        down, across = (np.minimum(np.arange(m) * (n / m), n - 1).astype(int) for n, m in zip(there, size, strict=True))
+        return images[:, down][:, :, across]
+    if inter in (Inter.LINEAR, Inter.AREA) and there == (2 * size[0], 2 * size[1]):
+        return _halved(images)
+    flat = images.reshape(*images.shape[:3], -1)
+    if inter is Inter.AREA and there[0] >= size[0] and there[1] >= size[1]:
+        made = _averaged(flat, size)
+    else:
+        made = _separably(flat, _TAPS[inter](there[0], size[0]), _TAPS[inter](there[1], size[1]))
+    return made.reshape(len(images), *size, *images.shape[3:])
 
 
-_FILTERS: dict[str, tuple[Callable[[float], float], float]] = {
-    "BOX": (_box, 0.5), "BILINEAR": (_linear, 1.0), "BICUBIC": (_cubic, 2.0),
-}  # fmt: skip
-"""Weight by distance in pixels, and the distance from which on it is 0."""
+def _separably(images: np.ndarray, down: Taps, across: Taps) -> np.ndarray:
+    """Weighted sums along lines, and then along columns, of [rows, height, width, channels]."""
+    is_bytes = images.dtype == np.uint8
+    across_by, down_by = across[1][:, :, None], down[1][:, :, None, None]
+    if is_bytes:
+        across_by, down_by = (np.rint(by * ONE).astype(np.int32) for by in (across_by, down_by))
+        images = images.astype(np.int32)
+    lines = sum(images[:, :, at] * by for at, by in zip(across[0], across_by, strict=True))
+    if is_bytes and len(down[0]) == 2:  # the order of shifts decides the last bit
+        parts = ((lines[:, at] >> 4) * by >> 16 for at, by in zip(down[0], down_by, strict=True))
+        return np.clip((sum(parts) + 2) >> 2, 0, 255).astype(np.uint8)
+    if is_bytes:
+        total = sum(lines[:, at].astype(np.int64) * by for at, by in zip(down[0], down_by, strict=True))
+        return np.clip((total + ONE * ONE // 2) // (ONE * ONE), 0, 255).astype(np.uint8)
+    made = sum(lines[:, at] * by for at, by in zip(down[0], down_by, strict=True))
+    return _as_type(made, images.dtype)
 
 
-@dataclass(frozen=True)
-class Runs:
-    """New pixels in runs of one length; the first and the last may lack some at the line's ends.
-
-    first: [runs] the first pixel that those of a run are made of. lead: how many the first run lacks. weights: Int32
-    [factors, runs, length, 1], those of the pixels behind the first, and what the sum is above 1 where it is.
-    """
-
-    first: np.ndarray
-    lead: int
-    weights: np.ndarray
+def _as_type(made: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind not in "iu":
+        return made.astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(made), limits.min, limits.max).astype(dtype)
 
 
-@dataclass(frozen=True)
-class Taps:
-    """Which pixels of a line a line of another size is made of.
-
-    first: [size] the first pixel of each new one. weights: [pixels, size, 1] Int32, of that pixel and those behind it.
-    rest: [size, 1] what their sum is above 1, None where it is 1 everywhere. exceeds: whether results may lie outside
-    of bytes. runs: new pixels side by side that are made of the same ones, None where these are not equally many.
-    """
-
-    first: np.ndarray
-    weights: np.ndarray
-    rest: np.ndarray | None
-    exceeds: bool
-    runs: Runs | None
+def _averaged(images: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Means of all that new pixels cover, of [rows, height, width, channels]."""
+    down, across = (_covered(n, m) for n, m in zip(images.shape[1:3], size, strict=True))
+    return _as_type(np.einsum("ih,rhwc,jw->rijc", down, images, across, optimize=True), images.dtype)
 
 
-def can_enlarge(shape: tuple[int, ...], dtype: np.dtype, size: tuple[int, int], method: str) -> bool:
-    """Whether `enlarged` takes images [rows, height, width] or [rows, height, width, channels]."""
-    if dtype != np.uint8 or method not in _FILTERS or not (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3))):
-        return False
-    return 0 < shape[1] <= size[0] and 0 < shape[2] <= size[1]
-
-
-def taps(there: int, wanted: int, method: str) -> Taps:
-    """For a line of `there` pixels that gets `wanted`, at least as many."""
-    weight, reach = _FILTERS[method]
+def _covered(there: int, wanted: int) -> np.ndarray:
+    """[wanted, there]: the fraction of each new pixel that lies on each pixel."""
     scale = there / wanted
-    starts: list[int] = []
-    rows: list[list[int]] = []
-    for place in range(wanted):
-        centre = (place + 0.5) * scale
-        start, end = max(0, int(centre - reach + 0.5)), min(there, int(centre + reach + 0.5))
-        found = [weight(pixel - centre + 0.5) for pixel in range(start, end)]
-        total = 0.0
-        for value in found:
-            total += value  # one after another: `sum` rounds otherwise in newer Pythons
-        fixed = [_fixed_point(value / total) if total else 0 for value in found]
-        while len(fixed) > 1 and not fixed[-1]:
-            fixed.pop()
-        while len(fixed) > 1 and not fixed[0]:
-            fixed.pop(0)
-            start += 1
-        starts.append(start)
-        rows.append(fixed)
-    most = max(map(len, rows))
-    first = np.minimum(starts, there - most)
-    weights = np.zeros((most, wanted), np.int32)
-    for place, (start, row) in enumerate(zip(starts, rows, strict=True)):
-        before = start - first[place]
-        weights[before : before + len(row), place] = row
-    rest = weights.sum(0, dtype=np.int32) - np.int32(1 << BITS)
-    uneven = rest[:, None] if rest.any() else None
-    factors = weights[:-1] if uneven is None else np.concatenate([weights[:-1], rest[None]])
-    return Taps(first, weights[..., None], uneven, bool((weights < 0).any()), _runs(first, wanted // there, factors))
+    begin = np.arange(wanted)[:, None] * scale
+    pixels = np.arange(there)[None]
+    return np.clip(np.minimum(begin + scale, pixels + 1) - np.maximum(begin, pixels), 0, None) / scale
 
 
-def _runs(first: np.ndarray, length: int, factors: np.ndarray) -> Runs | None:
-    for lead in range(length) if length > 1 else ():
-        count = -(-(lead + first.size) // length)
-        sides = lead, count * length - lead - first.size
-        firsts = np.pad(first, sides, "edge").reshape(count, length)
-        if (firsts == firsts[:, :1]).all():
-            return Runs(firsts[:, 0], lead, np.pad(factors, ((0, 0), sides)).reshape(-1, count, length, 1))
-    return None
+def _halved(images: np.ndarray) -> np.ndarray:
+    """Means of 2 x 2 pixels."""
+    rows, height, width, *channels = images.shape
+    parts = images.reshape(rows, height // 2, 2, width // 2, 2, *channels)
+    wide = parts.astype(np.int64) if images.dtype.kind in "iu" else parts
+    total = wide[:, :, 0, :, 0] + wide[:, :, 0, :, 1] + wide[:, :, 1, :, 0] + wide[:, :, 1, :, 1]
+    return ((total + 2) >> 2 if images.dtype.kind in "iu" else total * 0.25).astype(images.dtype)
 
 
-def _fixed_point(weight: float) -> int:
-    return int(math.copysign(0.5, weight) + weight * (1 << BITS))
+def _places(there: int, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of every new pixel's centre the pixel at or before it, and how far behind that one it is."""
+    centre = ((np.arange(wanted) + 0.5) * (there / wanted) - 0.5).astype(np.float32)
+    at = np.floor(centre).astype(int)
+    return at, (centre - at).astype(np.float32)
 
 
-def enlarged(images: np.ndarray, down: Taps, across: Taps) -> np.ndarray:
-    """Images [rows, height, width] or [rows, height, width, channels] of bytes in another size; in memory the result
-    has one channel behind another. Taps: of columns and of lines."""
-    planes = images[:, None] if images.ndim == 3 else np.moveaxis(images, -1, 1)
-    rows, channels, height, _ = planes.shape
-    tall, wide = down.first.size, across.first.size
-    result = np.empty((rows, channels, tall, wide), np.uint8)
-    lines = np.empty((rows, channels, height, wide), np.uint8)
-    several, together = (max(1, AT_ONCE // (channels * high * wide)) for high in (height, tall))
-    least = channels * max(several * height, together * wide)
-    terms = 1 + max(len(down.weights), len(across.weights))
-    scratch = np.empty(terms * max(AT_ONCE, least), np.int32)
-    for begin in range(0, rows, several):
-        some = slice(begin, begin + several)
-        _resample(planes[some].reshape(-1, images.shape[2], 1), across, scratch, lines[some].reshape(-1, wide, 1))
-    for begin in range(0, rows, together):
-        some = slice(begin, begin + together)
-        _resample(lines[some].reshape(-1, height, wide), down, scratch, result[some].reshape(-1, tall, wide))
-    return result[:, 0] if images.ndim == 3 else np.moveaxis(result, 1, -1)
+def _linear(there: int, wanted: int) -> Taps:
+    at, behind = _places(there, wanted)
+    return _clipped(at, range(2), there), np.stack([1 - behind, behind])
 
 
-def _resample(source: np.ndarray, taps: Taps, scratch: np.ndarray, result: np.ndarray) -> None:
-    """[outer, size, inner] of bytes into a result of another size. scratch: Int32, for a line of all terms at least."""
-    outer, size, inner = result.shape
-    if size == source.shape[1]:
-        result[...] = source
-        return
-    terms = _terms(source, taps)
-    if taps.runs is not None and inner > 1:
-        _in_runs(terms, taps.runs, taps.exceeds, scratch, result)
-        return
-    count = len(terms)
-    step = max(1, scratch.size // (count * outer * inner))
-    for begin in range(0, size, step):
-        some = slice(begin, min(size, begin + step))
-        first = taps.first[some]
-        found = scratch[: count * outer * first.size * inner].reshape(count, outer, first.size, inner)
-        terms.take(first, 2, found, "clip")
-        total = found[0]
-        for i in range(1, count):
-            weights = taps.weights[i - 1, some] if i < len(taps.weights) else taps.rest[some]
-            found[i] *= weights
-            total += found[i]
-        total >>= BITS
-        if taps.exceeds:
-            np.clip(total, 0, 255, out=total)
-        np.copyto(result[:, some], total, casting="unsafe")
+def _cubic(there: int, wanted: int) -> Taps:
+    at, x = _places(there, wanted)
+    a, y = SHARPNESS, 1 - x
+    first = ((a * (x + 1) - 5 * a) * (x + 1) + 8 * a) * (x + 1) - 4 * a
+    second = ((a + 2) * x - (a + 3)) * x * x + 1
+    third = ((a + 2) * y - (a + 3)) * y * y + 1
+    return _clipped(at, range(-1, 3), there), np.stack([first, second, third, 1 - first - second - third])
 
 
-def _in_runs(terms: np.ndarray, runs: Runs, exceeds: bool, scratch: np.ndarray, result: np.ndarray) -> None:
-    """The same from [terms, outer, pixels, inner]: a run reads its pixels where they are instead of copies of them."""
-    outer, size, inner = result.shape
-    _, count, length, _ = runs.weights.shape
-    read = terms.take(runs.first, 2, mode="clip")[:, :, :, None]
-    together = max(1, scratch.size // (2 * count * length * inner))
-    for begin in range(0, outer, together):
-        some = read[:, begin : begin + together]
-        shape = (some.shape[1], count, length, inner)
-        total, product = scratch[: 2 * math.prod(shape)].reshape(2, *shape)
-        if len(some) == 1:
-            total[...] = some[0]
-        for i, weights in enumerate(runs.weights):
-            np.multiply(some[1 + i], weights, product if i else total)
-            total += product if i else some[0]
-        total >>= BITS
-        if exceeds:
-            np.clip(total, 0, 255, out=total)
-        lines = total.reshape(-1, count * length, inner)[:, runs.lead : runs.lead + size]
-        np.copyto(result[begin : begin + together], lines, casting="unsafe")
+def _area(there: int, wanted: int) -> Taps:
+    """Of an image that becomes larger: a new pixel that lies on two pixels takes a part of each."""
+    at = (np.arange(wanted) * (there / wanted)).astype(int)
+    part = (np.arange(1, wanted + 1) - (at + 1) * (wanted / there)).astype(np.float32)
+    behind = np.where(part <= 0, np.float32(0), part - np.floor(part))
+    return _clipped(at, range(2), there), np.stack([1 - behind, behind])
 
 
-def _terms(source: np.ndarray, taps: Taps) -> np.ndarray:
-    """Int32 [terms, outer, pixels, inner], by the first pixel that a new one is made of.
+def _clipped(at: np.ndarray, steps: range, there: int) -> list[np.ndarray]:
+    return [np.clip(at + step, 0, there - 1) for step in steps]
 
-    As the weights have the sum 1, the last pixel needs no product: it is in the first term, with a half for the
-    rounding, and the others bring their difference to it. A last term is for what the sum is above 1.
-    """
-    last = len(taps.weights) - 1
-    outer, there, inner = source.shape
-    length = there - last
-    terms = np.empty((1 + last + (taps.rest is not None), outer, length, inner), np.int32)
-    base = source[:, last:].astype(np.int32)
-    for i in range(last):
-        np.subtract(source[:, i : i + length], base, out=terms[1 + i])
-    if taps.rest is not None:
-        terms[-1] = base
-    np.left_shift(base, BITS, out=terms[0])
-    terms[0] += np.int32(1 << (BITS - 1))
-    return terms
+
+_TAPS = {Inter.LINEAR: _linear, Inter.CUBIC: _cubic, Inter.AREA: _area}

@@ -11,6 +11,7 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation, Operation
 from mspc.data.dataset.pillow import resampled
 from mspc.data.dataset.pipeline_random import PipelineDraws
+from mspc.data.dataset.resizing import resized
 from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.vision.enums import Border, Inter
 from mspc.data.dataset.vision.shapes import (
@@ -153,9 +154,15 @@ class RandomResizedCrop(EachOperation):
         self.max_attempts = integer("RandomResizedCrop", "max_attempts", max_attempts)
 
     def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        return resized(self._cropped(value, draws)[None], self.size, self.interpolation)[0]
+
+    def single_image(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        return resampled(self._cropped(value, draws), self.size, self.interpolation.filter)
+
+    def _cropped(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("RandomResizedCrop", value.shape)
         top, left, height, width = self._part(value.shape[0], value.shape[1], draws)
-        return resampled(value[top : top + height, left : left + width], self.size, self.interpolation.filter)
+        return value[top : top + height, left : left + width]
 
     def _part(self, height: int, width: int, draws: PipelineDraws) -> tuple[int, int, int, int]:
         """(top, left, height, width)"""

@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 
 
 class Inter(IntEnum):
-    """How values between pixels are found; Pillow's filters, which average over all pixels that a new one covers."""
+    """How values between pixels are found. Pillow's filters average over all pixels that a new one covers."""
 
     NEAREST = 0
     ANTIALIAS = 1

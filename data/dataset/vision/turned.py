@@ -9,8 +9,9 @@ import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.operation import EachOperation, Operation
-from mspc.data.dataset.pillow import image_of, library, resampled
+from mspc.data.dataset.pillow import image_of, library
 from mspc.data.dataset.pipeline_random import PipelineDraws
+from mspc.data.dataset.resizing import resized
 from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.vision.enums import Inter
 from mspc.data.dataset.vision.shapes import (
@@ -210,7 +211,7 @@ class RandomErasing(EachOperation):
 
 
 class ResizedCrop(EachOperation):
-    """A part of the image, height x width from (top, left), in another size."""
+    """A part of the image, height x width from (top, left), in another size, with the numbers of OpenCV."""
 
     keeps_images: ClassVar[bool] = True
 
@@ -220,14 +221,14 @@ class ResizedCrop(EachOperation):
         self.top, self.left = integer("ResizedCrop", "top", top, 0), integer("ResizedCrop", "left", left, 0)
         self.height, self.width = integer("ResizedCrop", "height", height), integer("ResizedCrop", "width", width)
         self.size = size_of("ResizedCrop", size)
-        self.filter = inter_of("ResizedCrop", interpolation).filter
+        self.interpolation = inter_of("ResizedCrop", interpolation)
 
     def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
         require_image("ResizedCrop", value.shape)
         if self.top + self.height > value.shape[0] or self.left + self.width > value.shape[1]:
             raise ApiValueError(f"ResizedCrop: the part does not lie in an image of shape {value.shape}")
         part = value[self.top : self.top + self.height, self.left : self.left + self.width]
-        return resampled(np.ascontiguousarray(part), self.size, self.filter)
+        return resized(part[None], self.size, self.interpolation)[0]
 
 
 class PadToSize(EachOperation):
