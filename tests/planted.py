@@ -15,6 +15,8 @@ from typing import Any
 from tests.mutation.changes import put_in
 from tests.mutation.processes import forked
 
+ACTED: list[Any] = []
+"""What errors that are made from networks note when they change something: numbers that are not 0, or names."""
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -73,7 +75,7 @@ class Case:
     """An error in a network.
 
     plant: changes the code of this process. script: of the network. ranks: how many. judge: "ranks", "torch" or
-    "scale".
+    "scale". notes: the error notes in `ACTED` that it changes something.
     """
 
     name: str
@@ -81,15 +83,27 @@ class Case:
     script: Path
     ranks: int
     judge: str = "ranks"
+    notes: bool = False
 
 
 def outcomes(cases: Sequence[Case], jobs: int = 1) -> Iterator[tuple[Case, str, str]]:
-    """Every case with "equal", "differs", or why it could not be judged, and the last thing that verify says."""
+    """Every case with "equal", "differs", "untouched" if the error of a case that notes it changed nothing, or why it
+    could not be judged, and the last thing that verify says."""
     for name in ("verify", "verify_scale"):  # a process that only lists errors needs none of it
         importlib.import_module(f"mspc.commands.{name}")
     for number, given in forked([lambda case=case: _outcome(case) for case in cases], jobs):
         kind, said = given if isinstance(given, list) else (f"ended with status {given}", "")
         yield cases[number], kind, said
+
+
+def _judge_steps_here() -> None:
+    """Compare training steps in this process, which has the error, and not in one of their own."""
+    import torch
+
+    from mspc.verify.pytorch import against
+    from mspc.verify.training_steps.reference import cases, judged
+
+    against.judged_apart = lambda: tuple(judged(case, torch) for case in cases())  # type: ignore[assignment]
 
 
 def _outcome(case: Case) -> tuple[str, str]:
@@ -100,6 +114,8 @@ def _outcome(case: Case) -> tuple[str, str]:
     from mspc.ir.diagnostics import ExecutionError, MspcError
 
     case.plant()
+    if case.judge == "torch":
+        _judge_steps_here()
     sys.argv = [str(case.script)]
     options = CompileOptions(ranks=case.ranks, loudness=Loudness(quiet=True))
     said = io.StringIO()
@@ -117,4 +133,6 @@ def _outcome(case: Case) -> tuple[str, str]:
         return f"fails: {error.message}", ""
     except Exception as error:
         return f"fails: {type(error).__name__}: {error}", ""
+    if case.notes and kind == "equal" and not any(ACTED):
+        kind = "untouched"
     return kind, said.getvalue().strip().replace("\n", " ")

@@ -191,10 +191,13 @@ def _compared(comparison: Comparison, device: OneDevice, ranks: ManyRanks) -> Ve
     """The rows of all steps, and the first operator that differs in the first of them in which anything does."""
     gradients, first = comparison.operators(ranks.observed(MARK, 1)[0], 0)
     executed = ranks.executed()
-    rows = comparison.results(executed) + gradients + comparison.parameters(executed)
-    found = Verified(rows + comparison.gathered(executed), first)
+    found = Verified(comparison.results(executed) + gradients + comparison.parameters(executed), first)
     if any(not row.same for row in found.rows) and found.first is None:
         _search(found, comparison, device, ranks, executed)
+    wrong = comparison.gathered(executed)
+    if wrong:
+        found.rows += wrong
+        found.note = found.note or f"the slices of {wrong[0].name} are right, and wrong after they are gathered"
     for poke in pokes(comparison.many, MARK):
         shown = replace(comparison, expected=device.run(poke), noise=comparison.noise)
         seen = ranks.observed("", 1, poke)
