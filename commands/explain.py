@@ -34,7 +34,8 @@ def explain_node(captured: CapturedCall, asked: PlanRequest, name: str, top: int
     print_line(f"{found.operator}, {found.name}")
     if found.line:
         print_line(f"    {found.line}")
-    print_line(f"decided by {found.origin} (*), for {asked.machine.name}")
+    device = asked.device or captured.context.device_target
+    print_line(f"decided by {found.origin} (*), for {device} programs on {asked.machine.name}")
     shown = [a for a in found.alternatives if a.taken]
     shown += [a for a in found.alternatives if not a.taken][:top]
     print_line(f"{len(found.alternatives)} ways to shard it, cheapest first, each with the cheapest plan around it:")

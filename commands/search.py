@@ -51,7 +51,8 @@ class SearchOptions:
     meshes: as "8x4", that the search shards for. seconds: for one search, 0 for any number. explain: an operator to
     tell of instead; compare: two plans. out: where the plan goes. stages: their numbers, () for all that there may be,
     None where nothing is said of them; micro_batches: () for the script's number. summary: say the best plan, and the
-    best usual one, in the words of the field."""
+    best usual one, in the words of the field. device: that programs are made for, "CPU" or "GPU"; "" for that of a
+    named machine, or else the script's."""
 
     compile: CompileOptions
     ranks: tuple[int, ...] = ()
@@ -67,6 +68,7 @@ class SearchOptions:
     stages: tuple[int, ...] | None = None
     micro_batches: tuple[int, ...] = ()
     summary: bool = False
+    device: str = ""
 
 
 def ranks_of(text: str | None) -> tuple[int, ...]:
@@ -121,14 +123,16 @@ def search_target(target: str, options: SearchOptions) -> None:
         again = f"measure it anew while nothing else runs: `mspc calibrate --out {options.machine}`"
         print(doubts_text(f"the machine {options.machine}", machine.doubts, again), file=sys.stderr)
     found: list[Plans | StagePlans] = []
+    device = machine.device
     with ProgressLine(not loudness.quiet) as progress:
         for ranks, mesh in cases:
             launched = find_call(target, replace(options.compile, ranks=ranks))
 
             asked = PlanRequest(
-                launched.ranks, machine, machine.device if options.machine else "", options.free, options.memory, mesh,
-                options.seconds,
+                launched.ranks, machine, options.device or (machine.device if options.machine else ""), options.free,
+                options.memory, mesh, options.seconds,
             )  # fmt: skip
+            device = asked.device or launched.captured.context.device_target
             if options.explain:
                 captured, asked = _of_one_stage(launched.captured, asked, options)
                 explain_node(captured, asked, options.explain, options.top, options.compile.json)
@@ -142,7 +146,7 @@ def search_target(target: str, options: SearchOptions) -> None:
 
             with launched.captured.told_at_launch():
                 found.append(_plans(launched.captured, asked, options, found, tell))
-    _tell(found, machine, options)
+    _tell(found, machine, device, options)
 
 
 def _with_own_stages(target: str, options: SearchOptions) -> SearchOptions:
@@ -184,8 +188,8 @@ def _of_one_stage(
     return of_one_stage(captured, asked, AskedStages(options.stages, mesh=asked.mesh))
 
 
-def _tell(found: Sequence[Plans | StagePlans], machine: Machine, options: SearchOptions) -> None:
-    """Write what was found into files, and print it."""
+def _tell(found: Sequence[Plans | StagePlans], machine: Machine, device: str, options: SearchOptions) -> None:
+    """Write what was found into files, and print it. device: that programs are made for."""
     rows = [(p, row) for p in found for row in p.plans[: options.top]]
     if options.out is not None and options.out.suffix == SUFFIX:
         write_plan(options.out, found[0].file_of(SEARCH))
@@ -197,8 +201,11 @@ def _tell(found: Sequence[Plans | StagePlans], machine: Machine, options: Search
         content = [{**row.content, "file": file_name(row)} for _, row in rows]
         write_report(options.compile.json, "search", {"machine": machine.name, "plans": content})
     if options.compile.json != Path("-"):
-        print_stage_plans([plans for plans in found if isinstance(plans, StagePlans)], machine, options.top)
-        _print([plans for plans in found if isinstance(plans, Plans)], machine, options)
+        target = f"of {device} programs, the fastest first, on {machine.name}"
+        print_stage_plans([plans for plans in found if isinstance(plans, StagePlans)], target, options.top)
+        _print([plans for plans in found if isinstance(plans, Plans)], target, options)
+        if device != machine.device:
+            print_line(f"note: programs are for {device}, and rates are of a {machine.device}: see --device, --machine")
         for why in missing_rate_notes(_missing(found), machine):
             print_line(f"note: {why}")
         for plans in found if options.summary else ():
@@ -243,13 +250,13 @@ def _check(options: SearchOptions, cases: int) -> None:
         raise MspcError(f"{single} is for one case", notes=["give one number with --ranks, or one mesh with --mesh"])
 
 
-def _print(found: list[Plans], machine: Machine, options: SearchOptions) -> None:
+def _print(found: list[Plans], target: str, options: SearchOptions) -> None:
     if not found:
         return
     rows = [_row(plan) for plans in found for plan in plans.plans[: options.top]]
     ranks = "mesh" if options.meshes else "ranks"
     headings = (ranks, "plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory", "gap")
-    print_table(Table(f"plans, the fastest first, on {machine.name}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
+    print_table(Table(f"plans {target}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
     if any(plan.remarks.keeps_strategies for plans in found for plan in plans.plans[: options.top]):
         print_line(f"note: {CONFIGURED_MARK} keeps the script's own strategies, the others go without them")
     alike = max((plan.remarks.alike for plans in found for plan in plans.plans if plan.name == SEARCH), default=0)

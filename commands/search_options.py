@@ -7,11 +7,17 @@ from typing import Annotated
 
 import typer
 
+from mspc.commands.options import DeviceOption
+
 SeveralRanks = Annotated[
     str | None, typer.Option("--ranks", "-n", metavar="N[,N...]", help="Number of ranks, or several to compare.")
 ]
 MachineName = Annotated[
     str, typer.Option(metavar="NAME|FILE", help="The machine: h200 (the default), h100, a100, or a TOML file.")
+]
+ProgramDevice = Annotated[
+    DeviceOption,
+    typer.Option("--device", help="What programs are made for; auto: a named machine's device, else the script's."),
 ]
 MemorySize = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may take: '80GB'.")

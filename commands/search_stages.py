@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mspc.analysis.cost.machine import Machine
 from mspc.commands.report.fitting import Table
 from mspc.commands.report.memory_notes import memory_notes
 from mspc.commands.report.table import print_line, print_table
@@ -36,13 +35,13 @@ def _numbers(text: str | None, option: str, also: str) -> tuple[int, ...]:
     return () if text is None else numbers_of(text, f"{option} is {text!r:.200}, not numbers as in 4 or 2,4,8{also}")
 
 
-def print_stage_plans(found: Sequence[StagePlans], machine: Machine, top: int) -> None:
+def print_stage_plans(found: Sequence[StagePlans], target: str, top: int) -> None:
     """Print the rows of every number of ranks, and what there is to say of them."""
     if not found:
         return
     rows = [_row(row) for plans in found for row in plans.plans[:top]]
     numbers = (0, 2, 4, 5, 6, 7, 8)
-    print_table(Table(f"plans in stages, the fastest first, on {machine.name}", HEADINGS, rows, numbers, (10,)))
+    print_table(Table(f"plans in stages {target}", HEADINGS, rows, numbers, (10,)))
     for plans in found:
         mesh = next((row.mesh for row in plans.plans[:top] if row.mesh), "")
         if mesh:

@@ -30,6 +30,7 @@ def search(
     script_arguments: ScriptArguments = None,
     ranks: searching.SeveralRanks = None,
     machine: searching.MachineName = "",
+    device: searching.ProgramDevice = searching.DeviceOption.AUTO,
     memory: searching.MemorySize = None,
     mesh: searching.Meshes = None,
     stages: searching.SeveralStages = None,
@@ -70,6 +71,6 @@ def search(
     options = SearchOptions(
         common, ranks_of(ranks), top, free, machine, memory_of(memory), meshes_of(mesh), time_limit,
         explain, compare, out, None if stages is None else stages_of(stages), micro_batches_of(micro_batches),
-        summary,
+        summary, "" if device == searching.DeviceOption.AUTO else device.upper(),
     )  # fmt: skip
     search_target(target, options)

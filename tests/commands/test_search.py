@@ -103,7 +103,7 @@ def test_plans_are_set_side_by_side(run: Run) -> None:
     done = run("search", "net.py", "--ranks", "4,8", "--machine", "machine.toml", "--json", "plans.json", "-q")
     assert done.exit_code == 0, done.output
     table = done.stdout.splitlines()
-    assert table[0] == "plans, the fastest first, on slow links"
+    assert table[0] == "plans of GPU programs, the fastest first, on slow links"
     assert table[1].split() == ["ranks", "plan", "step", "compute", "exposed", "bytes", "sent", "collectives", "memory",
                                 "gap"]  # fmt: skip
     found = json.loads(Path("plans.json").read_text())
@@ -342,3 +342,15 @@ def test_every_case_with_its_strategies_taken_away(conformance: Path) -> None:
 
 BEST = {"transformer_dynamic_programming": 147_460, "transformer_propagate": 147_460}
 """Bytes of the best of MindSpore's searches of one network."""
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "gpu"])
+def test_the_heading_says_what_programs_are_for(run: Run, device: str) -> None:
+    script = "import numpy as np\nimport mindspore as ms\nfrom mindspore import Tensor, nn\n"
+    Path("dense.py").write_text(script + "nn.Dense(16, 16)(Tensor(np.ones([16, 16], np.float32)))\n", encoding="utf-8")
+    done = run("search", "dense.py", "--ranks", "2", "--out", "dense.toml", "--device", device)
+    target = "GPU" if device == "gpu" else "CPU"
+    assert done.stdout.startswith(f"plans of {target} programs, the fastest first, on NVIDIA H200")
+    assert ("note: programs are for CPU, and rates are of a GPU" in done.stdout) == (target == "CPU")
+    in_file = 'device = "GPU"' in Path("dense.toml").read_text(encoding="utf-8")
+    assert in_file == (target == "GPU"), "the script's own device is not repeated"

@@ -92,7 +92,7 @@ def test_an_operator_is_explained(run: Run) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "MatMul 'matmul', Default/network-Net/MatMul-op0"
     assert "self.product(self.relu(self.matmul(x, self.first)), self.second)" in lines[1]
-    assert lines[2] == "decided by search (*), for slow links"
+    assert lines[2] == "decided by search (*), for GPU programs on slow links"
     assert re.fullmatch(r"\*       the least  \(8\) \[-, -\]; \(8\) \[-, 0\]", lines[4])
     assert len([line for line in lines if " more  (" in line]) == 2
     found = json.loads(Path("why.json").read_text())
@@ -134,7 +134,7 @@ def test_a_configured_operator_says_who_decided(run: Run) -> None:
     Path("net.py").write_text(SCRIPT.replace("= ops.MatMul(),", "= ops.MatMul().shard(((8, 1), (1, 1))),", 1))
     done = run("--ranks", "8", "--explain", FIRST, "--top", "1")
     assert done.exit_code == 0, done.output
-    assert "decided by shard() (*), for slow links" in done.stdout
+    assert "decided by shard() (*), for GPU programs on slow links" in done.stdout
     assert re.search(r"^\*\s+[\d.]+ [um]s more  \(8\) \[0, -\]; \(8\) \[-, -\]$", done.stdout, re.MULTILINE)
     assert "note: shard() speaks against the ways that cost less" in done.stdout
 
