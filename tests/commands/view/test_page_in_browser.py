@@ -14,6 +14,7 @@ import pytest
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.commands.compile import CompileOptions
+from mspc.commands.report.text import size_text
 from mspc.commands.view.command import ViewOptions, facts_of
 from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
@@ -276,6 +277,29 @@ def test_a_question_takes_three_clicks(
     question(reader, table)
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_opens_with_an_overview(width: int, reader: Reader, table: dict[str, Any]) -> None:
+    size = reader.page.viewport_size
+    reader.page.set_viewport_size({"width": width, "height": 900})
+    reader.open()
+    overview = reader.page.locator("aside .overview")
+    figures = dict(reversed(text.split("\n")[:2]) for text in overview.locator(".figures button").all_inner_texts())
+    assert set(figures) == {"predicted step", "sent per rank", "collectives", "peak memory"}
+    assert figures["sent per rank"] == size_text(table["totals"]["bytes_sent"])
+    assert figures["peak memory"] == size_text(table["totals"]["peak_bytes"])
+    assert figures["collectives"] == str(len(table["collectives"]))
+    shown = overview.locator("ol li").all_inner_texts()
+    assert len(shown) == 3
+    assert all(any(row["reason"] in text for row in table["collectives"]) for text in shown)
+    assert not reader.page.get_by_text("arrows walk through the network").is_visible()
+    reader.page.get_by_text("Legend and keys").click()
+    assert reader.page.get_by_text("arrows walk through the network").is_visible()
+    assert reader.page.evaluate("document.documentElement.scrollWidth") <= width
+    overview.locator("ol button").first.click()
+    assert reader.page.locator("aside .overview").count() == 0
+    reader.page.set_viewport_size(size)
+
+
 def test_a_link_leads_to_a_node(reader: Reader) -> None:
     reader.open("#node=plan.1")
     assert reader.told.startswith("F MatMul 'matmul' %1")
@@ -286,9 +310,9 @@ def test_a_link_leads_to_a_node(reader: Reader) -> None:
 def test_links_that_lead_nowhere_do_no_harm(reader: Reader) -> None:
     reader.open("#node=99999")
     for link in ("#node=<b>", "#param=none", "#tab=none", "#node=plan.x"):
-        assert reader.told.startswith("What is shown")
+        assert reader.told.startswith("Overview")
         reader.page.evaluate("link => { location.hash = link; }", link)
-    assert reader.told.startswith("What is shown")
+    assert reader.told.startswith("Overview")
 
 
 def test_keys_walk_through_the_network(reader: Reader) -> None:
@@ -305,7 +329,7 @@ def test_keys_walk_through_the_network(reader: Reader) -> None:
     assert "at the peak" in reader.shown
     assert "#node=" in reader.page.url
     reader.page.keyboard.press("Escape")
-    assert reader.told.startswith("What is shown")
+    assert reader.told.startswith("Overview")
     assert reader.page.url.endswith("#")
 
 
@@ -321,7 +345,7 @@ def test_every_view_tells_of_a_chosen_node_and_rows_are_reached_by_keys(reader: 
         reader.page.keyboard.press(key)
         reader.page.locator(f".pane {row}").last.focus()
         reader.page.keyboard.press("Enter")
-        reader.until("!document.querySelector('aside').innerText.startsWith('What is shown')")
+        reader.until("!document.querySelector('aside').innerText.startsWith('Overview')")
     reader.page.keyboard.press("8")
     reader.page.locator("tr.choice").first.focus()
     reader.page.keyboard.press("Enter")

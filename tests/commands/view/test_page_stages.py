@@ -177,6 +177,15 @@ def test_a_click_on_a_block_shows_its_work_as_a_rank_that_does_it(chromium: Any,
 
 
 @needs_browser
+def test_stages_open_without_rows_of_tuple_elements(chromium: Any, pages: dict[str, Path]) -> None:
+    page = opened(chromium, pages["1f1b"], "network")
+    names = page.locator("[role=treeitem].node .name").all_inner_texts()
+    assert "Call" in names
+    assert "TupleGetItem" not in names
+    page.close()
+
+
+@needs_browser
 def test_messages_name_their_partner_and_lead_there(chromium: Any, pages: dict[str, Path]) -> None:
     page = opened(chromium, pages["1f1b"], "collectives")
     page.locator(".entry", has_text="ReceiveFromStage").first.click()
@@ -220,7 +229,7 @@ def test_stages_whose_programs_are_left_out_are_drawn(
     page = opened(chromium, file, "step")
     assert page.locator(".stages g.work").count() == 24
     page.locator(".stages g.work", has=page.locator("title", has_text="stage 1: backward of micro-batch 2")).click()
-    assert page.locator("aside h2").inner_text() == "What is shown"
+    assert page.locator("aside h2").inner_text() == "Overview"
     page.close()
     page = opened(chromium, file, "memory")
     rows = page.locator(".stage-memory tbody tr")

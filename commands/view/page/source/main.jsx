@@ -8,6 +8,7 @@ import { NodeDetails, ParameterDetails } from "./details.jsx";
 import { Drawing } from "./drawing.jsx";
 import { CollectiveMark, Icon } from "./icons.jsx";
 import { Model } from "./model.js";
+import { Overview } from "./overview.jsx";
 import { Proof } from "./proof.jsx";
 import { firstOpen, pathsTo, rowOf } from "./scopes.js";
 import { StageMemory, Stages } from "./stages.jsx";
@@ -273,7 +274,7 @@ function Page({ model }) {
       <main>
         <div class="pane" role="tabpanel" aria-label={tab}>{panes[tab]()}</div>
         <aside aria-label="details" aria-live="polite">
-          {node >= 0 ? <NodeDetails graph={graph} index={node} rank={rank} setRank={setRank} go={go} show={show} /> : param >= 0 ? <ParameterDetails graph={graph} number={param} rank={rank} setRank={setRank} go={go} /> : <Hints model={model} graph={graph} />}
+          {node >= 0 ? <NodeDetails graph={graph} index={node} rank={rank} setRank={setRank} go={go} show={show} /> : param >= 0 ? <ParameterDetails graph={graph} number={param} rank={rank} setRank={setRank} go={go} /> : <Hints model={model} graph={shownGraph} select={select} setTab={setTab} />}
         </aside>
       </main>
     </>
@@ -288,11 +289,14 @@ function firstOpenOf(graph) {
   return opens.get(graph);
 }
 
-function Hints({ model }) {
+function Hints({ model, graph, select, setTab }) {
   return (
     <article>
-      <h2>What is shown</h2>
-      <p>Scopes of the network open and close; an operator, a collective or a parameter that is chosen is told of here: why it is there, its line, how ranks hold it, what it takes.</p>
+      <h2>Overview</h2>
+      <Overview graph={graph} select={select} setTab={setTab} />
+      <details class="hints">
+      <summary>Legend and keys</summary>
+      <p>Scopes of the network open and close. Choose an operator, a collective or a parameter to see here why it is there, its line, how ranks hold it, and its bytes and time.</p>
       <ul class="legend">
         {["forward", "backward", "update"].map((phase) => <li><Phase phase={phase} /> {phase}</li>)}
         <li><CollectiveMark /> collective, with the bytes that a rank sends</li>
@@ -300,6 +304,7 @@ function Hints({ model }) {
       </ul>
       <p>Keys: <kbd>/</kbd> searches, <kbd>1</kbd> to <kbd>9</kbd> change the view, arrows walk through the network, <kbd>Enter</kbd> chooses, <kbd>Esc</kbd> lets go. The address of the page names what is chosen (<code>#node=…</code>).</p>
       <p class="note">Times are predicted for {model.facts.machine.name}. {model.facts.machine.source}</p>
+      </details>
     </article>
   );
 }

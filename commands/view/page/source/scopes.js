@@ -1,6 +1,7 @@
 // The scopes of a graph as a tree, and which of its rows are open.
 
 const GRADIENTS = "Gradients/";
+const ELEMENT = "TupleGetItem";
 
 /**
  * @typedef {object} Scope
@@ -102,10 +103,12 @@ export function openRows(graph, open, hidden) {
       }
     }
   };
+  // Calls of stages have results for every tensor that passes a border: a row each would hide the stages.
+  const staged = Boolean(graph.model.facts.stages);
   const walk = (scope, depth) => {
     for (const child of scope.children) {
       if (typeof child === "number") {
-        if (!shown[graph.columns.phase[child]]) continue;
+        if (!shown[graph.columns.phase[child]] || (staged && graph.text("op", child) === ELEMENT)) continue;
         rows.push([depth, child]);
         if (open.has(`%${child}`)) openNode(graph, child, `%${child}`, depth + 1);
       } else if (child.phases.some((count, phase) => count && shown[phase])) {

@@ -81,3 +81,42 @@ export function coveredSeconds(spans) {
   }
   return covered;
 }
+
+const NUMBER = /(?<![^./])(?:\d+|\[\d+\.\.\d+\])(?=[./-]|$)/g;
+
+/** A name or a sentence with `*` for the numbers of layers in the names of cells and parameters. @param {string} text */
+export const layerKind = (text) => {
+  const words = text.split(" ");
+  return words.map((word) => (words.length === 1 || /[a-z]/i.test(word) ? word.replace(NUMBER, "*") : word)).join(" ");
+};
+
+/** Nodes that are equal but for the numbers of their layers, together, in the order in which they come first.
+ * @param {[import("./model.js").Graph, number][]} nodes @param {(graph: import("./model.js").Graph, index: number) => unknown[]} more
+ *   what else must be equal */
+export function joinedLayers(nodes, more) {
+  const found = new Map();
+  for (const [own, index] of nodes) {
+    const line = own.model.line(own.columns.stack[index]);
+    const place = line && `${line.file}:${line.line}`;
+    const key = JSON.stringify([own.text("op", index), own.phase(index), place, layerKind(own.text("scope", index)), ...more(own, index)]);
+    (found.get(key) ?? found.set(key, []).get(key)).push([own, index]);
+  }
+  return [...found.values()];
+}
+
+/** The collectives of a graph, equal ones of repeated layers together, with what they take in all.
+ * @param {import("./model.js").Graph} graph */
+export function joinedCollectives(graph) {
+  const all = [graph, ...graph.inside].flatMap((own) => own.collectives.map((index) => [own, index]));
+  const rows = joinedLayers(all, (own, index) => {
+    const { size, bytes, message } = own.collective(index);
+    return [size, bytes, message, own.runs, layerKind(own.text("reason", index))];
+  });
+  return rows.map((nodes) => {
+    const sum = (name) => nodes.reduce((total, [own, index]) => total + (own.collective(index)[name] ?? 0), 0);
+    const [[own, index]] = nodes;
+    const reasons = new Set(nodes.map(([one, i]) => one.text("reason", i)));
+    const reason = reasons.size > 1 ? layerKind(own.text("reason", index)) : own.text("reason", index);
+    return { nodes, bytes: sum("bytes"), seconds: sum("seconds"), reason };
+  });
+}

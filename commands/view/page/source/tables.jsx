@@ -4,7 +4,7 @@ import { useMemo, useState } from "preact/hooks";
 import { CollectiveMark, Icon } from "./icons.jsx";
 import { LongList } from "./list.jsx";
 import { partnerText } from "./model.js";
-import { sourceLines } from "./sums.js";
+import { joinedCollectives, joinedLayers, layerKind, sourceLines } from "./sums.js";
 import { shardCounts, layoutText } from "./places.js";
 import { Phase } from "./tree.jsx";
 import { Beside } from "./beside.jsx";
@@ -31,17 +31,20 @@ export function Collectives({ graph, chosen, selected, select }) {
     }
     return [...found.values()].sort((a, b) => b.bytes - a.bytes);
   }, [all]);
-  const rows = useMemo(() => (by === "order" ? all : [...all].sort(([one, a], [other, b]) => (other.collective(b)[by] ?? 0) - (one.collective(a)[by] ?? 0))), [all, by]);
+  // As they run each has a row; the most expensive ones are those of repeated layers together.
+  const rows = useMemo(() => (by === "order" ? all.map((node) => ({ nodes: [node] })) : joinedCollectives(graph).sort((a, b) => b[by] - a[by])), [all, by]);
   if (!all.length) return <p class="note">No collectives in this graph.</p>;
   const row = (i) => {
-    const [own, index] = rows[i];
-    const { size, bytes, seconds, message } = own.collective(index);
+    const { nodes } = rows[i];
+    const [own, index] = nodes[0];
+    const { size, message } = own.collective(index);
+    const { bytes, seconds, reason = own.text("reason", index) } = nodes.length > 1 ? rows[i] : own.collective(index);
     const sent = message?.received ? `, ${bytesText(message.bytes)} received` : bytes !== undefined && `, ${bytesText(bytes)}`;
     const among = message ? partnerText(message) : size ? `of ${several(size, "rank")}` : "";
     return (
-      <div key={`${own.number}.${index}`} class={`entry ${own === chosen && index === selected ? "selected" : ""}`} role="listitem" {...pressed(() => select(own, index))}>
-        <div><Phase phase={own.phase(index)} /> <b>{own.text("op", index)}</b> <span class="number">%{index}</span>{own.root !== own && ` in @${own.facts.name}`}{own.runs && `, ${own.runs},`} {among}{sent}{seconds !== undefined && `, ${timeText(seconds)}`} <span class="place">{place(own.model.line(own.columns.stack[index]))}</span></div>
-        <div class="reason">{own.text("reason", index)}</div>
+      <div key={`${own.number}.${index}`} class={`entry ${nodes.some(([one, each]) => one === chosen && each === selected) ? "selected" : ""}`} role="listitem" {...pressed(() => select(own, index))}>
+        <div><Phase phase={own.phase(index)} /> <b>{own.text("op", index)}</b>{nodes.length > 1 ? ` × ${nodes.length}` : <> <span class="number">%{index}</span></>}{own.root !== own && ` in @${own.facts.name}`}{own.runs && `, ${own.runs},`} {among}{sent}{seconds !== undefined && `, ${timeText(seconds)}`} <span class="place">{place(own.model.line(own.columns.stack[index]))}</span></div>
+        <div class="reason">{reason}</div>
       </div>
     );
   };
@@ -71,33 +74,34 @@ export function Costs({ graph, rank, selected, select }) {
   const { schedule } = graph.facts;
   const measured = graph.model.facts.measured[rank]?.nodes;
   const [by, setBy] = useState(measured ? "measured" : "predicted");
+  const secondsOf = (which, i) => (which === "measured" ? measured?.[i]?.[1] : schedule.seconds[i]) ?? 0;
+  const sumOf = (which, alike) => alike.reduce((sum, i) => sum + secondsOf(which, i), 0);
   const rows = useMemo(() => {
-    const found = [];
-    for (let i = 0; i < graph.count; i++) {
-      const seconds = by === "measured" ? measured?.[i]?.[1] : schedule.seconds[i];
-      if (seconds) found.push([i, seconds]);
-    }
-    return found.sort((a, b) => b[1] - a[1]);
+    const nodes = [];
+    for (let i = 0; i < graph.count; i++) if (secondsOf(by, i)) nodes.push([graph, i]);
+    const found = joinedLayers(nodes, (own, i) => [layerKind(own.label(i)), own.type(i).text]).map((alike) => alike.map(([, i]) => i));
+    return found.map((alike) => [alike, sumOf(by, alike)]).sort((a, b) => b[1] - a[1]);
   }, [graph, by, rank]);
   const total = rows.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const other = by === "measured" ? "predicted" : "measured";
   return (
     <div>
       {measured && <div class="tools">by: {["measured", "predicted"].map((name) => <button aria-pressed={by === name} onClick={() => setBy(name)}>{name}</button>)}</div>}
       <table class="wide">
-        <caption>The costliest nodes of {graph.title}, {by}</caption>
-        <thead><tr><th>time</th><th>share</th>{measured && <th>{by === "measured" ? "predicted" : "measured"}</th>}<th>node</th><th>result</th><th>line</th></tr></thead>
+        <caption>The most expensive nodes of {graph.title}, {by}; equal ones of repeated layers in one row</caption>
+        <thead><tr><th>time</th><th>share</th>{measured && <th>{other}</th>}<th>node</th><th>result</th><th>line</th></tr></thead>
         <tbody>
-          {rows.slice(0, 100).map(([i, seconds]) => (
-            <tr class={`choice ${i === selected ? "selected" : ""}`} {...pressed(() => select(graph, i))}>
+          {rows.slice(0, 100).map(([alike, seconds]) => [alike[0], alike, seconds]).map(([i, alike, seconds]) => (
+            <tr class={`choice ${alike.includes(selected) ? "selected" : ""}`} {...pressed(() => select(graph, i))}>
               <td class="right">{timeText(seconds)}</td><td class="right">{shareText(seconds / total)}</td>
-              {measured && <td class="right">{timeText((by === "measured" ? schedule.seconds[i] : measured[i]?.[1]) ?? 0)}</td>}
-              <td><Phase phase={graph.phase(i)} /> {graph.collective(i) && <><CollectiveMark /> </>}{graph.label(i)} <span class="number">%{i}</span></td><td class="type">{resultText(graph.type(i))}</td>
+              {measured && <td class="right">{timeText(sumOf(other, alike))}</td>}
+              <td><Phase phase={graph.phase(i)} /> {graph.collective(i) && <><CollectiveMark /> </>}{graph.label(i)} {alike.length > 1 ? `× ${alike.length}` : <span class="number">%{i}</span>}</td><td class="type">{resultText(graph.type(i))}</td>
               <td class="place">{place(graph.model.line(graph.columns.stack[i]))}</td>
             </tr>
           ))}
         </tbody>
       </table>
-      {rows.length > 100 && <p class="note">{several(rows.length - 100, "node")} more take {shareText(rows.slice(100).reduce((sum, [, s]) => sum + s, 0) / total)}.</p>}
+      {rows.length > 100 && <p class="note">{several(rows.slice(100).reduce((n, [alike]) => n + alike.length, 0), "node")} more take {shareText(rows.slice(100).reduce((sum, [, s]) => sum + s, 0) / total)}.</p>}
     </div>
   );
 }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { Model } from "../source/model.js";
 import { firstOpen, openRows, pathsTo, rowOf } from "../source/scopes.js";
-import { aliveAt, memoryCurve, sourceLines } from "../source/sums.js";
+import { aliveAt, layerKind, memoryCurve, sourceLines } from "../source/sums.js";
 import { facts, graph, strings } from "./facts.mjs";
 import { bytesText, countText, several, shortened, timeText } from "../source/units.js";
 
@@ -143,4 +143,10 @@ test("numbers for people", () => {
   assert.equal(timeText(1.2e-5), "12.0 µs");
   assert.equal(timeText(2.5), "2.50 s");
   assert.equal(countText(3e12), "3.0 T");
+});
+
+test("numbers of layers are one kind in names, and those of sentences are not", () => {
+  assert.equal(layerKind("Default/layers-CellList/3-Layer/a-Dense"), "Default/layers-CellList/*-Layer/a-Dense");
+  assert.equal(layerKind("the gradient of 0.a.bias in 2 partial sums"), "the gradient of *.a.bias in 2 partial sums");
+  assert.equal(layerKind("18 gradients in one bucket"), "18 gradients in one bucket");
 });
