@@ -219,6 +219,12 @@ def get_offload_context() -> dict[str, Any]:
     return _values(OFFLOAD, state.current().offload)
 
 
+def is_graph_mode() -> bool:
+    """Return whether the script has asked for graph mode. Without a mode it is PyNative mode that counts, which is
+    MindSpore's default."""
+    return state.current().general.get("mode", PYNATIVE_MODE) == GRAPH_MODE
+
+
 def freeze(target: Any = None) -> FrozenContext:
     """The context as it stands now, for the compiler.
 

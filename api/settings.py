@@ -116,7 +116,7 @@ def _gpu_config(key: str, value: Any) -> dict[str, Any]:
 
 
 CONTEXT = table(
-    Setting("mode", 0, one_of(0, 1), ignored=GRAPHS_ALWAYS),
+    Setting("mode", 0, one_of(0, 1), "whether a call after a change of the script compiles again"),
     Setting("device_target", "CPU", one_of("CPU", "GPU", "Ascend"), "which device runs", ignored=_device),
     Setting("device_id", 0, integer(0), "which GPU runs", elsewhere=_gpu_runs),
     Setting("save_graphs", 0, checks.save_graphs, "which dumps a compile writes", elsewhere=_compiles),

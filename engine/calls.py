@@ -15,7 +15,7 @@ from mspc.api import context
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import FrozenContext
 from mspc.api.runtime import asked_device
-from mspc.api.setting_kind import say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
@@ -103,7 +103,7 @@ class RankCalls:
         self.store = ParameterStore(job)
         self.compiled_calls: dict[int, CompiledCall] = {}
         self.on_first_compile: Callable[[], None] = _nothing
-        self._known = Variants(graphs_to_keep(), by_use=job.size == 1)
+        self._known = Variants(graphs_to_keep(), by_use=job.size == 1, keeps=_keeps_changed)
         self._last: dict[Any, CompiledCall] = {}
         """What `launch_global` has run last of a target, by its `identity`."""
         self._ran: CompiledCall | None = None
@@ -432,3 +432,16 @@ def _warnings_of(target: Any, compiled: Compiled) -> list[str]:
 
 
 def _nothing() -> None: ...
+
+
+def _keeps_changed(name: str, changed: str) -> bool:
+    """Whether a target of this name runs as it was compiled although `changed` has changed since. In PyNative mode the
+    script counts as it is now. In graph mode it does not, as in MindSpore, and a warning says so."""
+    if not context.is_graph_mode():
+        return False
+    say_once(
+        f"changed {name}",
+        f"{place_of_caller()}{changed} has changed since {name} was compiled, which goes on with the value of then: "
+        "graph mode compiles once. set_context(mode=PYNATIVE_MODE) compiles again after changes",
+    )
+    return True

@@ -10,15 +10,21 @@ from itertools import count
 from typing import Any
 
 from mspc.api.common.gradient import GradientFunction, JitFunction
+from mspc.api.common.parameter import changes
 from mspc.api.nn.cell import Cell
 from mspc.compiler.call import script_objects, stored_call
+from mspc.compiler.frontend.reads import Fingerprint, Reads
 from mspc.compiler.frontend.trace import Traced
+from mspc.engine.synchronization_points import name_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.limits import number_of
 
 VARIABLE = "MSPC_KEPT_GRAPHS"
 """The environment's name of how many graphs are stored of a cell or a function."""
 MOST_GRAPHS = 64
+
+Keeps = Callable[[Any, str], bool]
+"""(the name of a target, what has changed) -> whether its graph is used all the same."""
 
 
 def graphs_to_keep() -> int:
@@ -69,9 +75,11 @@ def counted_as(target: Any) -> tuple[Hashable, Any]:
 
 class _Variant:
     """A graph that holds while its cells train or do not, as they did when it was read, and have the same buffers and
-    hooks. The script's objects are not kept alive: without them nothing can call the graph.
+    hooks, and all else of the script that it was read from. The script's objects are not kept alive: without them
+    nothing can call the graph.
 
     Args:
+        name: of the target, for messages. reads: what else was read.
         target: the objects that its key names as the target by their ids, which Python may give to others once they
             are gone. needed: further objects without which it is not found. gone: gets the variant when one is gone.
         as_it_trained: whether it still holds when its cells train no longer. stays: whether it is stored in any case.
@@ -79,9 +87,12 @@ class _Variant:
     """
 
     def __init__(
-        self, key: Any, compiled_call: Any, cells: Sequence[Cell], target: Sequence[Any], needed: Sequence[Any],
-        gone: list[_Variant], stays: bool, used: int, as_it_trained: bool,
+        self, key: Any, compiled_call: Any, name: str, cells: Sequence[Cell], reads: Reads, target: Sequence[Any],
+        needed: Sequence[Any], gone: list[_Variant], stays: bool, used: int, as_it_trained: bool,
     ) -> None:  # fmt: skip
+        self._fingerprint: Fingerprint | None = Fingerprint(reads)
+        self._count = changes.count
+        self.name = name
         self.key = key
         self.compiled_call = compiled_call
         self.stays = stays
@@ -93,14 +104,23 @@ class _Variant:
         self._cells = [(watched(cell), state_of(cell, as_it_trained)) for cell in cells]
         self._as_it_trained = as_it_trained
 
-    def holds(self) -> bool:
-        """Whether the cells are as they were; asked at every call. One that is gone was made in a `construct`."""
+    def holds(self, keeps: Keeps) -> bool:
+        """Whether the script is as it was; asked at every call. A cell that is gone was made in a `construct`."""
         if not (self.has_target and self.is_complete):
             return False
-        for watched, state in self._cells:
-            cell = watched()
-            if cell is not None and state_of(cell, self._as_it_trained) != state:
-                return False
+        count = changes.count
+        if count != self._count:
+            for watched, state in self._cells:
+                cell = watched()
+                if cell is not None and state_of(cell, self._as_it_trained) != state:
+                    return False
+            self._count = count
+        changed = "" if self._fingerprint is None else self._fingerprint.changed()
+        if not changed:
+            return True
+        if not keeps(self.name, changed):
+            return False
+        self._fingerprint = None  # reported once
         return True
 
     def _end(self, _: Any) -> None:
@@ -131,9 +151,11 @@ class Variants:
 
     most: how many graphs are stored of a target, see `surplus`. by_use: the graph goes first that was not called for
     longest. It is the oldest else: that is the same one on all ranks, which compile together but need not call alike.
+    keeps: asked whether a graph of a target is used although something that it was read from has changed.
     """
 
-    def __init__(self, most: int, by_use: bool) -> None:
+    def __init__(self, most: int, by_use: bool, keeps: Keeps) -> None:
+        self._keeps = keeps
         self.most = most
         self.by_use = by_use
         self._known: dict[Any, list[_Variant]] = {}
@@ -143,7 +165,7 @@ class Variants:
     def find(self, key: Any) -> Any:
         """The graph of a call as its cells are now, None where it is still to be compiled."""
         for variant in self._known.get(key, ()):
-            if variant.holds():
+            if variant.holds(self._keeps):
                 if self.by_use:
                     variant.used = next(self._clock)
                 return variant.compiled_call
@@ -157,8 +179,8 @@ class Variants:
         key = (identity, stored_call(call), frozen)
         needed = [*script_objects(call), *traced.parameters.values()]
         variant = _Variant(
-            key, compiled_call, traced.cells, named_by_identity(target), needed, self._gone, stays, next(self._clock),
-            as_it_trained,
+            key, compiled_call, name_of(target), traced.cells, traced.reads, named_by_identity(target), needed,
+            self._gone, stays, next(self._clock), as_it_trained,
         )  # fmt: skip
         self._known.setdefault(key, []).append(variant)
 

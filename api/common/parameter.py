@@ -59,6 +59,16 @@ def _require_values(parameter: Parameter) -> None:
         )
 
 
+class Changes:
+    """Counts how often attributes of cells and parameters were set. While the count stays the same, none was, so a call
+    of a compiled network need not compare them."""
+
+    count = 0
+
+
+changes = Changes()
+
+
 class Store(Protocol):
     """Where the values of parameters are while a graph trains them."""
 
@@ -86,6 +96,7 @@ def _attribute(name: str, kind: type, wanted: str) -> Any:
     def put(parameter: Parameter, value: Any) -> None:
         if not isinstance(value, kind):
             raise ApiTypeError(f"Parameter.{name} must be {wanted}, not {describe(value)}")
+        changes.count += 1
         vars(parameter)[place] = value
 
     return property(attrgetter(place), put)
@@ -105,6 +116,8 @@ class Parameter(Tensor):
     The full name of a parameter is the path of attributes of the cells that hold it, then its own
     name. `owned`: a cell holds it already, so that an optimizer's list of it does not rename it.
     """
+
+    is_followed = False
 
     name = _attribute("name", str, "a string")
     requires_grad = _attribute("requires_grad", bool, "True or False")
@@ -161,6 +174,7 @@ class Parameter(Tensor):
 
     @comm_fusion.setter
     def comm_fusion(self, number: int) -> None:
+        changes.count += 1
         self._comm_fusion = integer(0)("Parameter.comm_fusion", number)
 
     @property

@@ -12,7 +12,7 @@ from mspc.api import call_handler, state
 from mspc.api.checks import integer
 from mspc.api.common.gradient import positional
 from mspc.api.common.jit_config import JitConfig
-from mspc.api.common.parameter import UNNAMED, Parameter, repeated_name, require_distinct_names
+from mspc.api.common.parameter import UNNAMED, Parameter, changes, repeated_name, require_distinct_names
 from mspc.api.common.parameter_plan import checked_plan
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import PYNATIVE_MODE, get_context
@@ -85,6 +85,7 @@ class Cell(CellState):
     # Attributes -----------------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
+        changes.count += 1
         members = self.__dict__.get("_members", ())
         if name in members and self._assigned(name, value):
             return
@@ -93,6 +94,7 @@ class Cell(CellState):
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
+        changes.count += 1
         self._forget(name)
         object.__delattr__(self, name)
 
@@ -144,6 +146,7 @@ class Cell(CellState):
     def _insert(self, name: str, parameter: Parameter, own: bool = True) -> None:
         if parameter.name == UNNAMED:
             parameter.name = name
+        changes.count += 1
         self._params[name] = parameter
         self._members.add(name)
         if own:
@@ -188,6 +191,7 @@ class Cell(CellState):
     def _adopt(self, name: str, cell: Cell) -> None:
         if "_cells" not in cell.__dict__:
             raise ApiRuntimeError(f"{type(cell).__name__} does not call super().__init__()")
+        changes.count += 1
         self._cells[name] = cell
         self._members.add(name)
         if self._auto_prefix:
@@ -309,6 +313,7 @@ class Cell(CellState):
         """Training or evaluation, for this cell and all below: it decides what Dropout does."""
         if not isinstance(mode, bool):
             raise ApiTypeError(f"set_train takes True or False, not {mode!r}")
+        changes.count += 1
         for _, cell in self.cells_and_names():
             object.__setattr__(cell, "training", mode)
         return self

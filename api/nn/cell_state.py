@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from mspc.api import call_handler
 from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.gradient import positional
-from mspc.api.common.parameter import Parameter, require_distinct_names
+from mspc.api.common.parameter import Parameter, changes, require_distinct_names
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiAttributeError, ApiKeyError, ApiRuntimeError, ApiTypeError
 from mspc.api.ops.primitive import Primitive
@@ -120,6 +120,7 @@ class CellState:
     def put_flags(self, flags: Mapping[str, Any]) -> None:
         """Store flags, which are attributes too where there is none of that name; `fp16`, `bf16` and `fp32` are
         `to_float`."""
+        changes.count += 1
         own = cast(Any, self).get_flags()
         before = own.get("to_float")
         for name, value in flags.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mspc.api.common.parameter import changes
 from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 
@@ -55,6 +56,7 @@ class _Ordered(Cell):
         """Hold these cells instead; those without a name of the script's get the number of their place, which is in the
         names of their parameters too."""
         front = self._front()
+        changes.count += 1
         self._cells.clear()
         for place, (name, cell) in enumerate(cells):
             label = name if name and not name.isdigit() else str(place)

@@ -65,6 +65,7 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     try:
         found = getattr(base, name)
     except AttributeError as error:
+        tracer.reads.attribute(base, name)
         mistake = frame.error(node, *_missing(base, name, error), kind=AttributeError)
         mistake.python = error
         raise mistake from None
@@ -75,6 +76,7 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
             node, f"reading attribute '{name}' raised {type(error).__name__}: {error}",
             kind=kind_of(error),
         ) from None
+    tracer.reads.attribute(base, name, found)
     if isinstance(base, Cell):
         return _of_cell(tracer, frame, node, base, name, found)
     return found
@@ -177,6 +179,8 @@ def look_up(tracer: Tracer, frame: Frame, node: ast.Name) -> Any:
             node, f"variable '{name}' has no value here: no statement that ran before assigns it",
             kind=NameError,
         )
+    if name not in frame.locals and not frame.source.file.is_own and frame.globals.get(name, MISSING) is found:
+        tracer.reads.name(frame.globals, name, found)
     if isinstance(found, Tensor | np.ndarray) and not isinstance(found, Parameter):
         name_tensor(tracer, found, name)
     return found

@@ -202,6 +202,8 @@ def call_cell(
         raise frame.error(node, f"{type(cell).__name__}.construct is {describe(function)}, not a function")
     register_cells(tracer, cell, held)
     tracer.cells[id(cell)] = cell
+    tracer.reads.attribute(cell, "construct", construct)
+    tracer.reads.value(cell, type(cell).__name__)
     flags = cell.get_flags()
     tracer.at(frame, node)
     first = len(tracer.builder.nodes)
@@ -342,25 +344,29 @@ def _inline_function(
         source = tracer.sources.function(function)
     except MspcError as error:
         raise frame.error(node, error.message, error.notes, error.kind) from None
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    tracer.reads.function(function)
     callee = Callee(
         source,
         function.__name__,
         function.__defaults__ or (),
         function.__kwdefaults__ or {},
         function.__globals__,
-        lambda name: _captured(cells, name),
+        lambda name: _captured(tracer, function, name),
         is_method,
     )
     return inline(tracer, frame, node, callee, args, kwargs, cell)
 
 
-def _captured(cells: Mapping[str, Any], name: str) -> Any:
-    found = cells.get(name)
+def _captured(tracer: Tracer, function: types.FunctionType, name: str) -> Any:
+    names = function.__code__.co_freevars
+    if name not in names or function.__closure__ is None:
+        return MISSING
     try:
-        return MISSING if found is None else found.cell_contents
+        found = function.__closure__[names.index(name)].cell_contents
     except ValueError:
         return MISSING
+    tracer.reads.variable(function, name, found)
+    return found
 
 
 def inline(

@@ -143,6 +143,8 @@ def _loop(
     for key, members in counterparts.cells.items():
         if key in tracer.cells:
             tracer.cells |= {id(cell): cell for cell in members}
+            for cell in members[1:]:
+                tracer.reads.cell(cell)
     assign(tracer, frame, node.target, items[-1])
     return found
 

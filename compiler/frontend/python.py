@@ -7,9 +7,12 @@ import ast
 import dataclasses
 import functools
 import inspect
+import random
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from mspc.api.common.parameter import Parameter, ParameterTuple
 from mspc.api.common.tensor import Tensor
@@ -33,6 +36,8 @@ COUNTED_LATER = {
     "unique_consecutive": "call it outside of the network, and hand in what it gives",
 }
 """What to write instead of functions whose results have as many elements as the contents of a tensor say."""
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+_WITHOUT_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state", "spawn"})
 _ASKS_FOR_NAMES = (str, repr, print, sorted)
 
 
@@ -118,6 +123,11 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
         )
     if fn is not range and not (is_own and not contains_tensor((args, kwargs))):
         tracer.particulars += 1  # it may answer otherwise the next time
+    if isinstance(owner, _GENERATORS) and name not in _WITHOUT_DRAWS:
+        tracer.warn(
+            f"{name}() draws a random number once, when the network is compiled: all calls have the same one; "
+            "operators that draw at every call are in mindspore.ops"
+        )
     try:
         result = fn(*args, **kwargs)
     except MspcError as error:

@@ -21,6 +21,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.nn.precision import Precision
 from mspc.compiler.frontend.number_types import is_numeric, number_dtype
 from mspc.compiler.frontend.planned_stages import PlannedStages
+from mspc.compiler.frontend.reads import Reads
 from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
 from mspc.ir.builder import Builder
@@ -77,6 +78,8 @@ class Tracer:
         self.attributes_before: dict[tuple[int, str], Any] = {}
         """What these are in the script's objects."""
         self.attributes_read: set[tuple[int, str]] = set()
+        self.reads = Reads()
+        """Places of the script's values that became part of the graph."""
         self.guard: Value | None = None
         """A Bool scalar without which updates change nothing."""
         self.guarded: set[Any] = set()
@@ -211,6 +214,7 @@ class Tracer:
             made.attrs["comm_fusion"] = weight.comm_fusion
         made.attrs |= {} if weight.on_host is None else {OFFLOAD: weight.on_host}
         self.weights[id(weight)] = made
+        self.reads.parameter(weight)
         self.parameters[name] = weight
         self.graph.parameters.append(made)
         return made

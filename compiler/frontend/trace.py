@@ -25,6 +25,7 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.calls import call
 from mspc.compiler.frontend.operators import is_graph_value
 from mspc.compiler.frontend.planned_stages import PlannedStages
+from mspc.compiler.frontend.reads import Reads
 from mspc.compiler.frontend.sharding import is_sharded_function
 from mspc.compiler.frontend.source import FunctionSource, Sources
 from mspc.compiler.frontend.state import Tracer
@@ -68,6 +69,7 @@ class Traced:
     returns, with a `Leaf` for every tensor. ignored_strategies: operators whose `shard()` does not count in this mode.
     warnings: for the user. cells: those whose `construct` was read.
     reused_calls: whether a gradient has taken up a call that was in the graph already.
+    reads: places of the script's values that became part of the graph.
     """
 
     graph: Graph
@@ -78,10 +80,11 @@ class Traced:
     warnings: list[str] = field(default_factory=list[str])
     cells: list[Any] = field(default_factory=list[Any])
     reused_calls: bool = False
+    reads: Reads = field(default_factory=Reads)
 
     def without_script(self) -> Traced:
         """The same without the script's objects and arrays, which live as long as the script has them."""
-        return replace(self, parameters={}, constants={}, cells=[])
+        return replace(self, parameters={}, constants={}, cells=[], reads=Reads())
 
     def rebuild(self, results: Sequence[Any]) -> Any:
         """What the function returns when the graph's results are `results`."""
@@ -152,8 +155,9 @@ def trace(
     graph.returns_tuple = isinstance(result, tuple | list | dict)
     ignored, cells = len(tracer.ignored), list(tracer.cells.values())
     return Traced(
-        graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells, tracer.has_reused_calls
-    )
+        graph, tracer.parameters, tracer.constants, structure, ignored, tracer.warnings, cells, tracer.has_reused_calls,
+        tracer.reads,
+    )  # fmt: skip
 
 
 def _read(tracer: Tracer, target: Any, args: Sequence[Any], script_folder: str) -> tuple[Any, Any, bool]:
@@ -248,6 +252,7 @@ def _input(tracer: Tracer, name: str, arg: Any) -> Any:
     if isinstance(arg, tuple | list) and any(_has_tensor(item) for item in arg):
         items = [_input(tracer, f"{name}{i}", item) for i, item in enumerate(arg)]
         return arg.__class__(*items) if hasattr(arg, "_fields") else tuple(items)
+    tracer.reads.value(arg, name)
     return arg
 
 

@@ -38,7 +38,7 @@ class BasicBlock(nn.Cell):
         return self.add(out, identity)
 
 
-context.set_context(mode=args.mode, device_target="GPU")  # ignored mindspore.context.set_context(mode)
+context.set_context(mode=args.mode, device_target="GPU")
 context.set_context(device_id=int(os.getenv("DEVICE_ID", "0")), enable_auto_mixed_precision=True)  # lacks mindspore.context.set_context(enable_auto_mixed_precision)
 init()
 context.set_auto_parallel_context(

@@ -1,0 +1,324 @@
+"""Records which values of the script a trace reads, and finds those that have changed since.
+
+A trace turns attributes, globals and captured variables into constants of the graph. `Reads` collects where they come
+from. `Fingerprint` compares them with the values of then at every call of a compiled network. It keeps nothing of the
+script alive: objects are known by weak references, numbers and texts by their values.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable
+from functools import partial
+from itertools import repeat
+from operator import call, is_
+from typing import Any
+
+import numpy as np
+
+from mspc.api.common.parameter import FACTS, Parameter, changes
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import is_library, is_own
+from mspc.api.nn.cell import Cell
+from mspc.api.nn.container import CellDict, CellList, SequentialCell
+
+MISSING = object()
+GONE = object()
+"""The value at a place whose holder the script no longer has."""
+NOTHING = object()
+"""Takes the place of None, which weak references to objects that are gone give."""
+MOST_ELEMENTS = 4096
+"""Of longer lists and arrays only the length counts: comparing them at every call would take too long."""
+_TRACKED_ELSEWHERE = frozenset({"training", "revision"})
+"""Attributes of cells that are part of the key of a compiled graph in any case."""
+_CONTAINERS = (list, dict, set, frozenset, tuple)
+_PLAIN = (bool, int, float, complex, str, bytes, types.NoneType, np.generic)
+
+Find = Callable[[Any, Any], Any]
+Place = tuple[Any, Find, Any, str]
+"""(the object that holds a value, a function that finds it there, its name, the same for messages)."""
+
+
+def _attribute(holder: Any, name: str) -> Any:
+    return vars(holder).get(name, MISSING)
+
+
+def _global(function: types.FunctionType, name: str) -> Any:
+    return function.__globals__.get(name, MISSING)
+
+
+def _variable(function: types.FunctionType, index: int) -> Any:
+    try:
+        return (function.__closure__ or ())[index].cell_contents
+    except ValueError:
+        return MISSING
+
+
+def _computed(holder: Any, name: str) -> Any:
+    return getattr(holder, name, MISSING)
+
+
+def _contents(tensor: Tensor, _: str) -> Any:
+    return tensor.value if tensor.initial is None else tensor.initial
+
+
+class Reads:
+    """The places that a trace has read: attributes of objects and classes, globals, variables that functions take from
+    around them, attributes that Python code computes, and the contents of tensors."""
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[Any, int, Any], Place] = {}
+        self.counted: set[tuple[Any, int, Any]] = set()
+        """Those that `changes` counts: of parameters and cells."""
+        self._owners: dict[tuple[type, str], type | None] = {}
+        self._functions: dict[int, types.FunctionType] = {}
+
+    def _add(self, holder: Any, find: Find, name: Any, label: str, is_counted: bool = False) -> None:
+        key = find, id(holder), name
+        self.places.setdefault(key, (holder, find, name, label))
+        if is_counted:
+            self.counted.add(key)
+
+    def _owner(self, kind: type, name: str) -> type | None:
+        """The class that gives instances of `kind` an attribute."""
+        key = kind, name
+        if key not in self._owners:
+            self._owners[key] = next((each for each in kind.__mro__ if name in vars(each)), None)
+        return self._owners[key]
+
+    def attribute(self, base: Any, name: str, found: Any = MISSING) -> None:
+        """Note `base.name`, which is `found`; MISSING if there is no such attribute."""
+        if isinstance(base, types.ModuleType):
+            file = getattr(base, "__file__", None) or ""
+            if file and not is_own(file) and not is_library(file):
+                self._add(base, _attribute, name, f"{base.__name__}.{name}")
+                self.value(found, f"{base.__name__}.{name}")
+            return
+        kind = base if isinstance(base, type) else type(base)
+        label = f"{kind.__name__}.{name}"
+        held = getattr(base, "__dict__", None) if kind is not base else None
+        is_held = isinstance(held, dict)
+        is_cell = isinstance(base, Cell)
+        if is_held and not (is_cell and name in _TRACKED_ELSEWHERE):
+            self._add(base, _attribute, name, label, is_cell and kind.__setattr__ is Cell.__setattr__)
+        owner = self._owner(kind, name)
+        if owner is None:
+            is_computed = found is not MISSING and not (is_held and name in held)
+        else:
+            is_computed = not _is_fixed(owner) and hasattr(type(vars(owner)[name]), "__set__")
+            if not _is_fixed(owner):
+                self._add(owner, _attribute, name, f"{owner.__name__}.{name}")
+        if is_computed and kind is not base and not _is_fixed(kind):
+            self._add(base, _computed, name, label)
+        self.value(found, label)
+
+    def function(self, function: types.FunctionType) -> None:
+        """Note a function that is read, which leads to its globals."""
+        self._functions.setdefault(id(function.__globals__), function)
+
+    def name(self, held: Any, name: str, found: Any) -> None:
+        """Note a global."""
+        function = self._functions.get(id(held))
+        if function is not None:
+            self._add(function, _global, name, name)
+            self.value(found, name)
+
+    def variable(self, function: types.FunctionType, name: str, found: Any) -> None:
+        """Note a variable that a function takes from the function around it."""
+        self._add(function, _variable, function.__code__.co_freevars.index(name), name)
+        self.value(found, name)
+
+    def parameter(self, parameter: Parameter) -> None:
+        """Note the attributes of a parameter that a compile looks at."""
+        for name in FACTS:
+            self._add(parameter, _attribute, name, f"parameter '{parameter.name}'", True)
+
+    def cell(self, cell: Cell) -> None:
+        """Note all attributes of a cell that is not read itself, since an equal one is read in its place."""
+        for name, value in vars(cell).items():
+            if name not in _TRACKED_ELSEWHERE:
+                self._add(cell, _attribute, name, f"{type(cell).__name__}.{name}", True)
+                self.value(value, f"{type(cell).__name__}.{name}")
+
+    def value(self, found: Any, label: str) -> None:
+        """Note tensors and lists of cells in a value, which may change while it stays the same object."""
+        if isinstance(found, Tensor):
+            if not isinstance(found, Parameter):
+                self._add(found, _contents, "", label)
+        elif isinstance(found, CellDict | CellList | SequentialCell):
+            self._add(found, _attribute, "_cells", label, True)
+        elif isinstance(found, _CONTAINERS) and len(found) <= MOST_ELEMENTS:
+            for item in found.values() if isinstance(found, dict) else found:
+                if not isinstance(item, _PLAIN):
+                    self.value(item, label)
+
+
+def _is_fixed(kind: type) -> bool:
+    """Return whether a class is mspc's or Python's own, whose attributes no script changes."""
+    return kind.__module__.startswith("mspc.") or kind.__module__ == "builtins"
+
+
+class Fingerprint:
+    """The values at the places of some `Reads`, as they are now."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._places = [
+            (_reference(holder), find, name, label, key in reads.counted)
+            for key, (holder, find, name, label) in reads.places.items()
+        ]
+        self._take()
+        self._places = [  # without properties that give another value each time
+            place for place, was in zip(self._places, self._values, strict=True)
+            if place[1] is not _computed or _same(was, _found(*place[:3]))
+        ]  # fmt: skip
+        self._take()
+
+    def _take(self) -> None:
+        self._count = changes.count
+        self._places = [place for place in self._places if place[0]() is not None]
+        self._values = [_snapshot(_found(*place[:3])) for place in self._places]
+        self._counted, self._others = _Compared(), _Compared()
+        for (reference, find, name, _, is_counted), value in zip(self._places, self._values, strict=True):
+            # Nobody counts when the elements of a list or an array are set.
+            is_counted = is_counted and (name == "_cells" or not isinstance(value, _Elements))
+            (self._counted if is_counted else self._others).add(partial(_found, reference, find, name), value)
+
+    def changed(self) -> str:
+        """Return what has changed, as a message names it, or "". An equal value in place of another is no change."""
+        count = changes.count
+        if (count == self._count or self._counted.are_same()) and self._others.are_same():
+            self._count = count
+            return ""
+        for (reference, find, name, label, _), before in zip(self._places, self._values, strict=True):
+            now = _found(reference, find, name)
+            if now is not GONE and not _same(before, now):
+                return label
+        self._take()  # the next call compares with the objects of now
+        return ""
+
+
+def _found(reference: Callable[[], Any], find: Find, name: Any) -> Any:
+    holder = reference()
+    found = GONE if holder is None else find(holder, name)
+    return NOTHING if found is None else found
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """A weak reference to an object, or a strong one if Python has no weak ones to such objects."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return repeat(value).__next__
+
+
+class _Compared:
+    """Functions that find values, and the values that they found: objects, of which the identity is compared, and
+    snapshots of containers and arrays."""
+
+    def __init__(self) -> None:
+        self.finders: list[Callable[[], Any]] = []
+        self.values: list[Callable[[], Any]] = []
+        self.contents: list[tuple[Callable[[], Any], Any]] = []
+
+    def add(self, find: Callable[[], Any], value: Any) -> None:
+        if isinstance(value, weakref.ref):
+            self.finders.append(find)
+            self.values.append(value)
+        elif isinstance(value, _Elements | _Method | _Numbered):
+            self.contents.append((find, value))
+        else:
+            self.finders.append(find)
+            self.values.append(repeat(value).__next__)
+
+    def are_same(self) -> bool:
+        """Return whether all are the same objects as before."""
+        if not all(map(is_, map(call, self.finders), map(call, self.values))):
+            return False
+        for find, before in self.contents:
+            if not before.equals(find()):
+                return False
+        return True
+
+
+class _Numbered:
+    """An object to which Python has no weak reference."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, value: Any) -> None:
+        self.number = id(value)
+
+    def equals(self, now: Any) -> bool:
+        return id(now) == self.number
+
+
+class _Method:
+    """A method of an object, which Python makes anew for every use."""
+
+    __slots__ = ("function", "owner")
+
+    def __init__(self, method: types.MethodType) -> None:
+        self.function, self.owner = _reference(method.__func__), _reference(method.__self__)
+
+    def equals(self, now: Any) -> bool:
+        is_method = isinstance(now, types.MethodType)
+        return is_method and now.__func__ is self.function() and now.__self__ is self.owner()
+
+
+class _Elements:
+    """The contents of a container or an array. facts: of an array or a long container, all that is compared."""
+
+    __slots__ = ("facts", "items", "keys", "kind")
+
+    def __init__(self, value: Any) -> None:
+        self.kind = type(value)
+        self.keys: list[Any] | None = None
+        self.items: list[Any] = []
+        self.facts = _facts(value)
+        if self.facts is None and isinstance(value, set | frozenset):
+            self.facts = frozenset(item if isinstance(item, _PLAIN) else id(item) for item in value)
+        elif self.facts is None:
+            self.keys = [*map(_snapshot, value)] if isinstance(value, dict) else None
+            self.items = [*map(_snapshot, value.values() if isinstance(value, dict) else value)]
+
+    def equals(self, now: Any) -> bool:
+        if type(now) is not self.kind:
+            return False
+        if isinstance(self.facts, frozenset):
+            return self.facts == {item if isinstance(item, _PLAIN) else id(item) for item in now}
+        if self.facts is not None:
+            return bool(_facts(now) == self.facts)
+        if len(now) != len(self.items) or (self.keys is not None and not all(map(_same, self.keys, now))):
+            return False
+        return all(map(_same, self.items, now.values() if isinstance(now, dict) else now))
+
+
+def _facts(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes() if value.size <= MOST_ELEMENTS else b""
+    return None if len(value) <= MOST_ELEMENTS else len(value)
+
+
+def _snapshot(value: Any) -> Any:
+    """A value as it is compared later: plain values themselves, weak references to objects, copies of containers."""
+    if isinstance(value, _PLAIN) or value is MISSING or value is GONE or value is NOTHING:
+        return value
+    if isinstance(value, types.MethodType):
+        return _Method(value)
+    if isinstance(value, _CONTAINERS) or (isinstance(value, np.ndarray) and value.size <= MOST_ELEMENTS):
+        return _Elements(value)
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _Numbered(value)
+
+
+def _same(before: Any, now: Any) -> bool:
+    """Return whether a value equals its snapshot: numbers and texts by value, containers by their elements, other
+    objects by identity."""
+    if isinstance(before, weakref.ref):
+        return now is not None and before() is now
+    if isinstance(before, _Numbered | _Method | _Elements):
+        return before.equals(now)
+    return before is now or (type(before) is type(now) and (bool(before == now) or repr(before) == repr(now)))
