@@ -13,6 +13,7 @@ from mspc.api.common.seed import eager_seeds
 from mspc.api.common.symbol import is_unknown
 from mspc.api.common.tensor_methods import TensorMethods
 from mspc.api.common.tensor_operators import TensorOperators
+from mspc.api.common.tensor_views import IndexedView, View, may_share, note_view, note_views
 from mspc.api.communication.groups import ranks_of
 from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.ops.eager import register_session
@@ -52,6 +53,11 @@ class Tensor(TensorMethods, TensorOperators):
     script's own tensors and the rows that a graph hands out. REPLICATED: every rank holds all of what is no data,
     such as a gradient that a graph handed out. A Layout: a graph handed out this slice. STORED: made of Parameters
     alone, every rank has all of it; data where it is fed."""
+
+    _view: View | IndexedView | None = None
+    """Which elements of another tensor these are; a new value goes there, too."""
+    is_followed = True
+    """Whether tensors with some of its elements show what is written to it."""
 
     declared: tuple[Any, ...] | None = None
     """Sizes of which some are known at a call only: the tensor has no values, and is in `Cell.set_inputs`."""
@@ -117,6 +123,8 @@ class Tensor(TensorMethods, TensorOperators):
     @property
     def value(self) -> np.ndarray:
         """The values; sampled now when the tensor came from an initializer."""
+        if self._view is not None:
+            self._view.follow(self)
         if self._array is None:
             if self.declared is not None:
                 raise ApiValueError(f"a tensor of shape {self.shape} has no values: it declares inputs in set_inputs")
@@ -129,8 +137,11 @@ class Tensor(TensorMethods, TensorOperators):
 
     @value.setter
     def value(self, array: np.ndarray) -> None:
+        view, before = self._view, self._array
         self._array = array
         self._lazy = None
+        if view is not None and before is not None:
+            view.write(self, before)
 
     def _sampled(self) -> np.ndarray:
         """The values of the initializer. Nobody may change them in place, so that `initial` stays true of them."""
@@ -239,7 +250,7 @@ class Tensor(TensorMethods, TensorOperators):
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
             raise ApiTypeError("a tensor without dimensions cannot be iterated")
-        return (Tensor.from_array(row) for row in self.value)
+        return (self._part(row, i) for i, row in enumerate(self.value))
 
     def __bool__(self) -> bool:
         return bool(self._single("bool"))
@@ -264,9 +275,26 @@ class Tensor(TensorMethods, TensorOperators):
 
     def __getitem__(self, index: Any) -> Tensor:
         try:
-            return Tensor.from_array(self.value[_plain_index(index)])
+            return self._part(self.value[_plain_index(index)], index)
         except IndexError as error:
             raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {_why(error)}") from None
+
+    def _part(self, array: np.ndarray | np.generic, index: Any) -> Tensor:
+        """The elements that an index chooses, `array`; writing to them writes to this tensor, as in MindSpore."""
+        part = Tensor.from_array(array)
+        if isinstance(array, np.ndarray) and may_share(array, self._array):
+            note_view(part, self, self._array)
+        else:
+            part._view = IndexedView(self, _plain_index(index))
+        return part
+
+    def alias(self) -> Tensor:
+        """Another tensor of the same elements."""
+        array = self.value
+        twin = Tensor.from_array(array if self.is_followed else np.array(array))  # training may write into the array
+        twin.placement = self.placement
+        note_view(twin, self, twin._array if array.flags.forc else None)
+        return twin
 
     def __setitem__(self, index: Any, item: Any) -> None:
         array = np.array(self.value)
@@ -389,4 +417,4 @@ def derived(array: Any, operands: Iterable[Any]) -> Tensor:
     return made
 
 
-register_session(Tensor, caller_location, ranks_of, derived, eager_seeds)
+register_session(Tensor, caller_location, ranks_of, derived, eager_seeds, note_views)

@@ -23,6 +23,13 @@ SHOWN_ROWS, SHOWN_COLUMNS = 30, 12
 """The largest tensor that a notebook shows as a table."""
 
 
+_SHARING = frozenset(
+    "astype bool broadcast_to byte contiguous double expand expand_as flatten float half int long permute positive "
+    "ravel reshape reshape_as short squeeze swapaxes swapdims to transpose type type_as view view_as".split()
+)
+"""Methods whose result is a view of the tensor if there is nothing to compute, as in MindSpore; others copy it."""
+
+
 class _OnClass(type):
     """`Tensor.abs`, to be called with a tensor."""
 
@@ -108,7 +115,9 @@ def _run_at_once(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             raise
         if name.endswith("_"):
             return self  # changed in place
-        return result.copy() if result is self else result
+        if result is not self:
+            return result
+        return self.alias() if name in _SHARING else self.copy()
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = function.__doc__

@@ -18,6 +18,13 @@ from mspc.ops.op import Op
 from mspc.ops.operator_arguments import describe, misfit
 from mspc.ops.promotion import operand_dtypes, promotes_from
 
+VIEWS = frozenset(
+    "BroadcastTo Depend ExpandDims Reshape Slice SliceExt Split SplitTensor SplitV SplitWithSize Squeeze StopGradient "
+    "StridedSlice Transpose Unstack".split()
+)
+"""Operators whose results are views of their first operand in MindSpore: writing to one writes to the other. Results of
+others may be in an operand's array too, as that of a rounding of integers; they are values of their own."""
+
 
 class PrimitiveValueError(MspcError, ValueError):
     """A primitive is made or sharded with an impossible value."""
@@ -38,7 +45,8 @@ class _Session:
 
     tensor: the class of eager results; it has `from_array`, `filled`, `type` and `value`. caller: where the user's
     program stands. group_ranks: the ranks of a group. derived: makes a tensor of an array and of what it came from.
-    seeds: those of a random operator that was given none.
+    seeds: those of a random operator that was given none. note_views: makes results views of the operands in whose
+    arrays they are.
     """
 
     tensor: Any = None
@@ -46,6 +54,7 @@ class _Session:
     group_ranks: Callable[[str], tuple[int, ...]] | None = None
     derived: Callable[[Any, Iterable[Any]], Any] | None = None
     seeds: Callable[[], tuple[int, int]] | None = None
+    note_views: Callable[[Any, Sequence[Any], Sequence[Any]], None] | None = None
 
 
 _session = _Session()
@@ -54,10 +63,11 @@ _session = _Session()
 def register_session(
     tensor: Any, caller: Callable[[], Location | None], group_ranks: Callable[[str], tuple[int, ...]],
     derived: Callable[[Any, Iterable[Any]], Any], seeds: Callable[[], tuple[int, int]],
+    note_views: Callable[[Any, Sequence[Any], Sequence[Any]], None],
 ) -> None:  # fmt: skip
     """Told once, when the session is imported."""
     _session.tensor, _session.caller, _session.group_ranks = tensor, caller, group_ranks
-    _session.derived, _session.seeds = derived, seeds
+    _session.derived, _session.seeds, _session.note_views = derived, seeds, note_views
 
 
 def ranks_of_group(name: str) -> tuple[int, ...] | None:
@@ -150,7 +160,11 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         raise PrimitiveValueError(misfit(op.name, op.attributes(), operands, error), caller()) from None
     except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise PrimitiveTypeError(misfit(op.name, op.attributes(), operands, error), caller()) from None
-    return _typed(result, inferred, _flat(args))
+    made = _typed(result, inferred, _flat(args))
+    if op.name in VIEWS:
+        assert _session.note_views is not None
+        _session.note_views(made, operands, arrays)
+    return made
 
 
 def _typed(result: Any, inferred: Type, sources: Sequence[Any]) -> Any:

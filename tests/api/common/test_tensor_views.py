@@ -1,0 +1,176 @@
+"""Writes to views of a tensor, outside of a network: NumPy is the judge, MindSpore 2.10 names the views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mspc as ms
+from mspc import Parameter, Tensor, mint, nn, ops
+
+START = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+
+# name: (a view by mspc, the same view by NumPy)
+VIEWS: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], np.ndarray]]] = {
+    "row": (lambda x: x[0], lambda x: x[0]),
+    "row of a row": (lambda x: x[1][2], lambda x: x[1][2]),
+    "slices": (lambda x: x[:, 1:, ::2], lambda x: x[:, 1:, ::2]),
+    "reversed": (lambda x: x[1][..., None], lambda x: x[1][..., None]),
+    "loop": (lambda x: list(x)[1], lambda x: list(x)[1]),
+    "view": (lambda x: x.view(6, 4), lambda x: x.reshape(6, 4)),
+    "same shape": (lambda x: x.view(2, 3, 4), lambda x: x),
+    "reshape": (lambda x: x.reshape(-1), lambda x: x.reshape(-1)),
+    "flatten": (lambda x: x.flatten(), lambda x: x.reshape(-1)),
+    "ravel": (lambda x: x.ravel(), lambda x: x.reshape(-1)),
+    "T": (lambda x: x.T, lambda x: x.T),
+    "T of a slice": (lambda x: x[1, :, 1:].T, lambda x: x[1, :, 1:].T),
+    "transpose": (lambda x: x.transpose(2, 0, 1), lambda x: x.transpose(2, 0, 1)),
+    "permute": (lambda x: x.permute(1, 0, 2), lambda x: x.transpose(1, 0, 2)),
+    "swapaxes": (lambda x: x.swapaxes(0, 2), lambda x: x.swapaxes(0, 2)),
+    "expand_dims": (lambda x: x.expand_dims(1), lambda x: x[:, None]),
+    "squeeze": (lambda x: x[:1].squeeze(0), lambda x: x[0]),
+    "narrow": (lambda x: x.narrow(1, 1, 2), lambda x: x[:, 1:3]),
+    "chunk": (lambda x: x.chunk(2, 2)[1], lambda x: x[:, :, 2:]),
+    "split": (lambda x: x.split(1, 0)[1], lambda x: x[1:]),
+    "unbind": (lambda x: x.unbind(1)[2], lambda x: x[:, 2]),
+    "astype": (lambda x: x.astype(ms.float32), lambda x: x),
+    "ops.reshape": (lambda x: ops.reshape(x, (4, 6)), lambda x: x.reshape(4, 6)),
+    "ops.Transpose": (lambda x: ops.Transpose()(x, (2, 1, 0)), lambda x: x.T),
+    "mint.select": (lambda x: mint.select(x, 1, 0), lambda x: x[:, 0]),
+    "view of a view": (lambda x: x.view(6, 4)[2:].T[1], lambda x: x.reshape(6, 4)[2:].T[1]),
+}
+
+
+@pytest.mark.parametrize("owner", [Tensor, lambda data: Parameter(data, name="p")], ids=["tensor", "parameter"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_write_goes_through(name: str, owner: Callable[[Any], Any]) -> None:
+    view, judge = VIEWS[name]
+    x, expected = owner(START.copy()), START.copy()
+    part, right = view(x), judge(expected)
+    part[0] = -7.0
+    right[0] = -7.0
+    np.testing.assert_array_equal(x.asnumpy(), expected)
+    np.testing.assert_array_equal(part.asnumpy(), right)
+    part[..., -1:] = part[..., -1:] * 2
+    right[..., -1:] = right[..., -1:] * 2
+    np.testing.assert_array_equal(x.asnumpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "judge"),
+    [
+        (lambda x: x.add_(2.0), lambda x: np.add(x, 2, out=x)),
+        (lambda x: x.mul_(3.0), lambda x: np.multiply(x, 3, out=x)),
+        (lambda x: x.zero_(), lambda x: x.fill(0)),
+        (lambda x: x.fill_(5.0), lambda x: x.fill(5)),
+        (lambda x: x.copy_(x * 0 - 3), lambda x: x.fill(-3)),
+        (lambda x: ops.assign(x, x + 1), lambda x: np.add(x, 1, out=x)),
+    ],
+)
+@pytest.mark.parametrize("name", ["row", "T of a slice", "view", "chunk", "view of a view"])
+def test_methods_in_place_go_through(name: str, method: Callable[[Any], Any], judge: Callable[[Any], Any]) -> None:
+    view, of_numpy = VIEWS[name]
+    x, expected = Tensor(START.copy()), START.copy()
+    method(view(x))
+    judge(of_numpy(expected))
+    np.testing.assert_array_equal(x.asnumpy(), expected)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_show_what_is_written_to_the_whole(name: str) -> None:
+    view, judge = VIEWS[name]
+    x, expected = Tensor(START.copy()), START.copy()
+    part, other, right = view(x), view(x), judge(expected)
+    x[1] = 50.0
+    x[0, 0] = 60.0
+    expected[1], expected[0, 0] = 50, 60
+    np.testing.assert_array_equal(part.asnumpy(), right)
+    part[0] = 9.0
+    right[0] = 9
+    np.testing.assert_array_equal(other.asnumpy(), right)
+
+
+def test_rows_of_a_loop_and_chained_indices() -> None:
+    x, expected = Tensor(START.copy()), START.copy()
+    for row, right in zip(x, expected, strict=True):
+        row[0][1] = 42.0
+        right[0][1] = 42
+    x[1][2][3] = 5.0
+    expected[1][2][3] = 5
+    np.testing.assert_array_equal(x.asnumpy(), expected)
+
+
+def test_an_index_with_arrays_writes_as_in_mindspore() -> None:
+    x = Tensor(START.copy())
+    x[[1, 0]][0] = 5.0
+    x[x < 3][0] = 8.0
+    expected = START.copy()
+    expected[1], expected[0, 0, 0] = 5, 8
+    np.testing.assert_array_equal(x.asnumpy(), expected)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda x: x.copy(), lambda x: x.clone(), lambda x: x + 0, lambda x: x * 1.0, lambda x: mint.clone(x),
+        lambda x: x.T.reshape(-1), lambda x: x.astype(ms.float64), lambda x: Tensor(x.asnumpy()), lambda x: x.abs(),
+        lambda x: x.tile((1, 1, 1)), lambda x: x.clamp(-100.0, 100.0), lambda x: ops.concat((x,)), lambda x: x.round(),
+    ],
+)  # fmt: skip
+def test_values_of_their_own_stay_apart(copy: Callable[[Any], Any]) -> None:
+    x = Tensor(START.copy())
+    own = copy(x)
+    own[0] = -1.0
+    np.testing.assert_array_equal(x.asnumpy(), START)
+    own = copy(x)
+    before = own.asnumpy()
+    x[0] = -1.0
+    np.testing.assert_array_equal(own.asnumpy(), before)
+
+
+def test_an_augmented_assignment_makes_another_tensor() -> None:
+    x = Tensor(START.copy())
+    part = x[0]
+    part += 1
+    np.testing.assert_array_equal(x.asnumpy(), START)
+
+
+def test_views_of_a_parameter_that_was_trained() -> None:
+    """A view of a parameter has the values of its time; a write goes to the parameter as it is now."""
+    net = nn.Dense(3, 2, weight_init="ones", has_bias=False)
+    step = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.5))
+    before = net.weight[0]
+    x, y = Tensor(np.ones((1, 3), np.float32)), Tensor(np.zeros((1, 2), np.float32))
+    step(x, y)
+    expected = net.weight.asnumpy()
+    assert before.asnumpy().tolist() == [1, 1, 1]
+    assert not np.array_equal(expected[0], [1, 1, 1])
+    net.weight[0][1] = 5.0
+    net.weight.view(-1)[3] = 7.0
+    expected[0, 1], expected[1, 0] = 5, 7
+    np.testing.assert_array_equal(net.weight.asnumpy(), expected)
+    np.testing.assert_allclose(net(x).asnumpy(), np.ones((1, 3)) @ expected.T, rtol=1e-6)
+
+
+def test_what_a_network_was_fed_with_stays() -> None:
+    """A graph may hold the array of a tensor that it was fed with."""
+    net = nn.ReLU()
+    x = Tensor(START.copy())
+    first = net(x)
+    x[0][0] = 5.0
+    np.testing.assert_array_equal(first.asnumpy(), START)
+    np.testing.assert_array_equal(net(x).asnumpy(), x.asnumpy())
+
+
+def test_a_tensor_that_was_replaced_is_let_go() -> None:
+    x = Tensor(START.copy())
+    part = x[0]
+    x.assign_value(Tensor(START * 2))
+    part[0] = 1.0
+    x.set_dtype(ms.float16)
+    part[1] = 3.0
+    assert part.asnumpy()[1].tolist() == [3, 3, 3, 3]
+    assert x.asnumpy()[0, 1].tolist() == [8, 10, 12, 14]
