@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mspc.analysis.aliasing import Updates
+from mspc.api.common.gradient import NamedCall
 from mspc.api.common.initial_values import InitialValue
 from mspc.api.nn.cell import Cell
 from mspc.api.settings import LEVELS
@@ -188,8 +189,9 @@ def trace_call(
 
     What takes no data, an optimizer, hands back True for every update, not copies of all that it has changed.
     """
-    if isinstance(target, Cell):
-        target.distinguish_parameters()
+    network = target.fn if isinstance(target, NamedCall) else target
+    if isinstance(network, Cell):
+        network.distinguish_parameters()
     fed = feed_call(config, target, call, global_types)
     traced = trace(
         target,

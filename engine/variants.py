@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Any
 
-from mspc.api.common.gradient import GradientFunction, JitFunction
+from mspc.api.common.gradient import GradientFunction, JitFunction, NamedCall
 from mspc.api.common.parameter import changes
 from mspc.api.nn.cell import Cell
 from mspc.compiler.call import script_objects, stored_call
@@ -46,6 +46,8 @@ def identity(target: Any) -> Hashable:
         rest = tuple(value for name, value in vars(target).items() if name not in ("fn", "weights"))
         weights = None if target.weights is None else tuple(map(id, target.weights))
         return identity(target.fn), weights, rest
+    if isinstance(target, NamedCall):
+        return identity(target.fn), target.names
     if isinstance(target, JitFunction):
         return identity(target.fn)
     if isinstance(target, types.MethodType):
@@ -57,7 +59,7 @@ def named_by_identity(target: Any) -> tuple[Any, ...]:
     """The objects whose ids are in the `identity` of a target."""
     if isinstance(target, GradientFunction):
         return (*named_by_identity(target.fn), *(target.weights or ()))
-    if isinstance(target, JitFunction):
+    if isinstance(target, JitFunction | NamedCall):
         return named_by_identity(target.fn)
     return (target.__func__, target.__self__) if isinstance(target, types.MethodType) else (target,)
 
@@ -65,7 +67,7 @@ def named_by_identity(target: Any) -> tuple[Any, ...]:
 def counted_as(target: Any) -> tuple[Hashable, Any]:
     """The key by which the steps of a target are counted, and the object without which there are no more: a function,
     or a request for its gradients, that a script makes again for every step continues the count of the one before."""
-    while isinstance(target, GradientFunction | JitFunction):
+    while isinstance(target, GradientFunction | JitFunction | NamedCall):
         target = target.fn
     if isinstance(target, types.MethodType):
         return (counted_as(target.__func__)[0], id(target.__self__)), target.__self__

@@ -191,19 +191,40 @@ def _weights(weights: Any) -> tuple[tuple[Parameter, ...] | None, bool]:
     raise ApiTypeError("weights must be Parameters, for example net.trainable_params()")
 
 
-def positional(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "construct"
-) -> tuple[Any, ...]:
-    """The arguments of a call of `function`, which messages call `name`, in their order. Raises TypeError."""
+@dataclass(frozen=True)
+class NamedCall:
+    """`fn`, whose last arguments in a launch are given to it by these names."""
+
+    fn: Any
+    names: tuple[str, ...]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fn, name)
+
+
+def launched(
+    target: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "construct"
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return what to launch for a call with arguments by name, and all arguments in a row. `function` is what `target`
+    runs, `name` how messages call it. Raises TypeError for arguments that do not fit."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
         raise ApiTypeError(f"{name}(): {error}") from None
     bound.apply_defaults()
-    only_by_name = [each for each in bound.kwargs if each in kwargs]
-    if only_by_name:
-        raise ApiTypeError(f"{name}(): keyword-only arguments {', '.join(only_by_name)} cannot be launched")
-    return bound.args
+    named = {key: value for key, value in bound.kwargs.items() if key in kwargs}
+    return (NamedCall(target, tuple(named)), (*bound.args, *named.values())) if named else (target, bound.args)
+
+
+def positional(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str = "construct"
+) -> tuple[Any, ...]:
+    """The arguments of a call of `function`, which messages call `name`, in their order. Raises TypeError, also for
+    those that can be given by name only."""
+    found, given = launched(None, function, args, kwargs, name)
+    if found is not None:
+        raise ApiTypeError(f"{name}(): keyword-only arguments {', '.join(found.names)} have no place in a row")
+    return given
 
 
 @dataclass(frozen=True)
@@ -215,9 +236,10 @@ class JitFunction:
     fn: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        target = self.fn
         if kwargs:
-            args = positional(self.fn, args, kwargs, getattr(self.fn, "__name__", "the function"))
-        return call_handler.current().call(self.fn, args)
+            target, args = launched(self.fn, self.fn, args, kwargs, getattr(self.fn, "__name__", "the function"))
+        return call_handler.current().call(target, args)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else JitFunction(self.fn.__get__(instance, owner))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from mspc.api import call_handler, state
 from mspc.api.checks import integer
-from mspc.api.common.gradient import positional
+from mspc.api.common.gradient import launched
 from mspc.api.common.jit_config import JitConfig
 from mspc.api.common.parameter import UNNAMED, Parameter, changes, repeated_name, require_distinct_names
 from mspc.api.common.parameter_plan import checked_plan
@@ -76,11 +76,12 @@ class Cell(CellState):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compile (once) and run `construct` on tensors."""
+        target: Any = self
         if kwargs:
-            args = positional(self.construct, args, kwargs)
+            target, args = launched(self, self.construct, args, kwargs)
         if self._declared_inputs:
             check(type(self).__name__, self.construct, self._declared_inputs, args)
-        return call_handler.current().call(self, args)
+        return call_handler.current().call(target, args)
 
     # Attributes -----------------------------------------------------------------------------------
 

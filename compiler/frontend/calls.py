@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from mspc.api.common.gradient import GradientFunction, JitFunction
+from mspc.api.common.gradient import GradientFunction, JitFunction, NamedCall
 from mspc.api.common.parameter import Parameter as Weight
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import is_own
@@ -138,6 +138,9 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         for made in tracer.builder.nodes[first:]:
             made.attrs |= fn.attrs
         return result
+    if isinstance(fn, NamedCall):
+        count = len(args) - len(fn.names)
+        return call(tracer, frame, node, fn.fn, args[:count], dict(zip(fn.names, args[count:], strict=True)), held)
     if isinstance(fn, JitFunction | Morph):
         return call(tracer, frame, node, fn.fn, args, kwargs, held)
     if isinstance(fn, MultitypeFuncGraph):

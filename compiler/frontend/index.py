@@ -71,7 +71,10 @@ def tensor_subscript(tracer: Tracer, x: Value, index: Any) -> Any:
     Raises:
         MspcError: the index does not fit, or how many elements it chooses is not known at compile time.
     """
-    instead = "use ops.select(mask, x, other), or assign through the mask: x[mask] = value"
+    instead = (
+        "use ops.select(mask, x, other), assign through the mask: x[mask] = value, or sum up (x * mask).sum(); outside "
+        "of a compiled function x[mask] has a shape"
+    )
     parts = without_masks(tracer, parts_of(tracer, x.shape, index), instead)
     order = results_of(tracer, parts)
     sliced_x = sliced(tracer, x, parts)

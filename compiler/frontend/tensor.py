@@ -29,7 +29,8 @@ def attribute(tracer: Tracer, x: Value, name: str) -> Any:
     if name == "value":
         return TensorMethod(x, "copy")
     if name in OUTSIDE:
-        raise tracer.error(f"x.{name} needs the contents of a tensor, which are not known at compile time")
+        instead = OUTSIDE[name] or "compute with the tensor itself, or read its values where the network is called"
+        raise tracer.error(f"x.{name} needs the contents of a tensor, which are not known at compile time", [instead])
     raise tracer.error(
         f"a tensor has no attribute '{name}'", nearest(name, [*ATTRIBUTES, *method_names()]), kind=AttributeError
     )
@@ -69,4 +70,10 @@ ATTRIBUTES: dict[str, Callable[[Tracer, Value], Any]] = {
     "mT": lambda t, x: _in_order(t, x, exchanged("mT", len(x.shape), -1, -2)),
     "name": lambda t, x: x.name,
 }
-OUTSIDE = ("asnumpy", "numpy", "item", "tolist", "data", "init_data", "set_data")
+_ARRAY = "x.shape, x.dtype and x.size are known; mindspore.ops and mindspore.numpy compute what NumPy would"
+OUTSIDE = {
+    "asnumpy": _ARRAY, "numpy": _ARRAY, "item": "a tensor of one element may take the place of a number: x * y[0]",
+    "tolist": "x[0], x[1] and `for row in x` give its elements", "data": "", "init_data": "",
+    "set_data": "ops.assign(parameter, value) and `self.parameter = value` give a parameter a new value",
+}  # fmt: skip
+"""Methods that need values, and what to write instead."""

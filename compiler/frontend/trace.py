@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mspc.api.common import parameter as session
-from mspc.api.common.gradient import GradientFunction, JitFunction
+from mspc.api.common.gradient import GradientFunction, JitFunction, NamedCall
 from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
@@ -210,7 +210,7 @@ def _either(tracer: Tracer, function: Callable[..., Any], *operands: Any) -> Any
 
 def _inner(target: Any) -> Any:
     """The cell or function below requests for gradients, `jit` and `shard`."""
-    while isinstance(target, GradientFunction | JitFunction) or is_sharded_function(target):
+    while isinstance(target, GradientFunction | JitFunction | NamedCall) or is_sharded_function(target):
         target = target.fn
     return target
 
@@ -282,7 +282,7 @@ def _tensor_type(arg: Any) -> TensorType | None:
 
 def _argument_names(sources: Sources, target: Any, count: int) -> list[str]:
     """Names of the inputs: construct's arguments; `inputs0`, `inputs1`, ... for `*inputs`."""
-    by_name = target.names if isinstance(target, GradientFunction) else ()
+    by_name = target.names if isinstance(target, GradientFunction | NamedCall) else ()
     if by_name:
         return [*_argument_names(sources, target.fn, count - len(by_name)), *by_name]
     target = _inner(target)
