@@ -117,7 +117,9 @@ class _Variant:
                 if cell is not None and state_of(cell, self._as_it_trained) != state:
                     return False
             self._count = count
-        changed = "" if self._fingerprint is None else self._fingerprint.changed()
+        if self._fingerprint is None:
+            return True
+        changed = self._fingerprint.changed()
         if not changed:
             return True
         if not keeps(self.name, changed):

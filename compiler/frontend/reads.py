@@ -180,16 +180,25 @@ class Fingerprint:
         self._values = [_snapshot(_found(*place[:3])) for place in self._places]
         self._counted, self._others = _Compared(), _Compared()
         for (reference, find, name, _, is_counted), value in zip(self._places, self._values, strict=True):
-            # Nobody counts when the elements of a list or an array are set.
-            is_counted = is_counted and (name == "_cells" or not isinstance(value, _Elements))
-            (self._counted if is_counted else self._others).add(partial(_found, reference, find, name), value)
+            holder = reference()
+            finder: Callable[[], Any] = partial(_found, reference, find, name)
+            if find is _attribute and isinstance(holder, type):  # of which the network has its methods in any case
+                self._others.add(partial(vars(holder).get, name, MISSING), find(holder, name), True)
+            elif isinstance(value, _Elements) and value.has_plain_items:
+                found = find(holder, name)
+                (self._counted if is_counted else self._others).add(finder, found, True)
+                self._others.lists.append((found, [*found]))
+            else:  # nobody counts when elements of containers and arrays are set, but for cells of a container
+                is_counted = is_counted and (name == "_cells" or not isinstance(value, _Elements))
+                (self._counted if is_counted else self._others).add(finder, value)
 
     def changed(self) -> str:
         """Return what has changed, as a message names it, or "". An equal value in place of another is no change."""
         count = changes.count
-        if (count == self._count or self._counted.are_same()) and self._others.are_same():
+        if count == self._count or self._counted.are_same():
             self._count = count
-            return ""
+            if self._others.are_same():
+                return ""
         for (reference, find, name, label, _), before in zip(self._places, self._values, strict=True):
             now = _found(reference, find, name)
             if now is not GONE and not _same(before, now):
@@ -220,11 +229,16 @@ class _Compared:
         self.finders: list[Callable[[], Any]] = []
         self.values: list[Callable[[], Any]] = []
         self.contents: list[tuple[Callable[[], Any], Any]] = []
+        self.lists: list[tuple[list[Any], list[Any]]] = []
+        """Lists of numbers and texts, beside their copies."""
 
-    def add(self, find: Callable[[], Any], value: Any) -> None:
-        if isinstance(value, weakref.ref):
+    def add(self, find: Callable[[], Any], value: Any, as_it_is: bool = False) -> None:
+        if isinstance(value, weakref.ref) and not as_it_is:
             self.finders.append(find)
             self.values.append(value)
+        elif as_it_is:
+            self.finders.append(find)
+            self.values.append(repeat(value).__next__)
         elif isinstance(value, _Elements | _Method | _Numbered):
             self.contents.append((find, value))
         else:
@@ -235,6 +249,12 @@ class _Compared:
         """Return whether all are the same objects as before."""
         if not all(map(is_, map(call, self.finders), map(call, self.values))):
             return False
+        return not (self.lists or self.contents) or self._hold_the_same()
+
+    def _hold_the_same(self) -> bool:
+        for found, items in self.lists:
+            if len(found) != len(items) or not all(map(is_, found, items)):
+                return False
         for find, before in self.contents:
             if not before.equals(find()):
                 return False
@@ -281,6 +301,10 @@ class _Elements:
         elif self.facts is None:
             self.keys = [*map(_snapshot, value)] if isinstance(value, dict) else None
             self.items = [*map(_snapshot, value.values() if isinstance(value, dict) else value)]
+
+    @property
+    def has_plain_items(self) -> bool:
+        return self.kind is list and self.facts is None and all(isinstance(item, _PLAIN) for item in self.items)
 
     def equals(self, now: Any) -> bool:
         if type(now) is not self.kind:

@@ -79,7 +79,6 @@ class Tracer:
         """What these are in the script's objects."""
         self.attributes_read: set[tuple[int, str]] = set()
         self.reads = Reads()
-        """Places of the script's values that became part of the graph."""
         self.guard: Value | None = None
         """A Bool scalar without which updates change nothing."""
         self.guarded: set[Any] = set()
