@@ -11,7 +11,7 @@ from mspc.data.dataset import config
 from mspc.data.dataset.nodes.base import PipelineNode
 from mspc.data.dataset.nodes.reading import read
 from mspc.data.dataset.pipeline_random import DataPass
-from mspc.data.dataset.row_values import Row, flag
+from mspc.data.dataset.row_values import Row, flag, given
 
 
 class DatasetIterator:
@@ -59,7 +59,7 @@ class DatasetIterator:
 
     def _given(self, row: Row) -> Any:
         chosen = row if self._places is None else tuple(row[place] for place in self._places)
-        values: list[Any] = list(chosen) if self._as_arrays else [Tensor.from_array(value) for value in chosen]
+        values = [_as_given(given(value), self._as_arrays) for value in chosen]
         return values if self._names is None else dict(zip(self._names, values, strict=True))
 
     def glance(self) -> None:
@@ -77,6 +77,13 @@ class DatasetIterator:
         self._rows, self._left = None, 0
 
     stop = release
+
+
+def _as_given(value: Any, as_arrays: bool) -> Any:
+    """A value as an array or a Tensor, a dict as a dict of them."""
+    if isinstance(value, dict):
+        return {key: _as_given(each, as_arrays) for key, each in value.items()}
+    return value if as_arrays else Tensor.from_array(value)
 
 
 def _rows(node: PipelineNode, reading: DataPass, first: int) -> Iterator[Row]:

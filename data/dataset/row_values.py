@@ -16,9 +16,14 @@ Row = tuple[np.ndarray, ...]
 
 
 def as_column(value: Any) -> np.ndarray:
-    """A value of a row as an array. Raises TypeError for what is no number, string or array."""
+    """A value of a row as an array; a dict of values, which may be dicts themselves, as an array of no dimensions that
+    holds it. Raises TypeError for other objects than numbers, strings and arrays."""
     if isinstance(value, Tensor):
         return value.value
+    if isinstance(value, dict):
+        held = np.empty((), object)
+        held[()] = {key: given(as_column(each)) for key, each in value.items()}
+        return held
     try:
         array = np.asarray(value)
     except ValueError:
@@ -26,6 +31,11 @@ def as_column(value: Any) -> np.ndarray:
     if array.dtype.kind == "O":
         raise ApiTypeError(f"a column must hold numbers or arrays, not {type(value).__name__}")
     return array
+
+
+def given(value: np.ndarray) -> Any:
+    """A value of a row as functions and iterators of the user have it: an array, or the dict that it holds."""
+    return value.item() if value.dtype.hasobject and not value.ndim else value
 
 
 def next_shuffle() -> int:

@@ -14,7 +14,7 @@ from mspc.data.dataset.nodes.block import Block, Column, column_values, joined
 from mspc.data.dataset.nodes.faults import RowFault, name_of
 from mspc.data.dataset.nodes.reading import read
 from mspc.data.dataset.pipeline_random import DataPass
-from mspc.data.dataset.row_values import as_column, integer
+from mspc.data.dataset.row_values import as_column, given, integer
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 
@@ -124,6 +124,9 @@ class Batched(RowwiseNode):
 
     def _array(self, name: str, column: Column) -> np.ndarray:
         if isinstance(column, np.ndarray):
+            if column.dtype.hasobject and column.ndim:
+                message = f"batch: rows of column {name!r} are dicts; a per_batch_map says how they are joined"
+                raise ApiTypeError(message)
             return column
         if self.padding is not None:
             shape, value = self.padding.get(name, (None, 0))
@@ -138,11 +141,14 @@ class Batched(RowwiseNode):
         change = self.change
         assert change is not None
         try:
-            values = change.function(*(list(map(np.array, column_values(columns[i]))) for i in self.taken), info)
+            lists = ([given(np.array(value)) for value in column_values(columns[i])] for i in self.taken)
+            values = change.function(*lists, info)
             made = values if isinstance(values, tuple) else (values,)
             if len(made) != len(change.outputs):
                 raise ApiValueError(f"it returns {len(made)} columns, not {len(change.outputs)}")
-            results = [[as_column(value) for value in column] for column in made]
+            results: list[Column] = []
+            for column in made:  # a dict is the value of the whole batch
+                results.append(as_column(column) if isinstance(column, dict) else [as_column(v) for v in column])
         except Exception as error:
             raise self.fault.error(error, name_of(change.function), info.batch) from error
         found: list[Column] = []

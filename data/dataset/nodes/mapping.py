@@ -22,7 +22,7 @@ from mspc.data.dataset.nodes.reading import each_row, grouped
 from mspc.data.dataset.nodes.workers import Arena, by_crew
 from mspc.data.dataset.operation import Operation
 from mspc.data.dataset.pipeline_random import DataPass, PipelineDraws, own_generators, seed_row
-from mspc.data.dataset.row_values import Row, as_column, threads_of
+from mspc.data.dataset.row_values import Row, as_column, given, threads_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 
@@ -87,7 +87,7 @@ class Change:
 def _applied(operation: Any, values: tuple[Any, ...], draws: PipelineDraws) -> tuple[Any, ...]:
     if isinstance(operation, Operation):
         return tuple(operation.one(value, draws) for value in values)
-    made = operation(*values)
+    made = operation(*(given(value) if isinstance(value, np.ndarray) else value for value in values))
     return made if isinstance(made, tuple) else (made,)
 
 
