@@ -13,12 +13,19 @@ import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
+from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.graph import Constant, Graph
-from mspc.ir.types import FLOAT32
+from mspc.ir.graph import MICRO_BATCH, Constant, Graph, Parameter, Value
+from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.collective.point_to_point import Send
-from mspc.ops.control.loops import For, While
+from mspc.ops.control.loops import For, Scan, While
+from mspc.ops.control.regions import Call, emit_regions
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import REGISTRY
+from mspc.ops.random.dropout import Dropout
+from mspc.ops.tensor.moving import Stack
+from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
@@ -306,3 +313,48 @@ def test_calls_hand_on_tuples(tmp_path: Path) -> None:
         fed = [generator.random(4, np.float32) for _ in range(2)]
         for one, other in zip(cpu.run(fed), gpu.run(fed), strict=True):
             np.testing.assert_allclose(np.asarray(other), one, rtol=1e-5)
+
+
+def test_work_on_a_micro_batch_draws_as_a_turn(tmp_path: Path) -> None:
+    """A stage's calls draw the numbers of the loop over micro-batches, in a loop within, too."""
+
+    def body(name: str) -> Graph:
+        row = Parameter("row", TensorType(FLOAT32, (16,)))
+        made = Graph(name)
+        made.parameters, made.returns_tuple = [row], True
+        builder = Builder(made)
+        inner = Graph(f"{name}_inner")
+        turn, kept = Parameter("turn", TensorType(INT64, ())), Parameter("kept", row.type)
+        inner.parameters, inner.returns_tuple = [turn, kept], True
+        inside = Builder(inner)
+        inner.results = [inside.emit(TupleGetItem(0), inside.emit(Dropout(0.5, 3), kept))]
+        value = builder.emit(TupleGetItem(0), emit_regions(builder, For(carried=1, turns=2), [row], [inner]))
+        made.results = [builder.emit(TupleGetItem(0), builder.emit(Dropout(0.5, 4), value))]
+        return made
+
+    rows = Parameter("rows", TensorType(FLOAT32, (2, 16)))
+    scanned, staged = Graph("scanned"), Graph("staged")
+    for graph in (scanned, staged):
+        graph.parameters, graph.attrs = [rows], {"mode": "stand_alone", "ranks": 1}
+    b = Builder(scanned)
+    loop = emit_regions(b, Scan(scanned=1, stacked=1, turns=2, micro_batches=True), [rows], [body("turn_body")])
+    scanned.results = [b.emit(TupleGetItem(0), loop)]
+    b, shared = Builder(staged), body("work_body")
+    parts: list[Value] = []
+    for number in range(2):
+        taken = StridedSlice(begin=(number, 0), end=(number + 1, 16), strides=(1, 1))
+        part = b.emit(Reshape((16,)), b.emit(taken, rows))
+        call = emit_regions(b, Call(), [part], [shared])
+        call.attrs[MICRO_BATCH] = number
+        parts.append(b.emit(TupleGetItem(0), call))
+    staged.results = [b.emit(Stack(axis=0), *parts)]
+    executors = [Executor(graph, NumPyBackend(OneRank()), {}) for graph in (scanned, staged)]
+    executors += [GpuExecutor(graph, device(tmp_path), {}) for graph in (scanned, staged)]
+    x = np.ones((2, 16), np.float32)
+    seen: set[bytes] = set()
+    for _ in range(STEPS):
+        wanted, *others = (np.array(executor.run([x])[0]) for executor in executors)
+        seen.add(wanted.tobytes())
+        for found in others:
+            np.testing.assert_array_equal(found, wanted)
+    assert len(seen) == STEPS
