@@ -52,13 +52,13 @@ class Net(nn.Cell):
         self.drop = ops.Dropout(keep_prob=0.9)
 
     def construct(self, x, n):
-        i = ops.zeros((), ms.int32)
+        i, given = ops.zeros((), ms.int32), x
         while i < n:
             same = ops.matmul(self.v, self.w)
             x = ops.tanh(self.mm(x, self.w) + ops.matmul(x, same) * 0.1) * (1.0 + 0.5 * ops.cast(i, ms.float32))
             x = self.drop(x)[0] + ops.stop_gradient(ops.sigmoid(x))
             i = i + 1
-        if x.sum() > 0:
+        if given.sum() > 0:
             x = ops.sin(self.mm(x, self.v))
         else:
             x = ops.cos(self.mm(x, self.w)) * 2.0

@@ -71,6 +71,14 @@ STEPS = (
             "ops.select(grows, loss_scale + self.scale_factor, loss_scale)"),
     Planted("listed-rate-late", "api/nn/optim/optimizer.py", "ops.minimum(step, rate.shape[0] - 1)",
             "ops.minimum(step + 1, rate.shape[0] - 1)"),
+    Planted("average-moves-half", "api/nn/optim/asgd.py", "(updated - average) * share)",
+            "(updated - average) * share * 0.5)"),
+    Planted("clip-without-rate", "api/nn/optim/lars.py", "ops.minimum(ratio / rate, 1.0)", "ops.minimum(ratio, 1.0)"),
+    Planted("scale-without-least", "api/nn/loss_scale.py",
+            "ops.maximum(loss_scale * (1.0 / self.scale_factor), self.minimum_loss_scale)",
+            "loss_scale * (1.0 / self.scale_factor)"),
+    Planted("step-without-largest", "api/nn/optim/rprop.py",
+            "ops.minimum(ops.maximum(grown, self.least), self.most)", "ops.maximum(grown, self.least)"),
     Planted("centralized-over-all", "api/nn/optim/optimizer.py", "tuple(range(1, len(parameter.shape))), True)",
             "tuple(range(0, len(parameter.shape))), True)"),
     Planted("overflow-of-the-first", "ops/optim/all_finite.py", "all(map(_finite, inputs))",
@@ -128,3 +136,17 @@ IN_PASSES = {
     ),
 }  # fmt: skip
 """Seen by the reference, which runs none of these passes, by the names of networks in `planted_networks.py`."""
+BY_THEMSELVES = {
+    "network": (
+        Planted("masks-equal-in-every-step", "ops/random/words.py", "if turns or calls else step",
+                "if turns or calls else 1"),
+        Planted("more-is-kept", "ops/random/keep_mask.py", "round(keep_prob * 65536)", "round(keep_prob * 60000)"),
+        Planted("gathered-backwards", "runtime/slices.py", "zip(members, stacked, strict=True)",
+                "zip(members, stacked[::-1], strict=True)"),
+    ),
+    "loops": (
+        Planted("masks-equal-in-every-iteration", "ops/random/words.py", "key_of(step, *turns, *(-number",
+                "key_of(step, *(-number"),
+    ),
+}  # fmt: skip
+"""Seen by checks of random numbers and of gathered slices, by the names of networks."""

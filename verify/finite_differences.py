@@ -40,6 +40,13 @@ class Directions:
     count: int = 0
     unjudged: dict[str, str] = field(default_factory=dict[str, str])
 
+    def add(self, other: Directions) -> None:
+        """Add the directions of other inputs. One that is judged for some inputs is judged."""
+        both = self.unjudged.keys() & other.unjudged.keys() if self.count or self.unjudged else other.unjudged.keys()
+        self.unjudged = {name: reason for name, reason in (self.unjudged | other.unjudged).items() if name in both}
+        self.rows += other.rows
+        self.count += other.count
+
 
 def directions(doubled: Doubled, values: dict[str, Array], seed: int) -> Directions:
     """Compare all gradients with finite differences.

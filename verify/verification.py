@@ -12,6 +12,7 @@ import numpy as np
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ops.control.regions import If
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.slices import local_slice
 from mspc.verify.collectives.compiled import collectives
@@ -45,7 +46,7 @@ class Verified:
     """What was compared. first: the first operator that differs. note: what is known of a difference beside it.
     directions: the comparison of gradients with finite differences. batches: in data parallel mode, how all
     ranks compare with one device on the global batch. aside: in stages, why one device was not compared with parts of
-    the batch one after the other."""
+    the batch one after the other. not_finite: results and parameters that are no numbers on one device."""
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     first: FirstOperator | None = None
@@ -54,6 +55,7 @@ class Verified:
     directions: Directions = field(default_factory=Directions)
     batches: BatchComparison | None = None
     aside: str = ""
+    not_finite: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified
     )  # fmt: skip
     found = _compared(comparison, device, ranks)
     found.inputs = made
+    found.not_finite = _not_finite(expected)
     _compare_reference(program, found, device, expected, ranks)
     wrong = ranks.wrong() if isinstance(ranks, MpiRanks) else collectives(program.ranks, program.plain_of)
     if wrong:
@@ -106,13 +109,22 @@ def verified(program: VerifiedProgram, seed: int, mpi: bool = False) -> Verified
     if wrong:
         found.rows += wrong
         found.note = found.note or f"the random numbers of {wrong[0].name} are wrong, on all devices alike"
-    doubled = program.reference.doubled
-    names = [p.name for p in doubled.graph.parameters if p.kind == "input"]
-    found.directions = directions(doubled, program.weights | dict(zip(names, device.feeds[0][0], strict=True)), seed)
+    found.directions = _finite_differences(program, device, seed)
     rows = found.directions.rows
     found.rows += rows
     if rows and not found.note:
         found.note = f"by finite differences the gradient of {rows[0].name} is another, on one device too"
+    return found
+
+
+def _finite_differences(program: VerifiedProgram, device: OneDevice, seed: int) -> Directions:
+    """Compare gradients with finite differences for the inputs of the first step, and for those of all steps if there
+    are branches, of which a step takes one."""
+    doubled, found = program.reference.doubled, Directions()
+    names = [p.name for p in doubled.graph.parameters if p.kind == "input"]
+    branches = any(isinstance(node.op, If) for graph in doubled.graph.graphs() for node in graph.nodes)
+    for fed in device.feeds[0] if branches else device.feeds[0][:1]:
+        found.add(directions(doubled, program.weights | dict(zip(names, fed, strict=True)), seed))
     return found
 
 
@@ -150,7 +162,7 @@ def one_device(program: VerifiedProgram, graph: Graph) -> tuple[OneDevice, dict[
         made = program.made(caution)
         device = OneDevice(graph, program.weights, _feeds(program, made), MARK, mean, kernels=kernels)
         tried.append((device, made, device.run()))
-        if _finite(tried[-1][2]):
+        if not _not_finite(tried[-1][2]):
             return tried[-1]
     return tried[0]
 
@@ -169,10 +181,14 @@ def _kernels(program: VerifiedProgram, graph: Graph) -> Kernels:
     return lambda node, backend: kernel_over_places(node, backend) or drawing(node, backend)
 
 
-def _finite(steps: list[list[Values]]) -> bool:
-    """Whether results and parameters are numbers."""
-    values = [v for places in steps for place in places for key, v in place.items() if not isinstance(key, int)]
-    return all(np.isfinite(v.astype(np.float64)).all() for v in values if v.dtype.kind in "fV")
+def _not_finite(steps: list[list[Values]]) -> list[str]:
+    """The results and parameters that are not finite in some step."""
+    found: dict[str, None] = {}
+    for key, value in ((k, v) for places in steps for place in places for k, v in place.items()):
+        named = isinstance(key, str) or (isinstance(key, tuple) and key[0] == "result")
+        if named and value.dtype.kind in "fV" and not np.isfinite(value.astype(np.float64)).all():
+            found[key if isinstance(key, str) else f"output {key[1]}"] = None
+    return list(found)
 
 
 def _steps(made: dict[str, MadeInput]) -> list[list[Array]]:

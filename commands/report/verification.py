@@ -17,6 +17,12 @@ from mspc.verify.difference import ComparedValue
 from mspc.verify.pytorch.against import Against
 from mspc.verify.verification import STEPS, Verified
 
+
+def _listed(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + rest
+
+
 NAMED = 4
 """How many values of one kind a line names."""
 
@@ -150,6 +156,8 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
         print_line(f"input {name}: {made.said}")
     if found.aside:
         print_line(f"not compared with the parts of the batch one after the other: {found.aside}")
+    if found.not_finite:
+        print_line(f"not finite on one device, so that their numbers are not compared: {_listed(found.not_finite)}")
     if found.directions.count:
         count = found.directions.count
         many = "direction" if count == 1 else "directions"
@@ -158,8 +166,7 @@ def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
     for name, reason in found.directions.unjudged.items():
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
-        rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        print_line(f"not compared with finite differences: the gradient of {', '.join(names[:NAMED])}{rest}: {reason}")
+        print_line(f"not compared with finite differences: the gradient of {_listed(names)}: {reason}")
     if config.feeds_own_rows:
         how = "means" if config.gradients_mean else "sums"
         print_line(f"every rank beside one device on the rank's own rows, with gradients that are {how} over the ranks")
