@@ -374,6 +374,10 @@ NEVER = 1e-12
 ONE_HEAD = (_ATTENTION[0], floats(2, 1, 6, 8), floats(2, 1, 6, 3))
 COUNTED = floats(1, 1, 4, 4, low=1, high=9)
 
+TIES, LIMITS = exactly([1, 2, 3, NAN, 5, INF, -INF]), exactly([1, 3, 2, 0, NAN, 1, 1])
+EQUAL, ORDERED = exactly([1, 2, 3, 3]), exactly([1, 3, 2, 3])
+OTHERS = exactly([4] * 7), exactly([3] * 4)
+
 _SPECIAL: tuple[tuple[Any, ...], ...] = (
     ("_safe_softmax.default", HIDDEN, -1), ("_safe_softmax.default", HIDDEN, 0),
     *(("scaled_dot_product_attention.default", *operands, mask, dropout, {"enable_gqa": operands is ONE_HEAD})
@@ -384,5 +388,17 @@ _SPECIAL: tuple[tuple[Any, ...], ...] = (
     ("addr.default", NANS, floats(3), floats(4), {"beta": 0}),
     ("addmm.default", NANS, floats(3, 2), floats(2, 4), {"beta": 0}),
     ("addbmm.default", NANS, floats(2, 3, 2), floats(2, 2, 4), {"beta": 0}),
+    ("clamp.Tensor", TIES, LIMITS, OTHERS[0]), ("clamp_min.Tensor clamp_max.Tensor", TIES, LIMITS),
+    ("fmax.default fmin.default", TIES, LIMITS), ("fmax.default fmin.default", LIMITS, TIES),
+    ("clamp.Tensor", EQUAL, exactly([1, 3, 2, 0]), OTHERS[1]), ("clamp_min.Tensor clamp_max.Tensor", EQUAL, ORDERED),
+    ("fmax.default fmin.default", EQUAL, ORDERED),
+    ("lerp.Tensor", OTHERS[0], exactly([INF, 1, 2, 3, -INF, 0, NAN]), exactly([1, 0, 0.75, 0.5, 1, 0.25, -0.5])),
+    ("lerp.Scalar", exactly([1e8, -INF]), exactly([1, 3]), 1.0),
+    ("logit.default", exactly([0, 1, 0.25, NAN])), ("angle.default", exactly([NAN, INF, -INF, -0.0, 2])),
+    ("quantile.scalar", exactly([[NAN, 1, 2], [3, 1, 2]]), 0.5, 1),
+    ("trace.default", exactly([[1, NAN], [INF, 2]])),
+    ("scatter_reduce.two", exactly([[0, 1, 1]]), 1, exactly([[0, 0, 1]], "int64"), exactly([[2, 2, 1]]), "amax"),
+    ("scatter_reduce.two", exactly([[5, 0]]), 1, exactly([[0, 0, 1]], "int64"), exactly([[2, 5, 1]]), "amin"),
+    ("margin_ranking_loss.default", EQUAL, ORDERED, exactly([1, -1, 1, -1])),
 )  # fmt: skip
 """Calls with infinite numbers and NaN, equal elements, and other arguments that are easily forgotten."""

@@ -22,10 +22,13 @@ def of_parts(self: Any) -> Any:
 
 
 def direction(self: Any) -> Any:
-    """The angle in the plane; of a negative real number that is pi."""
+    """The angle in the plane; of a negative real number that is pi, of NaN NaN."""
     if self.dtype.is_complex:
         return direction_of(ops.Imag()(self), ops.Real()(self))
-    return ops.where(ops.Less()(self, 0), ops.full_like(self, 3.141592653589793), ops.zeros_like(self))
+    if not self.dtype.is_float:
+        return ops.where(ops.Less()(self, 0), ops.full_like(self, 3.141592653589793), ops.zeros_like(self))
+    angle = ops.where(ops.Less()(self, 0), ops.full_like(self, 3.141592653589793), ops.zeros_like(self))
+    return ops.where(ops.IsNan()(self), self, angle)
 
 
 def dims_of(dim: Any) -> Any:

@@ -49,8 +49,46 @@ def inverted(self: Any) -> Any:
 
 
 def clamped(self: Any, min: Any = None, max: Any = None) -> Any:
-    """self within limits, where there are any."""
-    return ops.clamp(self, min, max)
+    """Return self within limits, if there are any. Of equal numbers self has the gradient; a limit of NaN gives NaN."""
+    limits = [each for each in (min, max) if each is not None]
+    if not all([is_like(each, self) for each in limits]):
+        return ops.clamp(self, min, max)
+    found = self
+    if min is not None and max is not None:  # of equal limits neither has the gradient
+        min = ops.where(ops.Less()(min, max), min, ops.stop_gradient(min))
+    if min is not None:
+        found = ops.where(ops.LogicalOr()(ops.Less()(found, min), ops.IsNan()(min)), min, found)
+    if max is not None:
+        found = ops.where(ops.LogicalOr()(ops.Greater()(found, max), ops.IsNan()(max)), max, found)
+    return found
+
+
+def is_like(value: Any, other: Any) -> Any:
+    """Return whether a value is a tensor of another one's floating-point type."""
+    return not isinstance(value, (int, float)) and other.dtype.is_float and value.dtype == other.dtype
+
+
+def further(operator: Any, comparison: Any, self: Any, other: Any) -> Any:
+    """Return the greater or the lesser number, of a number and NaN the number. Of equal ones self has the gradient."""
+    if not is_like(other, self):
+        return operator(self, other)
+    return ops.where(ops.LogicalOr()(comparison()(self, other), ops.IsNan()(other)), self, other)
+
+
+def between(self: Any, end: Any, weight: Any) -> Any:
+    """Return self + weight (end - self), from the nearer one, so that the ends are exact."""
+    apart = end - self
+    if isinstance(weight, (int, float)):
+        return self + apart * weight if abs(weight) < 0.5 else end - apart * (1 - weight)
+    return ops.where(ops.Less()(ops.Abs()(weight), 0.5), self + apart * weight, end - apart * (1 - weight))
+
+
+def log_odds(self: Any, eps: Any) -> Any:
+    """Return log(x / (1 - x)), of x within [eps, 1 - eps]; its gradient at 0 and 1 is infinite."""
+    if not self.dtype.is_float:
+        return ops.logit(self, eps)
+    x = self if eps is None else ops.clamp(self, eps, 1 - eps)
+    return ops.Log()(x) - ops.Log()(1 - x)
 
 
 def chosen(condition: Any, self: Any, other: Any) -> Any:
@@ -129,7 +167,7 @@ ELEMENTWISE = (
     row("float_power.Tensor_Scalar", "self, exponent", ops.float_power),
     row("addcmul.default", "self, tensor1, tensor2, value=1", ops.addcmul),
     row("addcdiv.default", "self, tensor1, tensor2, value=1", ops.addcdiv),
-    row("lerp.Scalar lerp.Tensor", "self, end, weight", lambda self, end, weight: self + (end - self) * weight),
+    row("lerp.Scalar lerp.Tensor", "self, end, weight", between),
     row("maximum.default max.other", "self, other", lambda self, other: ops.Maximum()(self, other)),
     row("minimum.default min.other", "self, other", lambda self, other: ops.Minimum()(self, other)),
     row("atan2.default", "self, other", direction_of),
@@ -229,10 +267,10 @@ ELEMENTWISE = (
     row("logaddexp.default", "self, other", ops.logaddexp),
     row("xlogy.Tensor", "self, other", times_log(ops.Log, 0)),
     row("isclose.default", "self, other, rtol=1e-05, atol=1e-08, equal_nan=False", ops.isclose),
-    row("logit.default", "self, eps=None", lambda self, eps: ops.logit(self, eps)),
+    row("logit.default", "self, eps=None", log_odds),
     row("copysign.Tensor copysign.Scalar", "self, other", ops.copysign),
-    row("fmax.default", "self, other", ops.fmax),
-    row("fmin.default", "self, other", ops.fmin),
+    row("fmax.default", "self, other", lambda self, other: further(ops.fmax, ops.GreaterEqual, self, other)),
+    row("fmin.default", "self, other", lambda self, other: further(ops.fmin, ops.LessEqual, self, other)),
     row("heaviside.default", "self, values", ops.heaviside),
     row("ldexp.Tensor", "self, other", ops.ldexp),
     row("signbit.default", "self", ops.signbit),

@@ -97,15 +97,12 @@ def scattered_apart(self: Any, dim: Any, index: Any, src: Any, reduce: Any, incl
     empty = {"amax": float("-inf"), "amin": float("inf"), "prod": 1.0}[reduce]
     many = ops.where(meets, ops.ExpandDims()(part, place), ops.cast(empty, src.dtype))
     joined = {"amax": ops.ReduceMax(), "amin": ops.ReduceMin(), "prod": ops.ReduceProd()}[reduce]
-    found = joined(many, place + 1)
     missing = ops.LogicalNot()(ops.ReduceAny()(meets, place + 1))
     sizes = tuple([size if d == place else index.shape[d] for d, size in enumerate(self.shape)])
     rest = self[tuple([slice(0, size) for size in sizes])]
-    if include_self:
-        other = {"amax": ops.Maximum(), "amin": ops.Minimum(), "prod": ops.Mul()}[reduce]
-        found = ops.where(missing, rest, other(rest, found))
-    else:
-        found = ops.where(missing, rest, found)
+    if include_self:  # one of the candidates: equal ones share the gradient equally
+        many = ops.Concat(place + 1)((many, ops.ExpandDims()(rest, place + 1)))
+    found = ops.where(missing, rest, joined(many, place + 1))
     if sizes == self.shape:
         return found
     raise ApiValueError("scatter_reduce: the index has fewer rows than the tensor beside the dimension")

@@ -76,8 +76,8 @@ LOSSES = (
         divergence),
     row("poisson_nll_loss.default", "input, target, log_input, full, eps, reduction", of_counts),
     row("margin_ranking_loss.default", "input1, input2, target, margin=0.0, reduction=1",
-        lambda first, second, target, margin, reduction: ops.margin_ranking_loss(
-            first, second, target, float(margin), reduced(reduction))),
+        lambda first, second, target, margin, reduction: of_each(  # at the margin itself there is a gradient
+            ops.clamp(margin - target * (first - second), 0.0), reduction)),
     row("hinge_embedding_loss.default", "self, target, margin=1.0, reduction=1",
         lambda self, target, margin, reduction: ops.hinge_embedding_loss(
             self, target, float(margin), reduced(reduction))),

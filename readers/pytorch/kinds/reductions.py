@@ -130,6 +130,9 @@ def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> An
     ordered = ops.SortExt()(x, place, False, True)[0]
     first, second = mint.narrow(ordered, place, low, 1), mint.narrow(ordered, place, high, 1)
     found = first + (second - first) * weight
+    if x.dtype.is_float:  # NaN is sorted behind all numbers
+        nothing = ops.ReduceAny(True)(ops.IsNan()(x), place)
+        found = ops.where(nothing, ops.full_like(found, math.nan), found)
     if keepdim:
         return found if dim is not None else ops.Reshape()(found, (1,) * len(self.shape))
     return ops.Squeeze(place)(found)
