@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
@@ -27,7 +28,7 @@ class UnevenError(MspcError):
 
 def ranks_error(node: Node, used: int, message: str, note: str) -> RanksError:
     """Return the error of a strategy that uses `used` ranks, which do not divide those that there are."""
-    error = RanksError(f"{node.label}: {message}", notes=[note], frames=node.frames, kind=RuntimeError)
+    error: Any = RanksError(f"{node.label}: {message}", notes=[note], frames=node.frames, kind=RuntimeError)
     error.used = used
     return error
 
@@ -35,7 +36,7 @@ def ranks_error(node: Node, used: int, message: str, note: str) -> RanksError:
 def uneven_error(node: Node, where: str, size: int, shards: int) -> UnevenError:
     """Return the error of a dimension that does not divide into equal slices."""
     message = f"{node.label}: {where} is {size}, which {shards} does not divide"
-    error = UnevenError(message, notes=[_divisors_note(size)], frames=node.frames, kind=RuntimeError)
+    error: Any = UnevenError(message, notes=[_divisors_note(size)], frames=node.frames, kind=RuntimeError)
     error.size, error.shards = size, shards
     return error
 
