@@ -77,8 +77,13 @@ def at_users_line(error: MspcError, place: Location | None = None) -> None:
     place: that line; None for the innermost one that the exception went through.
     """
     if isinstance(error, ErrorGroup):
+        known: dict[object, MspcError] = {}
         for each in error.errors:
+            before = each.location
             at_users_line(each, place or raising_location(error))
+            # One mistake of a script may be met at several lines of mspc's.
+            known.setdefault(id(each) if each.location is before else (each.message, each.location), each)
+        error.errors = tuple(known.values())
         return
     if error.location is not None and not error.location.file.startswith(OWN_FILES):
         return

@@ -117,6 +117,8 @@ class ErrorGroup(MspcError):
         super().__init__(f"{len(self.errors)} errors")
 
     def render(self, width: int | None = None) -> str:
+        if len(self.errors) == 1:
+            return self.errors[0].render(width)
         shown = [error.render(width) for error in self.errors[:MOST_SHOWN]]
         hidden = len(self.errors) - len(shown)
         last = f"{len(self.errors)} errors" + (f", the last {hidden} not shown" if hidden else "")

@@ -103,6 +103,14 @@ def test_the_way_through_mspcs_files_is_named_below(script: Path) -> None:
     ]
 
 
+def test_a_mistake_that_is_met_twice_is_one_error(script: Path) -> None:
+    script.write_text(f"{HEAD}step(x)\n")
+    with pytest.raises(MspcError) as caught:
+        run_script(script, 1)
+    assert str(caught.value).count("construct() misses the argument 'label'") == 1
+    assert "errors" not in str(caught.value)
+
+
 @pytest.mark.parametrize("command", ["compile", "verify", "search"])
 def test_compiles_report_them_there_too(command: str, script: Path) -> None:
     script.write_text(f"{HEAD}model.train(1, data(o=3))\n")
