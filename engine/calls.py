@@ -206,9 +206,9 @@ class RankCalls:
         if found is None or self._outdated(key, found):
             with looking_rarely(self.has_own_process):
                 found, traced = self._compile(target, call, frozen)
-            # As in MindSpore, a step that was set to train continues to do so after its network has been evaluated.
-            trained = bool(getattr(target, "training", False))
-            self._known.add(key, found, traced, target, self._stays(found), trained)
+                # As in MindSpore, a step that was set to train continues to do so after its network has been evaluated.
+                trained = bool(getattr(target, "training", False))
+                self._known.add(key, found, traced, target, self._stays(found), trained)
             self._drop_surplus(target)
         arrays = [tensor.value for tensor in tensors]
         with self.job.outside_user_code():

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from itertools import repeat
-from operator import call, is_
+from operator import call, is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ _TRACKED_ELSEWHERE = frozenset({"training", "revision"})
 _CONTAINERS = (list, dict, set, frozenset, tuple)
 _PLAIN = (bool, int, float, complex, str, bytes, types.NoneType, np.generic)
 
+_facts_in = itemgetter(*FACTS)
 Find = Callable[[Any, Any], Any]
 Place = tuple[Any, Find, Any, str]
 """(the object that holds a value, a function that finds it there, its name, the same for messages)."""
@@ -57,6 +58,10 @@ def _variable(function: types.FunctionType, index: int) -> Any:
 
 def _computed(holder: Any, name: str) -> Any:
     return getattr(holder, name, MISSING)
+
+
+def _facts_of(parameter: Parameter, _: str) -> str:
+    return str(_facts_in(vars(parameter)))
 
 
 def _contents(tensor: Tensor, _: str) -> Any:
@@ -131,8 +136,7 @@ class Reads:
 
     def parameter(self, parameter: Parameter) -> None:
         """Note the attributes of a parameter that a compile looks at."""
-        for name in FACTS:
-            self._add(parameter, _attribute, name, f"parameter '{parameter.name}'", True)
+        self._add(parameter, _facts_of, "", f"parameter '{parameter.name}'", True)
 
     def cell(self, cell: Cell) -> None:
         """Note all attributes of a cell that is not read itself, since an equal one is read in its place."""
@@ -167,10 +171,9 @@ class Fingerprint:
             (_reference(holder), find, name, label, key in reads.counted)
             for key, (holder, find, name, label) in reads.places.items()
         ]
-        self._take()
         self._places = [  # without properties that give another value each time
-            place for place, was in zip(self._places, self._values, strict=True)
-            if place[1] is not _computed or _same(was, _found(*place[:3]))
+            place for place in self._places
+            if place[1] is not _computed or _same(_snapshot(_found(*place[:3])), _found(*place[:3]))
         ]  # fmt: skip
         self._take()
 
