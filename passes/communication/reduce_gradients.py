@@ -152,7 +152,7 @@ class _Reducer:
         self.readers = _readers_for_updates(graph, trained)
         self.wanted = _summed(graph, trained, self.readers)
         self.nodes: list[Node] = []
-        self.ready: list[list[Node]] = [[]]
+        self.ready: list[list[Node]] = [list[Node]()]
         self.reduced: dict[Value, Value] = {}
 
     def run(self) -> bool:
