@@ -165,7 +165,7 @@ class _Reducer:
             if node.phase == "update" or (node in self.readers and any(v in self.wanted for v in node.inputs)):
                 if self.ready[-1]:  # those of one optimizer side by side; another one may follow
                     self._reduce(self.ready[-1])
-                    self.ready[-1] = []
+                    self.ready[-1].clear()
                 node.inputs = [self.reduced.get(v, v) for v in node.inputs]
             self.nodes.append(node)
             if node in self.wanted:
