@@ -5,10 +5,11 @@ reorder nodes and runtimes that share memory must respect both. Operators declar
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.types import StackType
 from mspc.ops.control.structural import Depend
 
@@ -66,7 +67,8 @@ class Updates:
             self._changed[value] = known
         return known
 
-    def parameters(self, value: Value) -> frozenset[Value]:
+    @iterative
+    def parameters(self, value: Value) -> Generator[Any, frozenset[Value], frozenset[Value]]:
         """The parameters whose memory the value may show: itself, through operators that may hand out views of their
         operands, or as the result of an update."""
         if isinstance(value, Parameter):
@@ -81,7 +83,7 @@ class Updates:
                 if isinstance(operand, Parameter):
                     shown.add(operand)
                 else:
-                    shown |= self.parameters(operand)
+                    shown |= yield self, operand
             known = self.shown[value] = frozenset(shown)
         return known
 

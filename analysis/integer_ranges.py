@@ -9,11 +9,13 @@ widening of one step).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.loops import For, Loop, While, body_of
@@ -91,15 +93,23 @@ def _held(condition: Graph, number: int) -> float:
     return most
 
 
-def _all_of(value: Value) -> Iterator[Value]:
+def _all_of(value: Value) -> list[Value]:
     """The parts that all hold where a Bool does."""
-    if isinstance(value, Node) and isinstance(value.op, LogicalAnd):
-        for operand in value.inputs:
-            yield from _all_of(operand)
-    elif isinstance(value, Node) and value.op.is_view and value.inputs:
-        yield from _all_of(value.inputs[0])
-    else:
-        yield value
+    found: list[Value] = []
+    seen: set[Value] = set()
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if isinstance(each, Node) and isinstance(each.op, LogicalAnd):
+            waiting += each.inputs
+        elif isinstance(each, Node) and each.op.is_view and each.inputs:
+            waiting.append(each.inputs[0])
+        else:
+            found.append(each)
+    return found
 
 
 def _shown(value: Value) -> Value:
@@ -123,7 +133,8 @@ def _limits(dtype: np.dtype) -> Bounds:
     return Bounds(int(found.min), int(found.max))
 
 
-def bounds_of(value: Value) -> Bounds | None:
+@iterative
+def bounds_of(value: Value) -> Generator[Any, Bounds | None, Bounds | None]:
     """The bounds of a tensor of integers; None for others and where nothing is known."""
     type = value.type
     if not isinstance(type, TensorType) or not type.dtype.is_integer:
@@ -134,11 +145,14 @@ def bounds_of(value: Value) -> Bounds | None:
         noted = value.attrs.get(BOUNDS)
         return None if noted is None else Bounds(*noted)
     assert isinstance(value, Node)
-    found = _of_node(value)
+    given: list[Bounds | None] = []
+    for operand in value.inputs:
+        given.append((yield (operand,)))
+    found = _of_node(value, given)
     return found if found is not None and found.within(_limits(type.dtype.numpy)) else None
 
 
-def _of_node(node: Node) -> Bounds | None:
+def _of_node(node: Node, given: Sequence[Bounds | None]) -> Bounds | None:
     op = node.op
     if isinstance(op, Fill | Ones | Zeros):
         uniform = op.uniform()
@@ -146,7 +160,6 @@ def _of_node(node: Node) -> Bounds | None:
     if isinstance(op, Range):
         ends = int(op.start), int(op.start) + (op.length() - 1) * int(op.delta)
         return Bounds(min(ends), max(ends))
-    given = [bounds_of(operand) for operand in node.inputs]
     known = [each for each in given if each is not None]
     if not isinstance(op, Op) or len(known) != len(given) or not known:
         return None

@@ -10,12 +10,14 @@ That is done with operators whose result over all operands is a reduction of the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 from mspc.compiler.frontend.values import Unrolled
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import Depend, Gradient
@@ -236,7 +238,8 @@ def _is_tree(op: object) -> bool:
     return isinstance(op, Op) and op.joins not in ("", BESIDE) and not op.operandwise
 
 
-def is_alike(one: Value, other: Value, changing: Collection[Value]) -> bool:
+@iterative
+def is_alike(one: Value, other: Value, changing: Collection[Value]) -> Generator[Any, bool, bool]:
     """Whether both are one value: the same, constants of one, or computed alike, without an effect, of what does not
     change meanwhile. changing: what does."""
     if one is other:
@@ -249,7 +252,10 @@ def is_alike(one: Value, other: Value, changing: Collection[Value]) -> bool:
         return False
     if (one.op, one.type, one.phase, len(one.inputs)) != (other.op, other.type, other.phase, len(other.inputs)):
         return False
-    return all(is_alike(a, b, changing) for a, b in zip(one.inputs, other.inputs, strict=True))
+    for a, b in zip(one.inputs, other.inputs, strict=True):
+        if not (yield a, b, changing):
+            return False
+    return True
 
 
 def without_unread(nodes: Sequence[Node], results: Sequence[Value], doubtful: Collection[Value]) -> list[Node]:

@@ -11,11 +11,13 @@ strategy of their original. Facts: MindSpore's `Cell.recompute()` and `Primitive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.copies import copied_region
 from mspc.ir.graph import STAGE, Graph, Node, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import WHOLE, Pass
@@ -120,12 +122,18 @@ def _mark(node: Node) -> object:
     return (node.attrs.get("recompute") or None) if node.phase == "forward" else None
 
 
-def _again(value: Value, repeats: Callable[[Node], bool], copies: dict[Value, Value], nodes: list[Node]) -> Value:
+@iterative
+def _again(
+    value: Value, repeats: Callable[[Node], bool], copies: dict[Value, Value], nodes: list[Node]
+) -> Generator[Any, Value, Value]:
     """The value, or its backward copy where it `repeats`; what the copy needs is emitted before it."""
     if not isinstance(value, Node) or not repeats(value):
         return value
     if value not in copies:
-        copy = copy_for_gradients(value, [_again(v, repeats, copies, nodes) for v in value.inputs])
+        inputs: list[Value] = []
+        for operand in value.inputs:
+            inputs.append((yield operand, repeats, copies, nodes))
+        copy = copy_for_gradients(value, inputs)
         nodes.append(copy)
         copies[value] = copy
     return copies[value]

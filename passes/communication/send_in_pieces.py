@@ -18,11 +18,13 @@ take from the graph that they share (`choose_pieces`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import OFFLOAD, Graph, Node, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.fused.matmul import FusedMatMul
@@ -83,10 +85,11 @@ def _late(nodes: Sequence[Node], joined: Mapping[Node, Node]) -> list[Node]:
     made: list[Node] = []
     there: set[Value] = set()
 
-    def put(node: Node) -> None:
+    @iterative
+    def put(node: Node) -> Generator[Any, None, None]:
         for value in node.inputs:
             if isinstance(value, Node) and value in late and value not in there:
-                put(value)
+                yield (value,)
         there.add(node)
         made.append(node)
 

@@ -269,11 +269,15 @@ class ProductGraph:
 
     def _through(self, value: Value) -> Iterator[Node]:
         """The readers of a value through reshapes and casts."""
-        for reader, _ in self.users.get(value, ()):
-            if isinstance(reader.op, Reshape | Cast) and reader not in self.results:
-                yield from self._through(reader)
-            else:
-                yield reader
+        waiting = [value]
+        while waiting:
+            inner: list[Value] = []
+            for reader, _ in self.users.get(waiting.pop(), ()):
+                if isinstance(reader.op, Reshape | Cast) and reader not in self.results:
+                    inner.append(reader)
+                else:
+                    yield reader
+            waiting += reversed(inner)
 
     def _find_total(self, made: AlikeGradients) -> None:
         """Without one sum of all, the products for the operand stay."""

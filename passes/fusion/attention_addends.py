@@ -6,19 +6,23 @@ Output: %bias, and `sparse_mode: 2`; for other addends `Add(%bias, %padding)`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Node, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, TensorType
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.fusion.causal_masks import causal_mode
 from mspc.passes.fusion.masked_rows import may_hide
+
+MOST_TERMS = 64
+"""Terms into which a sum is taken apart; a value that is added to itself again and again has more than fit a list."""
 
 
 @dataclass
@@ -67,7 +71,11 @@ class Addends:
         return self.made[-1]
 
 
-def _terms(value: Value) -> list[Value]:
-    if isinstance(value, Node) and isinstance(value.op, Add) and value.in_strategy is None:
-        return [term for operand in value.inputs for term in _terms(operand)]
-    return [value]
+@iterative
+def _terms(value: Value) -> Generator[Any, list[Value], list[Value]]:
+    if not isinstance(value, Node) or not isinstance(value.op, Add) or value.in_strategy is not None:
+        return [value]
+    found: list[Value] = []
+    for operand in value.inputs:
+        found += yield (operand,)
+    return found if len(found) <= MOST_TERMS else [value]

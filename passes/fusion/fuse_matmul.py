@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from mspc.analysis.aliasing import first_changes
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -81,7 +82,7 @@ class _Products(Rewriter):
             product = self._movable(value, index)
             op = _as_fused(product) if product is not None else None
             cast: Node | None = None
-            if product is None and self._is_wanted_wide(node):
+            if product is None and node in self._wanted_wide:
                 cast, product = self._widened(value, index)
                 op = replace(_plain(product), wide=True) if product is not None else None
             if product is None or op is None or (cast or product).type != node.type:
@@ -186,20 +187,26 @@ class _Products(Rewriter):
             return None, None
         return (value, product) if _as_fused(product) == _plain(product) else (None, None)
 
-    def _is_wanted_wide(self, value: Node) -> bool:
-        """Whether something moves, multiplies or sends a value as it is, perhaps once more is added to it."""
-        if value in self.results:
-            return True
-        readers = self.readers(value)
-        for reader in readers:
-            op = reader.op
-            if op.is_view and isinstance(reader.type, TensorType):
-                if self._is_wanted_wide(reader):
-                    return True
-            elif op.moves or op.is_collective or isinstance(op, MatMul | BatchMatMul):
-                return True
-        sums = len(readers) == 1 and isinstance(readers[0].op, Add) and readers[0].type == value.type
-        return sums and self._is_wanted_wide(readers[0])
+    @cached_property
+    def _wanted_wide(self) -> set[Value]:
+        """The values that something moves, multiplies or sends as they are, perhaps once more is added to them."""
+        found: set[Value] = set(self.results)
+        for node in reversed(self.graph.nodes):
+            readers = self.readers(node)
+            if any(self._wants_wide(reader, found) for reader in readers) or (
+                len(readers) == 1
+                and isinstance(readers[0].op, Add)
+                and readers[0].type == node.type
+                and readers[0] in found
+            ):
+                found.add(node)
+        return found
+
+    def _wants_wide(self, reader: Node, wanted: set[Value]) -> bool:
+        op = reader.op
+        if op.is_view and isinstance(reader.type, TensorType):
+            return reader in wanted
+        return op.moves or op.is_collective or isinstance(op, MatMul | BatchMatMul)
 
     def _new(self, op: FusedMatMul, inputs: list[Value], type: Type, like: Node, last: Node,
              between: Sequence[Node] = ()) -> Node:  # fmt: skip

@@ -9,10 +9,12 @@ Gradients of weights are copied, too: updates and collectives read them one by o
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from itertools import product as choices
-from typing import cast
+from typing import Any, cast
 
 from mspc.ir.graph import Constant, Node, Parameter, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import along_rows, by_element, closes, divides, moves_elements
@@ -103,12 +105,15 @@ def _aligned(group: AlikeProducts) -> bool:
 def _readers(graph: ProductGraph, value: Value) -> list[Node]:
     """The readers of a value through reshapes."""
     found: list[Node] = []
-    for reader, _ in graph.users.get(value, ()):
-        found += _readers(graph, reader) if isinstance(reader.op, Reshape) else [reader]
+    waiting = [value]
+    while waiting:
+        for reader, _ in graph.users.get(waiting.pop(), ()):
+            (waiting if isinstance(reader.op, Reshape) else found).append(reader)
     return found
 
 
-def _is_taken_in(graph: ProductGraph, value: Value, attention: bool = False) -> bool:
+@iterative
+def _is_taken_in(graph: ProductGraph, value: Value, attention: bool = False) -> Generator[Any, bool, bool]:
     """Whether all that reads a value can read it as a part of a larger one: kernels that compute element by element or
     along rows, or move elements, and an attention whose three operands are parts. What a product would do with its
     result itself is a kernel of its own then."""
@@ -118,7 +123,7 @@ def _is_taken_in(graph: ProductGraph, value: Value, attention: bool = False) -> 
     for reader in readers:
         if len(readers) == 1 and isinstance(reader.op, GeLU | GeLUGrad | Add | AddN) and reader.type == value.type:
             return False
-        if adds_bias(reader) and not _is_taken_in(graph, reader):
+        if adds_bias(reader) and not (yield graph, reader):
             return False
         if not _fits_kernels(reader) and not (attention and isinstance(reader.op, Attention)):
             return False

@@ -20,12 +20,13 @@ this pass. In the end `join_recomputed` spares passes where kernels of the gradi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Generator, Sequence
+from typing import Any, cast
 
 from mspc.analysis.aliasing import Updates
 from mspc.analysis.cost.fused_lines import cost_of_fused, instructions
 from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
@@ -271,7 +272,8 @@ def _make_again(graph: Graph, alive: Alive, again: set[Value], peak: int) -> Non
     nodes: list[Node] = []
     copies: dict[Value, Value] = {}
 
-    def copy(value: Value) -> Value:
+    @iterative
+    def copy(value: Value) -> Generator[Any, Value, Value]:
         if alive.of(value) not in again:
             return value
         if value not in copies:
@@ -280,8 +282,10 @@ def _make_again(graph: Graph, alive: Alive, again: set[Value], peak: int) -> Non
             op, inputs = maker.op, list(maker.inputs)
             if isinstance(op, FusedElementwise):
                 op, inputs = _slice_of(maker, [node])
-            made = Node(op, [copy(source) for source in inputs], node.type, node.name, node.instance, node.scope,
-                        node.frames, "backward")  # fmt: skip
+            operands: list[Value] = []
+            for source in inputs:
+                operands.append((yield (source,)))
+            made = Node(op, operands, node.type, node.name, node.instance, node.scope, node.frames, "backward")
             if "fused" in maker.attrs:
                 made.attrs["fused"] = parts_of(maker)
             made.attrs["recomputed"] = True

@@ -7,7 +7,7 @@ scores become minus infinity. The fused operator gives zeros there, or on a GPU 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from mspc.analysis.integer_ranges import BOUNDS, Bounds, bounds_of, note_bounds
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.math.arithmetic import Mul
@@ -61,7 +62,8 @@ def forget_rows(graph: Graph) -> bool:
     return any([each.pop(name, None) is not None for each in attrs for name in (ROWS_HOLD, BOUNDS)])
 
 
-def every_row_holds(mask: Value, wanted: bool) -> bool:
+@iterative
+def every_row_holds(mask: Value, wanted: bool) -> Generator[Any, bool, bool]:
     """Whether the graph shows that every row of a Bool tensor holds `wanted` at every step."""
     triangle = causal_mask_of(mask)
     if triangle is not None and triangle.diagonal is not None:
@@ -71,10 +73,10 @@ def every_row_holds(mask: Value, wanted: bool) -> bool:
     if isinstance(mask, Parameter):
         return mask.attrs.get(ROWS_HOLD, (False, False))[wanted]
     if isinstance(mask, Node) and isinstance(mask.op, LogicalNot):
-        return every_row_holds(mask.inputs[0], not wanted)
+        return (yield mask.inputs[0], not wanted)
     if isinstance(mask, Node) and isinstance(mask.op, Reshape | ExpandDims | BroadcastTo):
         before = mask.inputs[0]
-        if before.shape and before.shape[-1] == mask.shape[-1] and every_row_holds(before, wanted):
+        if before.shape and before.shape[-1] == mask.shape[-1] and (yield before, wanted):
             return True
     if isinstance(mask, Node) and isinstance(mask.op, Greater | GreaterEqual | Less | LessEqual):
         if _first_holds(mask.op, *mask.inputs) is wanted:
@@ -96,18 +98,20 @@ def _first_holds(op: Op, left: Value, right: Value) -> bool | None:
     return False if above.high < below.low or (not equal and above.high == below.low) else None
 
 
-def _firsts(value: Value) -> Bounds | None:
+@iterative
+def _firsts(value: Value) -> Generator[Any, Bounds | None, Bounds | None]:
     """The bounds of the first elements of rows; those of all elements where no more is known."""
     if isinstance(value, Node) and isinstance(value.op, Range) and value.op.dtype.is_integer and value.op.count < 0:
         return Bounds(int(value.op.start), int(value.op.start))
     if isinstance(value, Node) and isinstance(value.op, Reshape | ExpandDims | BroadcastTo):
         before = value.inputs[0]
         if before.shape and before.shape[-1] == value.shape[-1]:
-            return _firsts(before)
+            return (yield (before,))
     return bounds_of(value)
 
 
-def elements_of(value: Value) -> Any:
+@iterative
+def elements_of(value: Value) -> Generator[Any, Any, Any]:
     """The elements of a value that is made of constants alone; None where it is not, or is large."""
     if isinstance(value, Constant):
         return value.value
@@ -116,9 +120,11 @@ def elements_of(value: Value) -> Any:
     op = value.op
     if not isinstance(op, Elementwise | MADE | MOVED | Tril | Triu) or op.has_side_effect:
         return None
-    inputs = [elements_of(operand) for operand in value.inputs]
-    if any(operand is None for operand in inputs):
-        return None
+    inputs: list[Any] = []
+    for operand in value.inputs:
+        inputs.append((yield (operand,)))
+        if inputs[-1] is None:
+            return None
     with np.errstate(all="ignore"):
         return np.asarray(op.kernel(Compiling())(*inputs))
 

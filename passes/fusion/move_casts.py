@@ -13,11 +13,13 @@ take it so, and where no more elements are converted on the other side; it passe
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, TypeGuard, cast
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
@@ -170,13 +172,14 @@ class _NarrowEarlier(_CastWalk):
             return
         self.nodes.append(node)
 
-    def _narrowed(self, value: Value, dtype: DType, like: Node) -> Value:
+    @iterative
+    def _narrowed(self, value: Value, dtype: DType, like: Node) -> Generator[Any, Value, Value]:
         source = self._before_widening(value)
         if source.tensor_type.dtype == dtype:
             return source
         found = self.made.get((source, dtype))
         if found is None and _is_moved_view(source):
-            found = _retyped(source, [self._narrowed(source.inputs[0], dtype, like)], dtype)
+            found = _retyped(source, [(yield self, source.inputs[0], dtype, like)], dtype)
             self.nodes.append(found)
         elif found is None:
             found = self.cast(source, dtype, like)

@@ -16,12 +16,13 @@ alone: a kernel goes on with what it has in registers, and what is made of its s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import field
-from typing import cast
+from typing import Any, cast
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
@@ -183,13 +184,14 @@ class _Kernels:
                 if value in self.readers:
                     self.readers[value].add(kernel)
 
-    def _only_kernels_read(self, view: Node) -> bool:
+    @iterative
+    def _only_kernels_read(self, view: Node) -> Generator[Any, bool, bool]:
         """Whether kernels, which read what it shows instead, are all who read a view."""
         if view in self.returned:
             return False
         for user, _ in self.users.get(view, ()):
             kernel = self.of.get(user)
-            if kernel is None and not (user in self.shown and self._only_kernels_read(user)):
+            if kernel is None and not (user in self.shown and (yield self, user)):
                 return False
             if kernel is not None and kernel.size != view.tensor_type.size:
                 return False

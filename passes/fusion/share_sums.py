@@ -31,6 +31,8 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 
+MOST_FACTORS = 64
+"""Factors into which a value is taken apart."""
 FEWEST = 16
 """Places of a sum that is worth sharing: what is left of an operand is small beside it."""
 
@@ -180,24 +182,23 @@ def _product(value: Value, places: Places) -> _Product:
     """The factors of a value; what cannot be parted is one."""
     found = _Product()
     size = value.tensor_type.size
-
-    def visit(value: Value) -> None:
-        if isinstance(value, Node) and reshapes(value.op):
-            visit(value.inputs[0])
-            return
-        if not isinstance(value, Node) or not isinstance(value.op, Mul):
-            found.roots.append(value)
-            return
-        scales = [factor for factor in value.inputs if factor.tensor_type.size < size]
-        if len(scales) > 1 or not all(_is_scale(factor, value.shape, places) for factor in scales):
-            found.roots.append(value)
-            return
-        found.scales += [(factor, value.shape) for factor in scales]
-        for factor in value.inputs:
-            if factor not in scales:
-                visit(factor)
-
-    visit(value)
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, Node) and reshapes(each.op):
+            waiting.append(each.inputs[0])
+            continue
+        if not isinstance(each, Node) or not isinstance(each.op, Mul):
+            found.roots.append(each)
+            continue
+        scales = [factor for factor in each.inputs if factor.tensor_type.size < size]
+        if len(scales) > 1 or not all(_is_scale(factor, each.shape, places) for factor in scales):
+            found.roots.append(each)
+            continue
+        found.scales += [(factor, each.shape) for factor in scales]
+        waiting += [factor for factor in reversed(each.inputs) if factor not in scales]
+        if len(found.roots) + len(waiting) > MOST_FACTORS:  # squares of squares have more than can be listed
+            return _Product(roots=[value])
     return found
 
 

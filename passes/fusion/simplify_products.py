@@ -15,11 +15,13 @@ nothing is sharded any more.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, HALVES
 from mspc.ops.fused.matmul import FusedMatMul
@@ -108,12 +110,13 @@ class _ProductWalk:
             return None
         return self._like(node, replace(op, transpose_a=flags[0], transpose_b=flags[1]), inputs, node.shape)
 
-    def _exchanged(self, value: Value, reader: Node) -> Value | None:
+    @iterative
+    def _exchanged(self, value: Value, reader: Node) -> Generator[Any, Value | None, Value | None]:
         """A value that holds the same with the last two dimensions exchanged, where it is there or comes at less."""
         if not isinstance(value, Node):
             return None
         if isinstance(value.op, Reshape) and _stays(value.inputs[0].shape, value.shape):
-            found = self._exchanged(value.inputs[0], reader)
+            found = yield self, value.inputs[0], reader
             return None if found is None else self._shaped(found, _swapped(value.shape), value)
         if not isinstance(value.op, Transpose) or self.updates.between(value.inputs, -1, self.index):
             return None
@@ -129,16 +132,16 @@ class _ProductWalk:
 
     def _are_products(self, readers: Sequence[Node]) -> bool:
         """Whether readers of a value, of which there are some, are products, or reshapes of a batch for products."""
-        return bool(readers) and all(
-            isinstance(reader.op, MatMul | BatchMatMul)
-            or (
-                isinstance(reader.op, Reshape)
-                and _stays(reader.inputs[0].shape, reader.shape)
-                and reader not in self.results
-                and self._are_products([user for user, _ in self.users.get(reader, ())])
-            )
-            for reader in readers
-        )
+        waiting = list(readers)
+        for reader in waiting:  # it becomes longer
+            if isinstance(reader.op, MatMul | BatchMatMul):
+                continue
+            users = [user for user, _ in self.users.get(reader, ())]
+            is_view = isinstance(reader.op, Reshape) and _stays(reader.inputs[0].shape, reader.shape)
+            if not is_view or not users or reader in self.results:
+                return False
+            waiting += users
+        return bool(readers)
 
     def _is_read_once(self, value: Value) -> bool:
         return len(self.read_by.get(value, ())) == 1
@@ -160,13 +163,14 @@ class _ProductWalk:
         made = self._other_way(value)
         return None if made is None else self._ordered(node, made, rest)
 
-    def _other_way(self, value: Value) -> Value | None:
+    @iterative
+    def _other_way(self, value: Value) -> Generator[Any, Value | None, Value | None]:
         """A product that nothing else reads, with the last two dimensions exchanged; through reshapes of the batch."""
         if not isinstance(value, Node) or not self._is_read_once(value):
             return None
         op = value.op
         if isinstance(op, Reshape) and _stays(value.inputs[0].shape, value.shape):
-            made = self._other_way(value.inputs[0])
+            made = yield self, value.inputs[0]
             return None if made is None else self._shaped(made, _swapped(value.shape), value)
         if not isinstance(op, MatMul | BatchMatMul) or self.updates.between(value.inputs, -1, self.index):
             return None

@@ -14,14 +14,16 @@ element by element (`narrow`). The gradient of the first addend keeps its shape:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from mspc.analysis.aliasing import Updates
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType
 from mspc.ops.math.arithmetic import Add, AddN
@@ -35,6 +37,8 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.one_query import narrow
 
 SHIFT = "real_shift"
+MOST_TERMS = 64
+"""Terms into which a sum is taken apart; a value that is added to itself again and again has more than fit a list."""
 Shape = tuple[int, ...]
 
 
@@ -146,7 +150,8 @@ class _Splitter:
         return total
 
 
-def _terms(value: Value, visited: list[Node]) -> list[Value]:
+@iterative
+def _terms(value: Value, visited: list[Node]) -> Generator[Any, list[Value], list[Value]]:
     """What a tensor is the sum of, each aligned with it at the right. visited: gets what is between."""
     inputs: list[Value] = []
     if isinstance(value, Node) and _is_float(value):
@@ -159,9 +164,11 @@ def _terms(value: Value, visited: list[Node]) -> list[Value]:
             inputs = []
     if not isinstance(value, Node) or not inputs:
         return [value]
-    parts = [term for operand in inputs for term in _terms(operand, visited)]
-    # What is no sum in the end stays as it is: who narrows it goes through it again.
-    if len(parts) == 1:
+    parts: list[Value] = []
+    for operand in inputs:
+        parts += yield operand, visited
+    # A value that is no sum stays as it is: who narrows it goes through it again. So does a sum of very many terms.
+    if len(parts) == 1 or len(parts) > MOST_TERMS:
         return [value]
     visited.append(value)
     return parts

@@ -8,10 +8,12 @@ be wanted back before it has left stays.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from typing import Any
 
 from mspc.ir.copies import copied_node
 from mspc.ir.graph import FROM_HOST, TO_HOST, Graph, Node, Value
+from mspc.ir.iterative import iterative
 from mspc.ops.tensor.host_memory import AwaitHost, FromHost, ToHost
 from mspc.passes.per_rank.host_marks import AUTO, distance, marked_cells
 from mspc.passes.per_rank.host_times import HostCopies
@@ -106,11 +108,12 @@ class HostValues:
         back = insertions.put(begin, FromHost(), [host], type, reader, "backward", FROM_HOST, order)
         again: dict[Value, Node] = {value: back}
 
-        def shown(value: Value) -> Node:
+        @iterative
+        def shown(value: Value) -> Generator[Any, Node, Node]:
             """A view of what has been fetched, as a value is one of what has left."""
             if value not in again:
                 assert isinstance(value, Node)
-                again[value] = copied_node(value, [shown(value.inputs[0])])
+                again[value] = copied_node(value, [(yield (value.inputs[0],))])
                 again[value].phase = "backward"
                 insertions.add(begin, again[value], order)
             return again[value]

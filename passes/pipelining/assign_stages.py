@@ -191,9 +191,14 @@ def _with_weights(loop: Node, forward: Sequence[Node], found: dict[Value, int]) 
 
 def _is_stored(value: Value) -> bool:
     """Whether a value is a parameter whose values stay between steps, or is computed of one."""
-    if isinstance(value, Node):
-        return any(map(_is_stored, value.inputs))
-    return isinstance(value, Parameter) and value.kind == "parameter"
+    seen, waiting = {value}, [value]
+    for each in waiting:  # it becomes longer
+        if isinstance(each, Parameter) and each.kind == "parameter":
+            return True
+        inputs = [operand for operand in each.inputs if operand not in seen] if isinstance(each, Node) else []
+        seen.update(inputs)
+        waiting += inputs
+    return False
 
 
 def check_stage(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import field, replace
+from typing import Any
 
 from mspc.ir.builder import Builder
 from mspc.ir.copies import copied_node
 from mspc.ir.graph import MICRO_BATCH, STAGE, WORK, Constant, Graph, Node, OpLike, Parameter, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import Scan, body_of
@@ -120,7 +122,8 @@ class OrderedWork:
         found = self._first[values[0]] = b.emit(TupleGetItems(indices), made)
         return found
 
-    def _value(self, value: Value, number: int) -> Value:
+    @iterative
+    def _value(self, value: Value, number: int) -> Generator[Any, Value, Value]:
         """What stands for a value of the body on a micro-batch."""
         if isinstance(value, Constant):
             return value
@@ -131,17 +134,21 @@ class OrderedWork:
             if place not in self.op.scanned_operands:
                 return self.loop.inputs[place]
         if (value, number) not in self._values:
-            self._values[value, number] = self._made(value, number)
+            if not isinstance(value, Node):
+                assert isinstance(value, Parameter)
+                self._values[value, number] = self._part(value, number)
+                return self._values[value, number]
+            inputs: list[Value] = []
+            for each in value.inputs:
+                inputs.append((yield self, each, number))
+            self._values[value, number] = self._made(value, inputs, number)
         return self._values[value, number]
 
-    def _made(self, value: Value, number: int) -> Node:
-        if not isinstance(value, Node):
-            assert isinstance(value, Parameter)
-            return self._part(value, number)
+    def _made(self, value: Node, inputs: Sequence[Value], number: int) -> Node:
         op = value.op
         if isinstance(op, SendToStage | ReceiveFromStage):
             op = replace(op, sr_tag=op.sr_tag + number, micro_batch=number)
-        return self._copied(value, [self._value(each, number) for each in value.inputs], op)
+        return self._copied(value, inputs, op)
 
     def _part(self, parameter: Parameter, number: int) -> Node:
         """What a scanned operand has for a micro-batch."""

@@ -6,10 +6,13 @@ Output: it carries a total for each, `%9 = AddN(%total, %5)` and `%10 = AddN(%to
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
+from typing import Any
 
 from mspc.ir.copies import copied_node
 from mspc.ir.graph import STAGE, Graph, Node, Parameter, Value
+from mspc.ir.iterative import iterative
 from mspc.ops.control.loops import Scan, body_of
 from mspc.ops.control.regions import with_effects
 from mspc.ops.control.structural import TupleGetItem
@@ -49,14 +52,18 @@ def split_sums(graph: Graph, loop: Node, inside: dict[Value, int]) -> None:
     body.nodes = _used(body)
 
 
-def _terms(body: Graph, value: Value, inside: dict[Value, int]) -> list[Value]:
+@iterative
+def _terms(body: Graph, value: Value, inside: dict[Value, int]) -> Generator[Any, list[Value], list[Value]]:
     """What a value is the sum of, as far as it is of several stages."""
     if not isinstance(value, Node):
         return [value]
     if isinstance(value.op, AddN) and len({inside[v] for v in value.inputs if v in inside}) > 1:
-        return [term for each in value.inputs for term in _terms(body, each, inside)]
+        found: list[Value] = []
+        for each in value.inputs:
+            found += yield body, each, inside
+        return found
     if isinstance(value.op, Cast):
-        terms = _terms(body, value.inputs[0], inside)
+        terms = yield body, value.inputs[0], inside
         if len(terms) > 1:
             made: list[Value] = []
             for term in terms:

@@ -145,9 +145,16 @@ def _with_replicated_dimensions(rule: Rule, dims: Sequence[tuple[Dim, ...]], str
 
 def _is_number(value: Value) -> bool:
     """Whether it is a number that the script says, or is computed of such alone."""
-    return isinstance(value, Constant) or (isinstance(value, Node) and bool(value.inputs) and all(
-        _is_number(operand) for operand in value.inputs
-    ))  # fmt: skip
+    seen, waiting = {value}, [value]
+    for each in waiting:  # it becomes longer
+        if isinstance(each, Constant):
+            continue
+        if not isinstance(each, Node) or not each.inputs:
+            return False
+        inputs = [operand for operand in each.inputs if operand not in seen]
+        seen.update(inputs)
+        waiting += inputs
+    return True
 
 
 def _from_tuples(

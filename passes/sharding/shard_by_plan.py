@@ -258,16 +258,17 @@ def _sums_alike(given: Layout | None, taken: Layout) -> bool:
 
 def _comes_out(value: Value) -> Layout | None:
     """The layout that a plan has given a tensor, behind orderings and tuples."""
-    if not isinstance(value, Node):
-        return None
-    if isinstance(value.op, TupleGetItem):
+    while isinstance(value, Node):
+        if isinstance(value.op, Depend):
+            value = value.inputs[0]
+            continue
+        if not isinstance(value.op, TupleGetItem):
+            return value.layout if isinstance(value.layout, Layout) else None
         made = value.inputs[0]
-        if isinstance(made, Node) and isinstance(made.op, MakeTuple | Joined):
-            return _comes_out(made.inputs[value.op.index])
-        return dict(enumerate(element_layouts(made.layout))).get(value.op.index)
-    if isinstance(value.op, Depend):
-        return _comes_out(value.inputs[0])
-    return value.layout if isinstance(value.layout, Layout) else None
+        if not isinstance(made, Node) or not isinstance(made.op, MakeTuple | Joined):
+            return dict(enumerate(element_layouts(made.layout))).get(value.op.index)
+        value = made.inputs[value.op.index]
+    return None
 
 
 def listed(names: Sequence[str]) -> str:

@@ -118,13 +118,25 @@ class Footprint:
         made = self.facts.made(node, self.values[self.model.of[node]])
         return self._add(operands, made, self.facts.is_elementwise(node))
 
+    def _copy(self, node: Node) -> None:
+        """Note an operator that is recomputed, after those that it reads."""
+        waiting = [node]
+        while waiting:
+            reads = [read.value for read in self.facts.reads(waiting[-1])]
+            missing = [v for v in reads if isinstance(v, Node) and v in self.inside and v not in self._copies]
+            if missing:
+                waiting += missing
+                continue
+            last = waiting.pop()
+            if last not in self._copies:
+                self._copies[last] = self._forward(last, first=False)
+
     def _item(self, read: TensorRead, first: bool) -> list[int]:
         """What holds a value as an operator of the forward graph, or its gradient, reads it."""
         value = read.value
         if not first and value in self.inside:
             assert isinstance(value, Node)
-            if value not in self._copies:
-                self._copies[value] = self._forward(value, first=False)
+            self._copy(value)
             item = [self._copies[value]]
         else:
             item = self._there(value, first)

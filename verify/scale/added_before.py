@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mspc.ir.graph import Node, Value
+from mspc.ir.iterative import iterative
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
 from mspc.verify.scale.odd_ranks import ranks_in_words
@@ -47,13 +48,19 @@ class AddedBefore:
         """Whether all parts that the wrong value reads are made of this one."""
         explained: dict[Node, bool] = {part: True}
 
-        def is_of(node: Node) -> bool:
+        @iterative
+        def is_of(node: Node) -> Generator[Any, bool, bool]:
             if node not in explained:
                 explained[node] = True  # while it is looked for: what a loop carries is made of what it was
                 # A sum is a part of one where all that is added is.
                 added = isinstance(node.op, Add | AddN)
                 read = [self._parts_of(value, axes) for value in node.inputs] if added else [self._read(node, axes)]
-                explained[node] = all(each and all(map(is_of, each)) for each in read)
+                for each in read:
+                    explained[node] = bool(each)
+                    for other in each:
+                        explained[node] = explained[node] and (yield (other,))
+                    if not explained[node]:
+                        break
             return explained[node]
 
         return all(map(is_of, self._read(self._wrong, axes)))

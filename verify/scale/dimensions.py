@@ -8,9 +8,11 @@ its divisor. An unknown divides all sizes and all offsets of the dimensions that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import field
+from typing import Any
 
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 
 Product = tuple[int, ...]
@@ -54,19 +56,16 @@ class Divisors:
 
     def resolved(self, product: Product) -> Product:
         """The product in unknowns that are no product of others, without those that are 1."""
-        if len(product) == 1:  # as of most dimensions
-            (unknown,) = product
-            if unknown in self.frozen:
-                return ()
-            made = self._is.get(unknown)
-            if made is None:
-                return product
-            own = self._is[unknown] = self.resolved(made)
-            return own
+        if len(product) == 1 and product[0] not in self._is:  # as of most dimensions
+            return () if product[0] in self.frozen else product
+        return self._followed(product)
+
+    @iterative
+    def _followed(self, product: Product) -> Generator[Any, Product, Product]:
         found: list[int] = []
         for unknown in product:
             if unknown in self._is:
-                own = self._is[unknown] = self.resolved(self._is[unknown])
+                own = self._is[unknown] = yield self, self._is[unknown]
                 found += own
             elif unknown not in self.frozen:
                 found.append(unknown)
