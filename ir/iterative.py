@@ -19,6 +19,8 @@ def iterative(function: Callable[Args, Generator[Any, Any, Result]]) -> Callable
     twice again and again has few nodes and very many paths.
     """
 
+    again: Callable[..., Generator[Any, Any, Result]] = function
+
     @wraps(function)
     def run(*args: Args.args, **kwargs: Args.kwargs) -> Result:
         known: dict[tuple[int, ...], tuple[Any, Any]] = {}
@@ -39,7 +41,7 @@ def iterative(function: Callable[Args, Generator[Any, Any, Result]]) -> Callable
             if key in known:
                 result = known[key][1]
             else:
-                calls.append((inner, function(*inner)))
+                calls.append((inner, again(*inner)))
                 result = None
 
     return run
