@@ -35,8 +35,7 @@ class FedRows:
         """Values made of nothing but random numbers and constants, without rows as far as operands tell."""
         self.fixed: set[Value] = set()
         """Those made of constants alone."""
-        fed = {v.shape[rows[0]] for v, rows in given.items() if isinstance(v, Parameter)}
-        self._one_row = fed == {1}
+        self._of_one_row = _nodes_of_one_row(graph, given)
         self._next_turn = next_turns(graph)
         borders = (node.op for node in graph.nodes if isinstance(node.op, Border))
         self._of_micro_batches = {border.owner for border in borders if getattr(border.op, "micro_batches", False)}
@@ -174,10 +173,25 @@ class FedRows:
         for number, type in enumerate(element_types(node.type)):
             found = (_result(rule, index, number, rows) for index, rows in flat)
             place = next((rows for rows in found if rows is not None), None)
-            if place is not None and self._one_row and node.op.is_view:
+            if place is not None and node in self._of_one_row and node.op.is_view:
                 place = _at_ones(type.shape, place)
             results.append(place or next(filter(None, (_by_size(node, type.shape, i, r) for i, r in flat)), None))
         return tuple(results)
+
+
+def _nodes_of_one_row(graph: Graph, given: Mapping[Value, Rows]) -> set[Value]:
+    """The nodes that compute on one row of a rank, the only one that it feeds or that of a micro-batch."""
+    fed = {value.shape[rows[0]] for value, rows in given.items() if isinstance(value, Parameter)}
+    if fed == {1}:
+        return set(graph.nodes)
+    found: set[Value] = set()
+    is_inside = False
+    for node in graph.nodes:
+        if isinstance(node.op, Border) and getattr(node.op.op, "micro_batches", False):
+            is_inside = not node.op.is_end and fed == {getattr(node.op.op, "turns", 0)}
+        if is_inside:
+            found.add(node)
+    return found
 
 
 def rows_beside(node: Node, rows: Rows) -> tuple[list[Rows | None], list[Rows | None]]:
