@@ -159,10 +159,13 @@ def reference_of(captured: CapturedCall, call: TracedCall, own_weights: bool = T
 def _may_reuse_wrongly(traced: Traced) -> bool:
     """Whether the front end may have taken up calls wrongly for gradients, so that the reference is read without that.
 
-    A gradient that takes up a whole call cannot be wrong. Calls that draw random numbers would draw others.
+    A gradient that takes up a whole call cannot be wrong. Calls that draw random numbers would draw others, and those
+    that change parameters, as moving averages, would change them once more.
     """
-    ops = [node.op for graph in traced.graph.graphs() for node in graph.nodes]
-    if not traced.reused_calls or any(isinstance(op, Op) and op.draws for op in ops):
+    nodes = [node for graph in traced.graph.graphs() for node in graph.nodes]
+    ops = [node.op for node in nodes]
+    changes = any(node.op.mutates and node.phase == "forward" for node in nodes)
+    if not traced.reused_calls or changes or any(isinstance(op, Op) and op.draws for op in ops):
         return False
     return any(isinstance(op, StopGradient) for op in ops) or sum(isinstance(op, Gradient) for op in ops) > 1
 
