@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.planted import PACKAGE, Planted, outcomes
+from tests.mutation.processes import forked
+from tests.planted import PACKAGE, Planted, outcomes, plant
 from tests.planted_errors import ERRORS, FREE, NO_ERROR, SAMPLE, cases
 from tests.planted_generated import UNSEEN, generated
 from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PASSES, STEPS, THROUGH_MPI
@@ -29,6 +31,26 @@ def test_every_error_has_a_name_and_a_network() -> None:
     assert len({planted.name for planted in EVERY}) == len(EVERY)
     assert set(FREE) < {planted.name for planted in ERRORS}
     assert {target for target, _ in FREE.values()} == {SAMPLE}
+
+
+def wrong_step(planted: Planted, name: str) -> bool:
+    """Whether a training step differs from its judge's in this process, which gets the error."""
+    import torch
+
+    from mspc.verify.training_steps.reference import cases as steps
+    from mspc.verify.training_steps.reference import judged
+
+    plant(planted)
+    (case,) = [case for case in steps() if case.name == name]
+    return not judged(case, torch).same
+
+
+def test_an_error_in_an_update_is_found() -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
+    by_name = {planted.name: planted for planted in STEPS}
+    wanted = [("second-moment-with-beta1", "nn.Adam"), ("step-without-largest", "nn.Rprop, its largest step")]
+    calls = [partial(wrong_step, by_name[planted], name) for planted, name in wanted]
+    assert dict(forked(calls, 1)) == {0: True, 1: True}
 
 
 def test_errors_that_are_made_from_networks_are_found(tmp_path: Path) -> None:
