@@ -20,40 +20,20 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem, taken_elements
 from mspc.ops.op import Op
+from mspc.runtime.arena import MemoryBlock, assign
 from mspc.runtime.available_memory import REMEDY, shown_bytes
 from mspc.runtime.backend import NumPyBackend
 
-WASTE = 2
-"""A free buffer is taken for a result of at least this part of its size."""
 _ALIGNMENT = 64
 HANDED = -1
 """In the place of a buffer's number, for a result whose place is handed over."""
+NEW = -2
+"""The same, for a result of the graph: every step makes an array for it, as the caller may hold the last one."""
 _NONE: Mapping[Any, Any] = {}
 
 Array = Any
 Tensor = tuple[int, int]
 """What a node makes: its index, and the place in its tuple, 0 where it is no tuple."""
-
-
-class _Pool:
-    """Buffers by number; a free one is used again."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self._free: list[int] = []
-
-    def take(self, size: int) -> int:
-        """The smallest free buffer that fits without much waste, else a new one."""
-        fitting = [b for b in self._free if size <= self.sizes[b] <= size * WASTE]
-        if not fitting:
-            self.sizes.append(size)
-            return len(self.sizes) - 1
-        best = min(fitting, key=lambda b: (self.sizes[b], b))
-        self._free.remove(best)
-        return best
-
-    def give(self, buffer: int) -> None:
-        self._free.append(buffer)
 
 
 class Handed:
@@ -72,11 +52,14 @@ class BufferPlan:
     """Where results lie.
 
     places: of nodes that write to buffers, and of what takes a tensor of theirs, for each tensor the number of its
-    buffer, `HANDED` where the place is handed over. sizes: of the buffers, in bytes.
+    buffer, `HANDED` where the place is handed over. sizes: of the buffers, in bytes. offsets: of the buffers in the
+    arena, in which those share memory that are never alive together. nbytes: of the arena.
     """
 
     places: Mapping[Value, Sequence[int]]
     sizes: Sequence[int]
+    offsets: Sequence[int]
+    nbytes: int
 
 
 def buffered_kernels(
@@ -91,7 +74,7 @@ def buffered_kernels(
         return {}
     into = kernels_into(graph.nodes, backend, others, loops or {})
     plan = plan_buffers(graph, into, last_use, handed)
-    memory = _memory(plan.sizes, plan.places)
+    memory = _memory(plan)
     return {
         index: _writing(kernel, node, plan.places[node], memory, handed)
         for index, kernel in into.items()
@@ -117,7 +100,7 @@ def plan_buffers(
     """
     nodes = graph.nodes
     into, ends, shown = _placed(nodes, into, last_use, handed)
-    pool = _Pool()
+    buffers: list[MemoryBlock] = []
     dying: dict[int, list[int]] = {}
     places: dict[Value, list[int]] = {}
     for index, node in enumerate(nodes):
@@ -127,16 +110,20 @@ def plan_buffers(
             places[node] = []
             for element, type in enumerate(types):
                 if ends[index, element] == len(nodes):
-                    places[node].append(HANDED)
+                    places[node].append(HANDED if (node, element) in handed else NEW)
                     continue
                 taken = _overwritten(node, type, places, dead, shown)
-                places[node].append(pool.take(_size(type)) if taken is None else taken)
-                dying.setdefault(ends[index, element], []).append(places[node][element])
+                if taken is None:
+                    taken = len(buffers)
+                    buffers.append(MemoryBlock(_size(type), index))
+                places[node].append(taken)
+                buffers[taken].last = max(buffers[taken].last, ends[index, element])
+                buffers[taken].free = buffers[taken].free_on_side = buffers[taken].last + 1
+                dying.setdefault(ends[index, element], []).append(taken)
         elif isinstance(node.op, TupleGetItem) and node.inputs[0] in places:
             places[node] = [places[node.inputs[0]][node.op.index]]
-        for buffer in dying.pop(index, ()):
-            pool.give(buffer)
-    return BufferPlan(places, pool.sizes)
+    nbytes = assign(buffers, _ALIGNMENT)
+    return BufferPlan(places, [each.nbytes for each in buffers], [each.offset for each in buffers], nbytes)
 
 
 def _writing(
@@ -145,9 +132,9 @@ def _writing(
 ) -> Callable[..., Array]:  # fmt: skip
     """The kernel, writing to its places."""
     types = element_types(node.type)
-    views = [None if b == HANDED else _view(memory[b], t) for b, t in zip(places, types, strict=True)]
+    views = [None if b < 0 else _view(memory[b], t) for b, t in zip(places, types, strict=True)]
     several = isinstance(node.type, TupleType)
-    if HANDED not in places:
+    if min(places) >= 0:
         return functools.partial(kernel, out=tuple(views) if several else views[0])
     holders = {element: handed[node, element] for element, place in enumerate(places) if place == HANDED}
     for holder in holders.values():
@@ -157,27 +144,29 @@ def _writing(
         return lambda *operands: kernel(*operands, out=holder.out)
 
     def write(*operands: Array) -> Array:
-        out = tuple(holders[i].out if i in holders else view for i, view in enumerate(views))
+        out = tuple(
+            view if view is not None else holders[i].out if i in holders else np.empty(type.shape, type.dtype.numpy)
+            for i, (view, type) in enumerate(zip(views, types, strict=True))
+        )
         return kernel(*operands, out=out)
 
     return write
 
 
-def _memory(sizes: Sequence[int], places: Mapping[Value, Sequence[int]]) -> list[Array]:
-    """The buffers. Raises ExecutionError, which names the largest result that one is for, where there is no room."""
-    memory: list[Array] = []
-    for number, size in enumerate(sizes):
-        try:
-            memory.append(_aligned(size))
-        except MemoryError:
-            nodes = [value for value, taken in places.items() if isinstance(value, Node) and number in taken]
-            node = max(nodes, key=lambda n: max(map(_size, element_types(n.type))))
-            others = sum(sizes) - size
-            raise ExecutionError(
-                f"out of memory: {node.label} needs {shown_bytes(size)} for its result {node.type}",
-                notes=[f"results of other nodes that are planned: {shown_bytes(others)}", REMEDY], frames=node.frames,
-            ) from None  # fmt: skip
-    return memory
+def _memory(plan: BufferPlan) -> list[Array]:
+    """The buffers, in one arena. Raises ExecutionError, which names the largest result, if there is no room."""
+    try:
+        arena = _aligned(plan.nbytes)
+    except MemoryError:
+        nodes = [value for value in plan.places if isinstance(value, Node)]
+        node = max(nodes, key=lambda n: max(map(_size, element_types(n.type))))
+        size = max(map(_size, element_types(node.type)))
+        raise ExecutionError(
+            f"out of memory: {node.label} needs {shown_bytes(size)} for its result {node.type}",
+            notes=[f"results of other nodes that are planned: {shown_bytes(plan.nbytes - size)}", REMEDY],
+            frames=node.frames,
+        ) from None  # fmt: skip
+    return [arena[at : at + size] for at, size in zip(plan.offsets, plan.sizes, strict=True)]
 
 
 def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | None:
@@ -200,15 +189,16 @@ def _kernel_into(node: Node, backend: NumPyBackend) -> Callable[..., Array] | No
 def _placed(
     nodes: Sequence[Node], into: Container[int], last_use: Mapping[Value, int], handed: Container[tuple[Node, int]]
 ) -> tuple[set[int], dict[Tensor, int], dict[Value, set[Tensor]]]:
-    """(the nodes of `into` of which no result has to stay where it is, and of these what `_ends` gives). The others run
-    their own kernels, which may hand out views of their operands, so that these have to stay, too."""
+    """(the nodes of `into` that get buffers, and of these what `_ends` gives). A node gets none if all its results are
+    results of the graph that are not handed over: it runs its own kernel, which may hand out views of its operands, so
+    that these have to stay, too. If only some are, these are made anew by every step."""
     placed = {index for index in range(len(nodes)) if index in into}
     while True:
         ends, shown = _ends(nodes, placed, last_use)
-        staying = {
-            index for (index, element), end in ends.items()
-            if end == len(nodes) and (nodes[index], element) not in handed
-        }  # fmt: skip
+        stays: dict[int, list[bool]] = {}
+        for (index, element), end in ends.items():
+            stays.setdefault(index, []).append(end == len(nodes) and (nodes[index], element) not in handed)
+        staying = {index for index, elements in stays.items() if all(elements)}
         placed -= staying
         if not any(aliased_operands(nodes[index]) for index in staying if not nodes[index].regions):
             return placed, ends, shown
@@ -222,22 +212,42 @@ def _ends(
     ends: dict[Tensor, int] = {}
     shown: dict[Value, set[Tensor]] = {}
     made: dict[Value, int] = {}
+    taken = _taken(nodes, last_use)
     for index, node in enumerate(nodes):
         operands = aliased_operands(node) if index not in into or node.regions else ()
         makers = {maker for i in operands for maker in shown.get(node.inputs[i], ())}
         if index in into:  # what runs graphs may have no place all the same, and hand out its operands
             makers |= {(index, element) for element in range(len(element_types(node.type)))}
             made[node] = index
-        elif node.inputs and node.inputs[0] in made and (taken := taken_elements(node.op)) is not None:
-            own = made[node.inputs[0]]
-            makers = {m for m in shown[node.inputs[0]] if m[0] != own or m[1] in taken}
+        elif node.inputs and node.inputs[0] in made and (elements := taken_elements(node.op)) is not None:
+            maker = made[node.inputs[0]]
+            makers = {m for m in shown[node.inputs[0]] if m[0] != maker or m[1] in elements}
         if not makers:
             continue
         shown[node] = makers
         last = last_use.get(node, index)
         for maker in makers:
-            ends[maker] = max(ends.get(maker, index), last)
+            own = taken.get(node, {}) if maker[0] == index else {}
+            ends[maker] = max(ends.get(maker, index), own.get(maker[1], index) if own else last)
     return ends, shown
+
+
+def _taken(nodes: Sequence[Node], last_use: Mapping[Value, int]) -> dict[Value, dict[int, int]]:
+    """Of tuples that are read element by element alone, where each element is taken last. An element that is not taken
+    is dead at once, though others are taken later, as statistics of a normalization are by its gradient."""
+    found: dict[Value, dict[int, int]] = {}
+    whole: set[Value] = set()
+    for index, node in enumerate(nodes):
+        elements = taken_elements(node.op) if len(node.inputs) == 1 else None
+        for value in node.inputs:
+            if elements is None:
+                whole.add(value)
+            elif isinstance(value.type, TupleType):
+                found.setdefault(value, {}).update(dict.fromkeys(elements, index))
+    return {
+        value: taken for value, taken in found.items()
+        if value not in whole and last_use.get(value) == max(taken.values())
+    }  # fmt: skip
 
 
 def _overwritten(

@@ -230,3 +230,33 @@ def test_random_graphs_give_what_they_give_without_buffers(seed: int, monkeypatc
             # Plain arrays may lie in another order, in which sums differ in their last bits.
             np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
     assert all(np.array_equal(a, b) for a, b in zip(inputs, arrays(3), strict=True))
+
+
+def test_an_element_of_a_tuple_is_dead_when_it_was_taken_last() -> None:
+    """The statistics of a normalization are read late, by its gradient."""
+    make = Maker(1)
+    (x,) = make.values
+    gamma, beta = (Parameter(name, TensorType(FLOAT32, (SIDE,))) for name in ("gamma", "beta"))
+    make.graph.parameters += [gamma, beta]
+    norm = make.add(LayerNorm(), make.add(Tanh(), x), gamma, beta)
+    tanh = make.add(Tanh(), make.add(TupleGetItem(0), norm))
+    mean = make.add(TupleGetItem(1), norm)
+    graph = make.done(make.add(ReduceSum(), tanh), make.add(ReduceSum(), mean))
+    last_use = {value: index for index, node in enumerate(graph.nodes) for value in node.inputs}
+    plan = buffers.plan_buffers(graph, {1, 3}, last_use | dict.fromkeys(graph.results, len(graph.nodes)))
+    assert plan.places[tanh][0] == plan.places[norm][0]
+    assert plan.nbytes < 2 * TYPE.nbytes
+
+
+def test_buffers_of_unlike_sizes_share_memory() -> None:
+    make = Maker(1)
+    (x,) = make.values
+    wide = Parameter("wide", TensorType(FLOAT32, (SIDE, 4 * SIDE)))
+    make.graph.parameters.append(wide)
+    first = make.add(MatMul(), make.add(MatMul(), x, x), wide)
+    summed = make.add(ReduceSum(True, 1), first)
+    last = make.add(MatMul(), make.add(MatMul(), x, make.add(Add(), x, summed)), x)
+    graph = make.done(make.add(ReduceSum(), last))
+    last_use = {value: index for index, node in enumerate(graph.nodes) for value in node.inputs}
+    plan = buffers.plan_buffers(graph, range(6), last_use | dict.fromkeys(graph.results, len(graph.nodes)))
+    assert plan.nbytes == 5 * TYPE.nbytes, "the wide matrix and what it is made of"

@@ -14,7 +14,7 @@ from mspc.ir.graph import Graph, Node, Value, element_types
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, taken_elements
 from mspc.ops.op import Op
-from mspc.runtime.buffers import HANDED, BufferPlan
+from mspc.runtime.buffers import BufferPlan
 from mspc.verify.scale.memory_use import Misuse
 
 Content = tuple[Node, int]
@@ -30,6 +30,7 @@ class _Walk:
     def __init__(self, graph: Graph, plan: BufferPlan) -> None:
         self.graph, self.plan = graph, plan
         self.held: dict[int, Content] = {}
+        self._sharing: dict[int, list[int]] = {}
         self.lost: dict[Content, Node] = {}
         """What has been overwritten, and by which node."""
         self.shown: dict[Value, list[set[Content]]] = {}
@@ -46,8 +47,18 @@ class _Walk:
             self._show(node, self._views(node))
         for value in self.graph.results:
             for content in self._of(value):
-                if self._buffer(content) != HANDED:
+                if self._buffer(content) >= 0:
                     yield Misuse(content[0], "a result of the step lies in a buffer that the next step overwrites")
+
+    def _shares(self, buffer: int) -> list[int]:
+        """The buffers with a byte of this one, itself among them."""
+        if buffer not in self._sharing:
+            begin, size = self.plan.offsets[buffer], self.plan.sizes[buffer]
+            self._sharing[buffer] = [
+                other for other, (at, count) in enumerate(zip(self.plan.offsets, self.plan.sizes, strict=True))
+                if other == buffer or (at < begin + size and begin < at + count)
+            ]  # fmt: skip
+        return self._sharing[buffer]
 
     def _writes(self, node: Node) -> bool:
         return node in self.plan.places and not isinstance(node.op, TupleGetItem)
@@ -93,32 +104,35 @@ class _Walk:
 
     def _makes(self, node: Node) -> Iterator[Misuse]:
         places = self.plan.places[node]
-        own = [buffer for buffer in places if buffer != HANDED]
-        if len(set(own)) < len(own):
+        own = [buffer for buffer in places if buffer >= 0]
+        if sum(other in own for buffer in own for other in self._shares(buffer)) > len(own) or len(set(own)) < len(own):
             yield Misuse(node, "two of its results lie in one buffer")
-        over = {self.held[buffer] for buffer in own if buffer in self.held}
+        over = {self.held[each] for buffer in own for each in self._shares(buffer) if each in self.held}
         reading: dict[Content, list[int]] = {}
         for operand, value in enumerate(node.inputs) if over else ():
             for content in over & self._of(value):
                 reading.setdefault(content, []).append(operand)
         for number, (buffer, type) in enumerate(zip(places, element_types(node.type), strict=True)):
-            if buffer == HANDED:
+            if buffer < 0:
                 continue
             if self.plan.sizes[buffer] < type.nbytes:
                 yield Misuse(node, "its result is larger than the buffer in which it lies")
-            before = self.held.get(buffer)
-            if before in reading and not self._may_lie_over(node, type, before, reading[before]):
-                yield Misuse(node, "a result lies over what it is computed of", before[0])
-            if before is not None:
-                self.lost[before] = node
+            for each in self._shares(buffer):
+                before = self.held.pop(each, None)
+                in_place = each == buffer and self._may_lie_over(node, type, before, reading.get(before, ()))
+                if before in reading and not in_place:
+                    yield Misuse(node, "a result lies over what it is computed of", before[0])
+                if before is not None:
+                    self.lost[before] = node
             self.held[buffer] = node, number
 
-    def _may_lie_over(self, node: Node, type: object, content: Content, reading: Sequence[int]) -> bool:
+    def _may_lie_over(self, node: Node, type: object, content: Content | None, reading: Sequence[int]) -> bool:
         """Whether a result may lie where this is, which some operands show: the operator works in place of them."""
         op = node.op
         allowed: Sequence[int] = getattr(op, "in_place_of", ()) or range(len(node.inputs))
         return (
-            isinstance(op, Op)
+            content is not None
+            and isinstance(op, Op)
             and op.in_place
             and all(i in allowed and node.inputs[i].type == type and self._is(node.inputs[i], content) for i in reading)
         )

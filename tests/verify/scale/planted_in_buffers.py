@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -49,7 +50,7 @@ def moved(graph: Graph, plan: BufferPlan, rng: random.Random) -> BufferPlan | No
     for value in places:
         if isinstance(value, Node) and isinstance(value.op, TupleGetItem) and value.inputs[0] is node:
             places[value] = [changed[value.op.index]]
-    return BufferPlan(places, plan.sizes)
+    return replace(plan, places=places)
 
 
 def steps(graph: Graph, plan: BufferPlan) -> list[Any]:

@@ -18,7 +18,8 @@ from tests.verify.scale.planted_in_buffers import FALSE, MISSED, outcome
 
 
 def said(graph: Graph, buffers: dict[Node, int], size: int = TYPE.nbytes) -> list[str]:
-    plan = BufferPlan({node: [number] for node, number in buffers.items()}, [size] * len(buffers))
+    places, count = {node: [number] for node, number in buffers.items()}, len(buffers)
+    plan = BufferPlan(places, [size] * count, [TYPE.nbytes * number for number in range(count)], TYPE.nbytes * count)
     return [misuse.why for misuse in buffer_misuses(graph, plan)]
 
 
