@@ -31,8 +31,8 @@ HOPE = 0.5
 """Exploration ends if no plan is expected to be within twice the time of the best in as much memory."""
 FASTEST = 0.1
 """The share of the fastest step that is expected of any plan at least."""
-RIDGE = 0.1
-"""Regularization of the regression on the model's errors, which has few plans to learn from."""
+LOCAL = 8
+"""Power of the number of equal decisions in the weight of a compiled plan's error: the most similar plans count."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class CompiledFront:
         """Put a plan on the front if none there is as small and as fast."""
         if any(held <= cost.bytes and step <= cost.step for held, step, _ in self.front):
             return
-        kept = [each for each in self.front if each[0] < cost.bytes or each[1] < cost.step]
-        self.front = sorted([*kept, (cost.bytes, cost.step, values)], key=lambda each: each[:2])
+        others = [each for each in self.front if each[0] < cost.bytes or each[1] < cost.step]
+        self.front = sorted([*others, (cost.bytes, cost.step, values)], key=lambda each: each[:2])
 
     def _next(self, by_memory: bool) -> Values | None:
         """The plan that is expected to improve the front the most, or to take the least memory."""
@@ -162,23 +162,19 @@ class CompiledFront:
         return 1 + (least - cost.bytes) / least
 
     def _expected(self, plans: Sequence[Values]) -> list[PlanCost]:
-        """Expect of plans what the model says, with its errors for compiled plans that decide alike: the mean error
-        and, by kernel ridge regression, how it depends on the decisions."""
+        """Expect of plans what the model says, with its errors for compiled plans: their mean, weighted by how many
+        decisions are the same. All sums are in one order, so that every machine compiles the same plans."""
         known, decisions = list(self.known), self.candidates.decisions
         of_known, of_plans = np.array(known)[:, decisions], np.array(plans)[:, decisions]
-        model = self._model_costs(known)
-        errors = np.array([[self.known[values].bytes, self.known[values].step] for values in known]) - model
-        mean = errors.mean(axis=0)
-        weights = np.linalg.solve(_alike(of_known, of_known) + RIDGE * np.eye(len(known)), errors - mean)
-        foreseen = self._model_costs(plans) + mean + _alike(of_plans, of_known) @ weights
+        errors = np.array([[self.known[values].bytes, self.known[values].step] for values in known])
+        errors = errors - self._model_costs(known)
+        alike = (of_plans[:, None, :] == of_known[None, :, :]).sum(axis=2)
+        weights = ((1 + alike) ** LOCAL).astype(float)
+        total = np.add.accumulate(weights, axis=1)[:, -1:]
+        mean = np.add.accumulate(weights[:, :, None] * errors[None], axis=1)[:, -1] / total
         least = FASTEST * self.front[-1][1]
-        return [PlanCost(float(held), max(float(step), least)) for held, step in foreseen]
+        return [PlanCost(float(nbytes), max(float(step), least)) for nbytes, step in self._model_costs(plans) + mean]
 
     def _model_costs(self, plans: Sequence[Values]) -> Any:
         peak, cost = self.candidates.peak, self.candidates.cost
         return np.array([[peak(values), self.seconds_per_byte * cost(values)] for values in plans])
-
-
-def _alike(some: Any, others: Any) -> Any:
-    """[one, other]: the share of the decisions that two plans have in common, squared, as decisions act in pairs."""
-    return (some[:, None, :] == others[None, :, :]).mean(axis=2) ** 2
