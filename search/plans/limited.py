@@ -1,8 +1,8 @@
 """Finds the quickest plan within a limit of memory, by compiling plans until one fits.
 
-Plans of small networks come from a front of compiled plans that does not depend on the limit. In larger networks the
-search looks for a plan within the limit. Its estimate of memory is not exact: if the program takes more than the
-limit, the search runs again with a limit that is smaller by the difference.
+The search looks for a plan within the limit; in small networks a front of compiled plans, which does not depend on the
+limit, may have a faster one. The search's estimate of memory is not exact: if no such program is within the limit, it
+runs again with a limit that is smaller by the difference.
 """
 
 from __future__ import annotations
@@ -77,11 +77,10 @@ class LimitedPlans:
 
     def quickest(self) -> Compiled:
         """The quickest plan that was found to fit. Raises MspcError where none was."""
-        if self._of_front() and self.best is not None:
-            return self.best.compiled
         first = self._searched()
-        if first is not None and first.taken.bytes <= self.memory:
-            return first.compiled
+        self._of_front()
+        if self.best is not None:
+            return self.best.compiled
         least = least_stored(self.problem.model)
         if least > self.memory:
             raise MspcError(
@@ -108,17 +107,16 @@ class LimitedPlans:
             ],
         )
 
-    def _of_front(self) -> bool:
-        """Take the fastest plan of the front that fits, or its smallest plan. Return whether one fits."""
+    def _of_front(self) -> None:
+        """Take the fastest plan of the front that fits, or its smallest plan if none does."""
         if self.front is None:
-            return False
+            return
         values = self.front.fastest(self.memory)
-        if values is None:
+        if values is None and self.best is None:
             self.front.explore_below(self.memory)
             values = self.front.fastest(self.memory)
         for each in [values] if values is not None else self.front.smallest():
             self._tried(each)
-        return values is not None
 
     def _searched(self) -> _Tried | None:
         """What the search finds for the limit; None where it reckons that all plans are over it."""

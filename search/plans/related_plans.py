@@ -38,6 +38,9 @@ RELATED = 1000
 """Operators of a network, its gradients among them, up to which relatives of what is found are compiled, too."""
 SHARES = (0.9, 0.75, 0.5)
 """Of the memory that the search's plan takes: limits within which others are looked for."""
+SMALL_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+"""The same for small networks, which are compiled fast: a limit then hardly gives a plan that a search without one, or
+with another, does not compile, too."""
 TABLE = 1 << 13
 """Elements of a table at most where others are looked for: nothing has to be proved of them."""
 TRIED = "with optimizer states and activations on the host it does not fit either"
@@ -114,11 +117,10 @@ class SearchedNetwork:
         yield "a search by bytes alone", self._by_bytes
         if self.front is not None:
             yield "a search among compiled plans", self._fastest_of_front
-        else:
-            peak = memory_of(as_run(self.plain, 0), self.network.captured, self.network.config.device)
-            for share in SHARES:
-                limit = int(peak * share)
-                yield f"a search within {limit} bytes of memory", partial(self._near, limit)
+        peak = memory_of(as_run(self.plain, 0), self.network.captured, self.network.config.device)
+        for share in SHARES if self.front is None else SMALL_SHARES:
+            limit = int(peak * share)
+            yield f"a search within {limit} bytes of memory", partial(self._near, limit)
         if self.asked.free or not is_configured(self.plain):
             yield "every rank computing everything", partial(self.network.compiled, REPLICATED)
 
