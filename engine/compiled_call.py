@@ -97,12 +97,12 @@ class CompiledCall:
         """One step on this rank's arrays; an array whose origin is the last step's has not changed since."""
         executor = self.executor
         fed = [_fit(p, a, self.job.rank) for p, a in zip(executor.inputs, arrays, strict=True)]
-        self.job.step(self.number, executor.step + 1)
         if self._compared is not None and executor.step < COMPARED_STEPS:
             own = {p.name: a for p, a in zip(executor.inputs, arrays, strict=True)}
             comm, fetch = self.job.comm.for_graph(self.number), self.job.hardware.memory.fetch
             with self.job.outside_user_code():
                 compare_inputs(comm, self.job.rank, self._compared, own, executor.step + 1, fetch)
+        self.job.step(self.number, executor.step + 1)
         results = self.job.run(executor, fed, origins)
         self.job.step_done()
         return results

@@ -111,13 +111,13 @@ def test_nobody_is_idle_whom_nobody_waits_for(process: int) -> None:
 
 def test_a_rank_that_does_nothing_ends_its_job(tmp_path: Path) -> None:
     script = tmp_path / "net.py"
-    stuck = "    if _ == 1 and ms.communication.get_rank() == 1:\n        time.sleep(600)\n"
+    stuck = "    if _ == 4 and ms.communication.get_rank() == 1:\n        time.sleep(600)\n"
     script.write_text(SCRIPT.replace("    time.sleep(0.004)\n", stuck))
     command = [sys.executable, "-m", "mspc", "run", str(script), "--ranks", "4", "--timeout", "3", "--", "9"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=HANG, env=mpirun_environment()
     )
     assert done.returncode == 1
-    assert "for rank 1, which has done nothing for 3 s after step 2\n" in done.stderr
-    assert "error: rank 0 waits in step 3, at " in done.stderr
+    assert "for rank 1, which has done nothing for 3 s after step 5\n" in done.stderr
+    assert "error: rank 0 waits in step 6, at " in done.stderr
     assert "  note: its process is " in done.stderr
