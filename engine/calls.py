@@ -135,7 +135,7 @@ class RankCalls:
         if found is None:
             raise MspcError(f"rank {job.rank} has no batch for {name_of(target)}", notes=["every rank needs one"])
         self._last[identity(target)] = found
-        own = None if results is None else [Tensor.from_array(array).value for array in results]
+        own = None if results is None else [Tensor.from_array(array).array for array in results]
         with job.outside_user_code():
             outputs = global_outputs(job.aside, found.compiled.config, found.compiled.results, own)
         return found.compiled.traced.rebuild([Tensor.from_array(array) for array in outputs])
@@ -210,10 +210,10 @@ class RankCalls:
                 trained = bool(getattr(target, "training", False))
                 self._known.add(key, found, traced, target, self._stays(found), trained)
             self._drop_surplus(target)
-        arrays = [tensor.value for tensor in tensors]
+        arrays = [tensor.array for tensor in tensors]
         with self.job.outside_user_code():
             self.store.prepare(found)
-            results = found.run(arrays, [t.value if t.owned else None for t in tensors])
+            results = found.run(arrays, [t.array if t.owned else None for t in tensors])
             self.store.done(found)
         self._ran = found
         return found, results

@@ -108,7 +108,7 @@ def _text(value: Any) -> str:
         if layout is not None:
             return ""
     elif isinstance(value, Tensor):
-        value = value.value
+        value = value.array
     elif not (isinstance(value, tuple | list) and value and all(isinstance(v, bool | int | float) for v in value)):
         return ""
     array = np.asarray(value)

@@ -145,7 +145,7 @@ class ParameterStore:
         """This rank's slice of the first values; the rest of a parameter that was not sampled yet never is."""
         initial = parameter.initial
         if initial is None:
-            return self._mine(graph_parameter, parameter.value, not self._job.hardware.memory.copies)
+            return self._mine(graph_parameter, parameter.array, not self._job.hardware.memory.copies)
         drawn = None if self._ahead is None else self._ahead.take(parameter)
         return initial.fill(slices_of(graph_parameter, self._job.rank)) if drawn is None else drawn
 

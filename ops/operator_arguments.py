@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Parameter, Value
+from mspc.ir.graph import Constant, Parameter, Value
 from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.types import DType, dtype_of
 
@@ -43,8 +43,8 @@ def split_call(
 
 
 def plain(value: Any) -> Any:
-    """A value known at compile time, a constant, an array or a list, as numbers and tuples of them."""
-    value = getattr(value, "value", value)
+    """Return a value known at compile time (a constant, a tensor, an array or a list) as numbers and tuples of them."""
+    value = value.value if isinstance(value, Constant) else value
     value = value.tolist() if hasattr(value, "tolist") else value
     return tuple(map(plain, cast("Sequence[Any]", value))) if isinstance(value, (list, tuple)) else value
 

@@ -60,6 +60,6 @@ def _first_value(name: str, source: Any) -> FirstValue:
             raise MspcError(f"parameter '{name}': {error.message}", notes=error.notes) from None
         return FirstValue(name, TensorType(initial.dtype, initial.shape), described, initial.fill, part)
     if isinstance(source, Parameter):
-        return FirstValue(name, source.type, None, lambda: source.value)
+        return FirstValue(name, source.type, None, lambda: source.array)
     array = np.asarray(source)
     return FirstValue(name, TensorType(dtype_of(array.dtype), array.shape), None, lambda: array)

@@ -132,7 +132,7 @@ def checked_seed(name: str, seed: Any) -> int:
 
 def state_of(name: str, state: Any) -> tuple[int, int]:
     """(seed, place) of a generator's state."""
-    array = state.value if isinstance(state, Tensor) else None
+    array = state.array if isinstance(state, Tensor) else None
     if array is None or array.shape != (2,) or array.dtype.kind not in "iu":
         raise ApiValueError(f"{name}(): the state must be what get_state gives, not {describe(state)}")
     return checked_seed(name, int(array[0])), int(array[1])

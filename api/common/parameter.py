@@ -178,7 +178,7 @@ class Parameter(Tensor):
         self._comm_fusion = integer(0)("Parameter.comm_fusion", number)
 
     @property
-    def value(self) -> np.ndarray:
+    def array(self) -> np.ndarray:
         """The full tensor as it is now; gathered from all ranks while a graph trains it in slices. Raises MspcError
         while a network is compiled."""
         _require_values(self)
@@ -188,13 +188,18 @@ class Parameter(Tensor):
             self._array = self._sampled()
         return self._array
 
-    @value.setter
-    def value(self, array: np.ndarray) -> None:
+    @array.setter
+    def array(self, array: np.ndarray) -> None:
         if self.store is not None:
             self.store.write(self, array)
             return
         self._array, self._lazy = array, None
         self._type = TensorType(dtype_of(array.dtype), array.shape)
+
+    def value(self) -> Tensor:
+        """Return the present values as a Tensor of their own: later training does not change it, and writing to it does
+        not change the parameter."""
+        return self.copy()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -262,7 +267,7 @@ class Parameter(Tensor):
         kind = dtype_of(array.dtype)
         if kind != self.dtype and kind.is_float and not self.dtype.is_float:
             raise ApiTypeError(f"parameter '{self.name}' is {self.dtype}, the new values are {kind}")
-        self.value = array.astype(self.dtype.numpy, copy=not _is_fresh(data))
+        self.array = array.astype(self.dtype.numpy, copy=not _is_fresh(data))
         return self
 
     def _take_over(self, data: Any) -> bool:
@@ -299,7 +304,7 @@ class Parameter(Tensor):
     def clone(self, init: Any = "same") -> Parameter:
         """A new parameter of the same shape; `init` "same" copies the values, else it is an initializer."""
         if init == "same":
-            source: Any = np.array(self.value) if self.initial is None else self.initial
+            source: Any = np.array(self.array) if self.initial is None else self.initial
         else:
             source = initial_value(init, self.shape, self.dtype)
         twin = Parameter(

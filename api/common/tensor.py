@@ -121,7 +121,7 @@ class Tensor(TensorMethods, TensorOperators):
     # What it is -----------------------------------------------------------------------------------
 
     @property
-    def value(self) -> np.ndarray:
+    def array(self) -> np.ndarray:
         """The values; sampled now when the tensor came from an initializer."""
         if self._view is not None:
             self._view.follow(self)
@@ -135,8 +135,8 @@ class Tensor(TensorMethods, TensorOperators):
             self._array = self._sampled()
         return self._array
 
-    @value.setter
-    def value(self, array: np.ndarray) -> None:
+    @array.setter
+    def array(self, array: np.ndarray) -> None:
         view, before = self._view, self._array
         self._array = array
         self._lazy = None
@@ -166,7 +166,7 @@ class Tensor(TensorMethods, TensorOperators):
         if self.has_init:
             assert self._lazy is not None
             return self._lazy.fill(slices)
-        return self.value if slices is None else self.value[slices]
+        return self.array if slices is None else self.array[slices]
 
     def init_data(self, *_: Any) -> Tensor:
         """Returns the tensor: its values are sampled when somebody reads them, and are the same whenever that is."""
@@ -174,10 +174,14 @@ class Tensor(TensorMethods, TensorOperators):
 
     def asnumpy(self) -> np.ndarray:
         """The values as a NumPy array (its own memory)."""
-        return np.array(self.value)
+        return np.array(self.array)
 
     def numpy(self) -> np.ndarray:
         return self.asnumpy()
+
+    def value(self) -> Tensor:
+        """Return the tensor itself, as MindSpore does."""
+        return self
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -187,13 +191,13 @@ class Tensor(TensorMethods, TensorOperators):
             return self._lazy.shape
         if self._pending is not None:
             return self._pending.shape
-        return self.value.shape
+        return self.array.shape
 
     @property
     def dtype(self) -> DType:
         if self._array is None and self._lazy is not None:
             return self._lazy.dtype
-        return dtype_of((self.value if self._pending is None else self._pending).dtype)
+        return dtype_of((self.array if self._pending is None else self._pending).dtype)
 
     @property
     def type(self) -> TensorType:
@@ -222,22 +226,22 @@ class Tensor(TensorMethods, TensorOperators):
         """One element as a Python number; without an index the tensor must have exactly one."""
         if index is None and self.size != 1:
             raise ApiValueError(f"item() needs a tensor with one element, not shape {self.shape}")
-        return self.value.item() if index is None else self.value.item(index)
+        return self.array.item() if index is None else self.array.item(index)
 
     def tolist(self) -> Any:
-        return self.value.tolist()
+        return self.array.tolist()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        return np.array(self.value, dtype=dtype)
+        return np.array(self.array, dtype=dtype)
 
     def __repr__(self) -> str:
         if self.declared is not None:
             return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value=)"
-        values = np.array2string(self.value, separator=", ", prefix="Tensor(value=")
+        values = np.array2string(self.array, separator=", ", prefix="Tensor(value=")
         return f"Tensor(shape={list(self.shape)}, dtype={self.dtype}, value={values})"
 
     def __str__(self) -> str:
-        return str(self.value)
+        return str(self.array)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and self.size == 1 else str(self)
@@ -250,7 +254,7 @@ class Tensor(TensorMethods, TensorOperators):
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
             raise ApiTypeError("a tensor without dimensions cannot be iterated")
-        return (self._part(row, i) for i, row in enumerate(self.value))
+        return (self._part(row, i) for i, row in enumerate(self.array))
 
     def __bool__(self) -> bool:
         return bool(self._single("bool"))
@@ -269,13 +273,13 @@ class Tensor(TensorMethods, TensorOperators):
     def _single(self, kind: str) -> Any:
         if self.size != 1:
             raise ApiValueError(f"{kind}() needs a tensor with one element, not shape {self.shape}")
-        return self.value.item()
+        return self.array.item()
 
     __hash__ = object.__hash__
 
     def __getitem__(self, index: Any) -> Tensor:
         try:
-            return self._part(self.value[_plain_index(index)], index)
+            return self._part(self.array[_plain_index(index)], index)
         except IndexError as error:
             raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {_why(error)}") from None
 
@@ -290,27 +294,27 @@ class Tensor(TensorMethods, TensorOperators):
 
     def alias(self) -> Tensor:
         """Another tensor of the same elements."""
-        array = self.value
+        array = self.array
         twin = Tensor.from_array(array if self.is_followed else np.array(array))  # training may write into the array
         twin.placement = self.placement
         note_view(twin, self, twin._array if array.flags.forc else None)
         return twin
 
     def __setitem__(self, index: Any, item: Any) -> None:
-        array = np.array(self.value)
+        array = np.array(self.array)
         try:
-            array[_plain_index(index)] = item.value if isinstance(item, Tensor) else item
+            array[_plain_index(index)] = item.array if isinstance(item, Tensor) else item
         except IndexError as error:
             raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {_why(error)}") from None
         except ValueError as error:
             raise ApiValueError(f"elements {index!r} of a tensor of shape {self.shape}: {error}") from None
-        self.value = array
+        self.array = array
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         return self.copy()
 
     def copy(self) -> Tensor:
-        twin = Tensor.from_array(np.array(self.value))
+        twin = Tensor.from_array(np.array(self.array))
         twin.placement = self.placement
         return twin
 
@@ -323,7 +327,7 @@ class Tensor(TensorMethods, TensorOperators):
         array = as_array(other, self.dtype)
         if array.shape != self.shape:
             raise ApiValueError(f"assign_value: shape {array.shape} is not {self.shape}")
-        self.value = array
+        self.array = array
         return self
 
     def astype(self, dtype: Any, copy: bool = True) -> Tensor:
@@ -349,7 +353,7 @@ class Tensor(TensorMethods, TensorOperators):
         kind = dtype_of(dtype)
         cast = self.initial.cast(kind) if self.initial is not None else None
         if cast is None:
-            self.value = self.value.astype(kind.numpy)
+            self.array = self.array.astype(kind.numpy)
         else:
             self._array, self._lazy = None, cast
         return self
@@ -364,7 +368,7 @@ def _why(error: IndexError) -> str:
 def _plain_index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_plain_index(i) for i in index)
-    return index.value if isinstance(index, Tensor) else index
+    return index.array if isinstance(index, Tensor) else index
 
 
 def _redrawn(lazy: InitialValue, undrawn: bool, dtype: DType) -> InitialValue | None:
@@ -380,7 +384,7 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
     """
     kind = None if dtype is None else dtype_of(dtype)
     if isinstance(data, Tensor):
-        array = data.value
+        array = data.array
         return array if kind is None or kind == data.dtype else array.astype(kind.numpy)
     if isinstance(data, (np.ndarray, np.generic)):
         dtype = data.dtype if kind is None else kind.numpy
@@ -403,7 +407,7 @@ def as_array(data: Any, dtype: Any = None) -> np.ndarray:
 def _unwrapped(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_unwrapped(item) for item in data]
-    return data.value if isinstance(data, Tensor) else data
+    return data.array if isinstance(data, Tensor) else data
 
 
 def derived(array: Any, operands: Iterable[Any]) -> Tensor:

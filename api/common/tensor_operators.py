@@ -14,18 +14,18 @@ from mspc.ops.promotion import promoted
 
 
 class TensorOperators:
-    """Mixed into Tensor, which supplies `value` and `_derived`."""
+    """Mixed into Tensor, which supplies `array` and `_derived`."""
 
-    value: np.ndarray
+    array: np.ndarray
     _derived: Any
 
     def _binary(
         self, other: Any, function: Callable[..., Any], swapped: bool, divide: bool = False, symbol: str = ""
     ) -> Any:
         """`function` of both; a `symbol` is that of an operator on integers and Bool alone."""
-        left = self.value
+        left = self.array
         if isinstance(other, (TensorOperators, np.ndarray)):
-            right = other.value if isinstance(other, TensorOperators) else other
+            right = other.array if isinstance(other, TensorOperators) else other
             kind = promoted(dtype_of(left.dtype), dtype_of(right.dtype))
         elif isinstance(other, (bool, int, float, np.generic)):
             right = other
@@ -53,20 +53,20 @@ class TensorOperators:
             raise ApiValueError(f"shapes {left.shape} and {np.shape(right)} do not fit") from None
 
     def __neg__(self) -> Self:
-        if self.value.dtype == bool:
+        if self.array.dtype == bool:
             raise ApiTypeError("operator -: the tensor is Bool, which has no sign; logical_not turns it round")
-        return self._derived(-self.value)
+        return self._derived(-self.array)
 
     def __pos__(self) -> Self:
         return self
 
     def __abs__(self) -> Self:
-        return self._derived(np.abs(self.value))
+        return self._derived(np.abs(self.array))
 
     def __invert__(self) -> Self:
-        if self.value.dtype.kind not in "biu":
-            raise ApiTypeError(f"operator ~ takes integers and Bool, not {dtype_of(self.value.dtype)}")
-        return self._derived(~self.value)
+        if self.array.dtype.kind not in "biu":
+            raise ApiTypeError(f"operator ~ takes integers and Bool, not {dtype_of(self.array.dtype)}")
+        return self._derived(~self.array)
 
     def __matmul__(self, other: Any) -> Any:
         return self._binary(other, np.matmul, False)

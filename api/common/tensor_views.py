@@ -28,7 +28,7 @@ class View:
         now, the ranks that train it would have to meet."""
         if not self.root.is_followed or tensor._array is None:
             return
-        now = self.root.value
+        now = self.root.array
         if now is self.seen:
             return
         if not _is_laid_out_alike(now, self.seen):
@@ -38,14 +38,14 @@ class View:
 
     def write(self, tensor: Any, before: np.ndarray) -> None:
         """Put the new values of `tensor`, whose array was `before`, into the tensor that it is a view of."""
-        held, new = self.root.value, tensor._array
+        held, new = self.root.array, tensor._array
         if new.shape != before.shape or new.dtype != before.dtype or not _is_laid_out_alike(held, self.seen):
             tensor._view = None
             return
         written = np.array(held, order="K")
         tensor._array = _placed(before, self.seen, written)
         tensor._array[...] = new
-        self.root.value = written
+        self.root.array = written
         self.seen = written
 
 
@@ -84,7 +84,7 @@ def note_views(results: Any, operands: Sequence[Any], arrays: Sequence[np.ndarra
     """Make results views of the tensors among the operands in whose arrays they are, as after a reshape."""
     for made in results if isinstance(results, tuple) else (results,):
         for operand, array in zip(operands, arrays, strict=False):
-            if may_share(made.value, array) and hasattr(operand, "is_followed"):
+            if may_share(made.array, array) and hasattr(operand, "is_followed"):
                 note_view(made, operand, array)
                 break
 

@@ -50,18 +50,18 @@ def put(function: str, name: str, target: Any, array: np.ndarray) -> None:
         raise ApiTypeError(f"{function}(): {name} is of {target.dtype}, the result of {array.dtype.name}")
     if tuple(target.shape) != array.shape:
         raise ApiValueError(f"{function}(): {name} has shape {tuple(target.shape)}, the result has {array.shape}")
-    target.value = array
+    target.array = array
 
 
 def put_all(function: str, name: str, targets: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
     """Give every tensor of a list its value; none where one does not fit."""
-    previous = [target.value for target in targets]
+    previous = [target.array for target in targets]
     try:
         for index, (target, array) in enumerate(zip(targets, arrays, strict=True)):
             put(function, f"{name}[{index}]", target, array)
     except Exception:
         for target, array in zip(targets, previous, strict=True):
-            target.value = array
+            target.array = array
         raise
 
 

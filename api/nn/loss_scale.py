@@ -116,7 +116,7 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         elif isinstance(scale_sense, Tensor):
             if scale_sense.shape not in ((), (1,)):
                 raise ApiValueError(f"{name}: scale_sense must be a scalar, not of shape {scale_sense.shape}")
-            scale = Tensor(np.asarray(scale_sense.value, np.float32).reshape(()))
+            scale = Tensor(np.asarray(scale_sense.array, np.float32).reshape(()))
         else:
             raise ApiTypeError(f"{name}: scale_sense must be a Cell or a Tensor, not {type(scale_sense).__name__}")
         self.scale_sense = Parameter(scale, "scale_sense", requires_grad=False)
@@ -133,7 +133,7 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
             raise ApiTypeError(f"set_sense_scale takes a Tensor, not {type(sens).__name__}")
         if sens.shape not in ((), (1,)):
             raise ApiValueError(f"set_sense_scale takes a scalar, not a tensor of shape {sens.shape}")
-        self.scale_sense.set_data(Tensor(np.asarray(sens.value, np.float32).reshape(())))
+        self.scale_sense.set_data(Tensor(np.asarray(sens.array, np.float32).reshape(())))
 
     def construct(self, *inputs: Any) -> Any:
         loss = self.network(*inputs)

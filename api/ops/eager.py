@@ -131,8 +131,8 @@ def run_eagerly(op: Op, args: tuple[Any, ...]) -> Any:
         if number is not None and all(isinstance(x, _session.tensor) for x in operands):
             return _session.tensor.filled(number, op.infer(*(x.type for x in operands)))
         chosen = operands[promotes_from(op) :]
-        first = next((x for x in _flat(chosen if promotes_from(op) else tensors) if hasattr(x, "value")), None)
-        like = None if first is None else first.value.dtype
+        first = next((x for x in _flat(chosen if promotes_from(op) else tensors) if hasattr(x, "array")), None)
+        like = None if first is None else first.array.dtype
         exact = getattr(op, "exact_numbers", ()) if like is not None and like.itemsize == 2 else ()
         arrays = [_operand(op, i, x, np.dtype(np.float32) if i in exact else like) for i, x in enumerate(operands)]
         arrays = [a.reshape(()) if i in getattr(op, "scalars", ()) and a.shape == (1,) else a
@@ -184,7 +184,7 @@ def _write_back(op: Op, operands: Sequence[Any], arrays: Sequence[Any]) -> None:
     for index in op.mutates:
         tensor = operands[index]
         if isinstance(tensor, _session.tensor):
-            tensor.value = arrays[index].astype(tensor.dtype.numpy, copy=False)
+            tensor.array = arrays[index].astype(tensor.dtype.numpy, copy=False)
 
 
 def _flat(args: Any) -> list[Any]:
@@ -195,8 +195,8 @@ def _flat(args: Any) -> list[Any]:
 
 
 def _operand(op: Op, index: int, value: Any, like: Any) -> Any:
-    if hasattr(value, "value"):
-        return value.value
+    if hasattr(value, "array"):
+        return value.array
     if isinstance(value, np.ndarray):
         return cast(Any, value)
     if not _is_numeric(value):

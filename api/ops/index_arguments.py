@@ -33,7 +33,7 @@ def margins(name: str, padding: Any, shape: Shape, mode: Any, value: Any) -> lis
         raise ApiValueError(f"{name}(): mode is {describe(mode)}, not {', '.join(map(repr, _MODES))}")
     if mode != "constant" and value is not None:
         raise ApiValueError(f"{name}(): mode {mode!r} takes no value, which is {describe(value)}")
-    given = ints(name, "padding", padding.value.reshape(-1).tolist() if isinstance(padding, Tensor) else padding)
+    given = ints(name, "padding", padding.array.reshape(-1).tolist() if isinstance(padding, Tensor) else padding)
     if len(given) % 2 or len(given) > 2 * len(shape):
         raise ApiValueError(f"{name}(): padding {given} must be pairs for at most {len(shape)} dimensions")
     pairs = [(given[i], given[i + 1]) for i in range(0, len(given), 2)]
@@ -132,7 +132,7 @@ def slice_places(name: str, size: int, given: Shape, axis: int, start: Any, end:
 def vector_of(name: str, what: str, values: Any) -> Tensor:
     """Numbers known when a network is compiled as a vector. Raises TypeError for what are none."""
     try:
-        found = np.asarray(values.value if isinstance(values, Tensor) else values, np.float64)
+        found = np.asarray(values.array if isinstance(values, Tensor) else values, np.float64)
     except (TypeError, ValueError):
         found = None
     if found is None or found.ndim != 1:
@@ -143,9 +143,9 @@ def vector_of(name: str, what: str, values: Any) -> Tensor:
 def shares(name: str, q: Any) -> Tensor:
     """Numbers from 0 to 1, a vector, or one. Raises ValueError for others."""
     found = vector_of(name, "q", [q] if isinstance(q, int | float) else q)
-    if not ((found.value >= 0) & (found.value <= 1)).all():
+    if not ((found.array >= 0) & (found.array <= 1)).all():
         raise ApiValueError(f"{name}(): q must be numbers from 0 to 1, not {describe(q)}")
-    return found if not isinstance(q, int | float) else Tensor.from_array(found.value.reshape(()))
+    return found if not isinstance(q, int | float) else Tensor.from_array(found.array.reshape(()))
 
 
 def crossed(name: str, dim: Any, shape: Shape) -> tuple[int, Tensor, Tensor]:
@@ -178,10 +178,10 @@ def nonzero(input: Any, as_tuple: Any) -> Any:
     no tensor."""
     if not isinstance(input, Tensor):
         raise ApiTypeError(f"nonzero(): input must be a tensor, not {describe(input)}")
-    found = tuple(Tensor.from_array(place.astype(np.int64)) for place in np.nonzero(np.atleast_1d(input.value)))
+    found = tuple(Tensor.from_array(place.astype(np.int64)) for place in np.nonzero(np.atleast_1d(input.array)))
     if as_tuple:
         return found
-    return Tensor.from_array(np.argwhere(input.value).astype(np.int64))
+    return Tensor.from_array(np.argwhere(input.array).astype(np.int64))
 
 
 def base_grid(name: str, theta: Shape, size: Any, align_corners: bool) -> Tensor:

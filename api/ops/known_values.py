@@ -17,7 +17,7 @@ from mspc.ops.operator_arguments import describe
 def _known(name: str, what: str, value: Any) -> np.ndarray:
     """The values. Raises TypeError where they are computed by the network."""
     if isinstance(value, Tensor):
-        return value.value
+        return value.array
     if isinstance(value, np.ndarray):
         return value
     reason = "the shape of the result depends on it, and it is not known at compile time"
@@ -58,10 +58,10 @@ def unique(x: Any) -> tuple[Tensor, Tensor]:
 def unique_with_pad(x: Any, number: Any) -> tuple[Tensor, Tensor]:
     """`unique`, its elements followed by a number up to the length of x; places are Int32 for Int32, else Int64."""
     values, places = unique(x)
-    found = np.full(places.size, number, values.value.dtype)
-    found[: values.size] = values.value
+    found = np.full(places.size, number, values.array.dtype)
+    found[: values.size] = values.array
     kind = np.int32 if values.dtype == INT32 else np.int64
-    return Tensor.from_array(found), Tensor.from_array(places.value.astype(kind))
+    return Tensor.from_array(found), Tensor.from_array(places.array.astype(kind))
 
 
 def unique_consecutive(x: Any, inverse: Any, counts: Any, dim: Any) -> Any:

@@ -67,7 +67,7 @@ def _left_out(outputs: Any) -> bool:
     """Whether these are the results of a step with a loss scale, which has found an overflow: (loss, True, scale)."""
     if not isinstance(outputs, (tuple, list)) or len(outputs) < 3 or not isinstance(outputs[1], Tensor):
         return False
-    return outputs[1].dtype == BOOL and outputs[1].size == 1 and bool(np.asarray(outputs[1].value).flat[0])
+    return outputs[1].dtype == BOOL and outputs[1].size == 1 and bool(np.asarray(outputs[1].array).flat[0])
 
 
 class TimeMonitor(Callback):

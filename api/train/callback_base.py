@@ -152,7 +152,7 @@ def loss_of(outputs: Any) -> Any:
     if isinstance(outputs, (tuple, list)):
         outputs = outputs[0] if outputs else None
     if isinstance(outputs, Tensor):
-        value = outputs.value
+        value = outputs.array
         return value.reshape(-1)[0] if value.size == 1 else value.mean(dtype=value.dtype)
     return outputs if isinstance(outputs, (int, float, np.generic)) else None
 

@@ -241,14 +241,14 @@ def load_param_into_net(
         parameter = wanted[name]
         layout = _layout_of_slice(parameter, value)
         if layout is not None:
-            array = value.value if isinstance(value, Tensor) else np.asarray(value)
+            array = value.array if isinstance(value, Tensor) else np.asarray(value)
             rank = state.current().rank
             parameter.set_data(Tensor(HeldSlice(name, parameter.shape, layout, rank, array)))
             continue
         if isinstance(value, Tensor) and value.shape == parameter.shape:
             parameter.set_data(value)
             continue
-        array = value.value if isinstance(value, Tensor) else np.asarray(value)
+        array = value.array if isinstance(value, Tensor) else np.asarray(value)
         parameter.set_data(array.reshape(parameter.shape))
     missing = [name for name in wanted if name not in given]
     return missing, [name for name in given if name not in wanted]

@@ -92,7 +92,7 @@ def _entry(tracer: Tracer, entry: Any) -> Any:
         value = tracer.value(entry)
         return value.value if isinstance(value, Constant) else value
     if isinstance(entry, Tensor):
-        return entry.value
+        return entry.array
     if isinstance(entry, list | tuple):
         if contains_tensor(entry):
             raise tracer.error(

@@ -41,7 +41,7 @@ def attribute_as_float(tracer: Tracer, found: Any, dtype: DType, name: str) -> A
     key = (id(found), dtype)
     if key not in tracer.rounded:
         tracer.keep(found)
-        array = found.value if isinstance(found, Tensor) else found
+        array = found.array if isinstance(found, Tensor) else found
         tracer.rounded[key] = Tensor(np.asarray(array).astype(dtype.numpy))
         tracer.tensor_names[id(tracer.rounded[key])] = name
     return tracer.rounded[key]

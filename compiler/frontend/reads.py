@@ -65,7 +65,7 @@ def _facts_of(parameter: Parameter, _: str) -> str:
 
 
 def _contents(tensor: Tensor, _: str) -> Any:
-    return tensor.value if tensor.initial is None else tensor.initial
+    return tensor.array if tensor.initial is None else tensor.initial
 
 
 class Reads:

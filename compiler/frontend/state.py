@@ -234,7 +234,7 @@ class Tracer:
             return self.weight(tensor)
         type = tensor.type if isinstance(tensor, Tensor) else TensorType(dtype_of(tensor.dtype), tensor.shape)
         initial = tensor.initial if isinstance(tensor, Tensor) and type.size > INLINE_LIMIT else None
-        array = np.asarray(tensor.value if isinstance(tensor, Tensor) else tensor) if initial is None else None
+        array = np.asarray(tensor.array if isinstance(tensor, Tensor) else tensor) if initial is None else None
         made: Value
         if array is not None and array.size <= INLINE_LIMIT:
             made = Constant(array.copy(), type.dtype)

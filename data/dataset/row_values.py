@@ -19,7 +19,7 @@ def as_column(value: Any) -> np.ndarray:
     """A value of a row as an array; a dict of values, which may be dicts themselves, as an array of no dimensions that
     holds it. Raises TypeError for other objects than numbers, strings and arrays."""
     if isinstance(value, Tensor):
-        return value.value
+        return value.array
     if isinstance(value, dict):
         held = np.empty((), object)
         held[()] = {key: given(as_column(each)) for key, each in value.items()}

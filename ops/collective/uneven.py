@@ -39,7 +39,7 @@ class AlltoAllV(Collective):
         return replace(self, **{name: self._numbers(name, value) for name, value in found.items()}), tensors
 
     def _numbers(self, name: str, value: Any) -> tuple[int, ...]:
-        held = value.value if isinstance(value, Constant) else getattr(value, "value", value)
+        held = value.value if isinstance(value, Constant) else value
         return ints_of(self.name, name, held.reshape(-1).tolist() if hasattr(held, "reshape") else held)
 
     def infer(self, *types: Type) -> Type:

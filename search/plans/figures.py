@@ -63,7 +63,7 @@ def remarked(remarks: Remarks, compiled: Compiled, asked: PlanRequest, way: Alte
 def as_run(compiled: Compiled, rank: int) -> Graph:
     """A rank's graph as the first step runs it, with the numbers that the script's Parameters hold."""
     parameters = compiled.traced.parameters
-    return run_graph(compiled.rank_graph(rank), lambda scalar: float(parameters[scalar.name].value))[0]
+    return run_graph(compiled.rank_graph(rank), lambda scalar: float(parameters[scalar.name].array))[0]
 
 
 def memory_of(graph: Graph, captured: CapturedCall, device: str) -> int:

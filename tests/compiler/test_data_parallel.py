@@ -53,7 +53,7 @@ def _types(rows: int) -> list[TensorType]:
 
 def _run(cell: Any, rows: int, ranks: int, mode: str, arrays: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
     compiled = compile_call(cell, _types(rows), Config(ranks=ranks, mode=mode))
-    values = {name: np.array(parameter.value) for name, parameter in compiled.traced.parameters.items()}
+    values = {name: np.array(parameter.array) for name, parameter in compiled.traced.parameters.items()}
 
     def main(comm: LocalComm) -> list[np.ndarray]:
         graph = compiled.rank_graph(comm.rank)

@@ -87,7 +87,7 @@ def _run(cell: Any, mode: str, ranks: int, rows: np.ndarray, parameter: str = ""
     per_rank = np.split(rows, ranks)
     types = [TensorType(dtype_of("float32"), per_rank[0].shape)]
     compiled = compile_call(cell, types, Config(ranks=ranks, mode=mode))
-    values = {name: np.array(parameter.value) for name, parameter in compiled.traced.parameters.items()}
+    values = {name: np.array(parameter.array) for name, parameter in compiled.traced.parameters.items()}
 
     def main(comm: LocalComm) -> list[np.ndarray]:
         graph = compiled.rank_graph(comm.rank)

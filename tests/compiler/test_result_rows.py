@@ -44,7 +44,7 @@ def _run(results: Results, ranks: int, mode: str, strategy: Any = "data_parallel
     """The results of every rank."""
     config = Config(ranks=ranks, mode=mode, dataset_strategy=strategy)
     compiled = compile_call(Net(results), TYPES, config, global_types=True)
-    values = {name: np.array(parameter.value) for name, parameter in compiled.traced.parameters.items()}
+    values = {name: np.array(parameter.array) for name, parameter in compiled.traced.parameters.items()}
     values |= compiled.traced.constants
 
     def own_slice(parameter: Any, rank: int, array: Any) -> Any:

@@ -82,7 +82,7 @@ def under_mpirun(script: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize("line", [
-    "ms.save_checkpoint(net, 'net.ckpt')", "net.w.asnumpy()", "print(net.w + 1)", "net.w.value.sum()",
+    "ms.save_checkpoint(net, 'net.ckpt')", "net.w.asnumpy()", "print(net.w + 1)", "net.w.value().sum()",
 ])  # fmt: skip
 def test_one_rank_reads_a_sharded_parameter(script, line):
     text = SHARDED.replace("LINE", line)

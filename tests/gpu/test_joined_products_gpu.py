@@ -39,7 +39,7 @@ def test_steps_are_those_of_products_one_by_one(name: str, kind: Any, tmp_path: 
 
 def own(found: Any, graph: Graph) -> dict[str, Any]:
     """The first values of what a graph holds."""
-    known = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()} | {
+    known = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()} | {
         name: np.asarray(value) for name, value in found.traced.constants.items()
     }
     return {p.name: np.array(known[p.name]) for p in graph.parameters if p.kind in ("parameter", "constant")}

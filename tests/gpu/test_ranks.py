@@ -98,7 +98,7 @@ def steps(
     """Of every rank the losses of three steps and the parameters then. sums: kernels add up what ranks hold."""
     count = found.graph.attrs["ranks"]
     graphs = [found.rank_graph(rank) for rank in range(count)]
-    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+    full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
     folders = [folder / str(rank) for rank in range(count)]
     for each in folders:
         each.mkdir(exist_ok=True, parents=True)

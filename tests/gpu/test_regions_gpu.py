@@ -99,7 +99,7 @@ class Drawing(nn.Cell):
 def programs(network: Any, *inputs: Any) -> tuple[Any, dict[str, Any]]:
     """The graph that a GPU runs, and the values of its parameters and constants."""
     compiled = compile_call(network, [Tensor(value) for value in inputs], Config(device="GPU"))
-    values = {name: np.asarray(value.value) for name, value in compiled.traced.parameters.items()}
+    values = {name: np.asarray(value.array) for name, value in compiled.traced.parameters.items()}
     values |= {name: np.asarray(value) for name, value in compiled.traced.constants.items()}
     return compiled.rank_graph(0), values
 

@@ -283,7 +283,7 @@ def test_sharded_steps_are_those_that_make_all_copies(data: int, tensor: int, tm
     args = [Tensor(drawn(16, 8, seed=5)), Tensor(drawn(16, 8, seed=6))]
     config = Config(ranks=data * tensor, mode="semi_auto_parallel", dataset_strategy="full_batch", device="GPU")
     found = compile_call(target, args, config)
-    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+    full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
 
     def run(comm: LocalComm) -> list[tuple[Any, ...]]:
         folder = tmp_path / str(comm.rank)

@@ -197,7 +197,7 @@ def test_states_are_copied_beside_stages(tmp_path: Path) -> None:
 
 def compare(schedule: str, tmp_path: Path, refused: bool, states: bool = False) -> None:
     found, feeds = compiled(schedule, states=states)
-    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+    full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()
 
@@ -242,7 +242,7 @@ def compare(schedule: str, tmp_path: Path, refused: bool, states: bool = False) 
 def test_a_stage_goes_on_while_another_computes_its_last_gradients(tmp_path: Path) -> None:
     """Stage 1 ends a step, its updates too, and begins the next one: the loss has been sent when it was known."""
     found, feeds = compiled("zero_bubble_v", apart=True)
-    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+    full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
     between, ended = Between(), Event()
 
     def on_gpu(rank: int) -> list[float]:
@@ -277,7 +277,7 @@ def test_a_stage_goes_on_while_another_computes_its_last_gradients(tmp_path: Pat
 def test_messages_are_sent_again_where_a_loss_is_not_finite(tmp_path: Path) -> None:
     """What has come is not kept: the search for where such a value comes from is given it once more."""
     found, feeds = compiled("1f1b")
-    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+    full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
     bad = [feeds[0], np.full_like(feeds[1], 1e30)]
     for rank in range(2):
         (tmp_path / str(rank)).mkdir()

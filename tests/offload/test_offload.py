@@ -95,7 +95,7 @@ def graph_of(folder: Path, *options: Any) -> Graph:
 
 def trained(made: Compiled, steps: int = 3) -> list[np.ndarray]:
     graph = made.rank_graph(0)
-    values = {p.name: np.array(made.traced.parameters[p.name].value) for p in graph.parameters if p.kind != "input"}
+    values = {p.name: np.array(made.traced.parameters[p.name].array) for p in graph.parameters if p.kind != "input"}
     executor = Executor(graph, NumPyBackend(OneRank()), values)
     drawn = np.random.RandomState(1).randn(ROWS, WIDTH).astype(np.float32)
     found = [np.array(executor.run([drawn])[0]) for _ in range(steps)]

@@ -99,7 +99,7 @@ def test_changed_values_are_the_scripts(change: Any, read_before: bool) -> None:
 
 def test_drawn_values_do_not_change_in_place() -> None:
     with pytest.raises(ValueError, match="read-only"):
-        Parameter(normal(), "w").value[0] = 1
+        Parameter(normal(), "w").array[0] = 1
 
 
 def test_an_update_outside_a_graph_changes_what_the_store_holds() -> None:

@@ -30,7 +30,7 @@ def test_values_come_from_the_store_while_it_is_attached():
     w = Parameter(Tensor([1.0, 2.0]), "w")
     w.store = Store(np.array([5.0, 6.0], np.float32))
     assert w.asnumpy().tolist() == [5, 6]
-    assert (w + 1).value.tolist() == [6, 7]
+    assert (w + 1).array.tolist() == [6, 7]
     w.set_data(Tensor([7.0, 8.0]))
     assert w.store.array.tolist() == [7, 8]
     assert w.shape == (2,)
@@ -194,3 +194,43 @@ def test_set_seed_seeds_numpy():
     ms.set_seed(3)
     assert np.random.rand() == first
     assert ms.get_seed() == 3
+
+
+def test_value_is_a_tensor_of_the_present_values():
+    w = Parameter(Tensor([1.0, 2.0]), "w")
+    drawn = Parameter(initializer("ones", (2,)), "drawn")
+    found = w.value()
+    assert type(found) is type(w.value().value()) is type(drawn.value()) is Tensor
+    assert drawn.value().asnumpy().tolist() == [1, 1]
+    ops.assign(w, Tensor([5.0, 6.0]))
+    w[0] = 9.0
+    w.set_data(Tensor([7.0, 8.0]))
+    assert found.asnumpy().tolist() == [1, 2]
+    found = w.value()
+    found[0] = 100.0
+    assert (found.asnumpy().tolist(), w.asnumpy().tolist()) == ([100, 8], [7, 8])
+    x = Tensor([1.0, 2.0])
+    assert x.value() is x
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
+def test_value_does_not_follow_training(mode: int):
+    ms.set_context(mode=mode)
+
+    class Scales(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = Parameter(Tensor([2.0]), "w")
+            self.fixed = Tensor([4.0])
+
+        def construct(self, x):
+            return x * self.w.value() + x.value() * self.fixed.value()
+
+    net = Scales()
+    optimizer = nn.SGD(net.trainable_params(), 0.5)
+    before = net.w.value()
+    step = nn.TrainOneStepCell(net, optimizer)
+    assert step(Tensor([3.0])).asnumpy().tolist() == [18]
+    between = net.w.value()
+    assert step(Tensor([3.0])).asnumpy().tolist() == [13.5]
+    assert [t.asnumpy().tolist() for t in (before, between, net.w.value())] == [[2], [0.5], [-1]]

@@ -115,15 +115,15 @@ def test_unknown_attributes_and_operators_are_named():
 
 def test_calls_outside_construct_run_at_once():
     x = Tensor(np.arange(6).reshape(2, 3), ms.float32)
-    assert ops.MatMul(transpose_b=True)(x, x).value.tolist() == [[5, 14], [14, 50]]
-    assert ops.ReduceSum(keep_dims=True)(x, 1).value.tolist() == [[3], [12]]
+    assert ops.MatMul(transpose_b=True)(x, x).array.tolist() == [[5, 14], [14, 50]]
+    assert ops.ReduceSum(keep_dims=True)(x, 1).array.tolist() == [[3], [12]]
     assert ops.Reshape()(x, (3, -1)).shape == (3, 2)
     assert ops.Cast()(x, ms.int32).dtype == ms.int32
     assert ops.Add()(x, 1).dtype == ms.float32
-    assert ops.Add()(Tensor([1], ms.int32), 1.5).value.tolist() == [2.5]
+    assert ops.Add()(Tensor([1], ms.int32), 1.5).array.tolist() == [2.5]
     a, b = ops.Split(1, 3)(x)[:2]
-    assert (a.value.tolist(), b.value.tolist()) == ([[0], [3]], [[1], [4]])
-    assert ops.Concat(1)((a, b)).value.tolist() == [[0, 1], [3, 4]]
+    assert (a.array.tolist(), b.array.tolist()) == ([[0], [3]], [[1], [4]])
+    assert ops.Concat(1)((a, b)).array.tolist() == [[0, 1], [3, 4]]
 
 
 def test_eager_errors_name_the_users_line():
@@ -166,7 +166,7 @@ def test_eager_errors_name_the_users_line():
 )
 def test_functions_run_at_once(call, expected):
     found = call(Tensor(np.arange(6).reshape(2, 3), ms.float32))
-    assert (found.value.tolist() if isinstance(found, Tensor) else found) == expected
+    assert (found.array.tolist() if isinstance(found, Tensor) else found) == expected
 
 
 def test_cross_entropy_is_the_mean_of_the_classes_losses():

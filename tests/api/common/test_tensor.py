@@ -38,7 +38,7 @@ def test_attributes_describe_shape_and_size():
 def test_asnumpy_is_a_copy():
     x = Tensor([1.0, 2.0])
     x.asnumpy()[0] = 9
-    assert x.value.tolist() == [1.0, 2.0]
+    assert x.array.tolist() == [1.0, 2.0]
 
 
 def test_repr_shows_type_and_values():
@@ -69,7 +69,7 @@ def test_repr_shows_type_and_values():
 def test_arithmetic_promotes_as_mindspore(result, dtype, values):
     found = result()
     assert found.dtype == dtype
-    assert found.value.tolist() == values
+    assert found.array.tolist() == values
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_arithmetic_promotes_as_mindspore(result, dtype, values):
     [(0, [0, 1, 2]), ((1, -1), 5), ((slice(None), 1), [1, 4]), (Tensor([1, 0]), [[3, 4, 5], [0, 1, 2]])],
 )
 def test_indexing_reads_like_numpy(index, expected):
-    assert Tensor(np.arange(6).reshape(2, 3))[index].value.tolist() == expected
+    assert Tensor(np.arange(6).reshape(2, 3))[index].array.tolist() == expected
 
 
 def test_setitem_changes_values_and_leaves_shared_memory_alone():
     array = np.zeros(3, np.float32)
     x = Tensor.from_array(array)
     x[1] = 5
-    assert x.value.tolist() == [0, 5, 0]
+    assert x.array.tolist() == [0, 5, 0]
     assert array.tolist() == [0, 0, 0]
 
 
@@ -108,7 +108,7 @@ def test_setitem_changes_values_and_leaves_shared_memory_alone():
 )
 def test_methods_compute_with_numpy(call, expected):
     x = Tensor(np.arange(6).reshape(2, 3), ms.float32)
-    assert call(x).value.tolist() == expected
+    assert call(x).array.tolist() == expected
 
 
 def test_reductions_keep_the_element_type():
@@ -175,7 +175,7 @@ def test_an_index_outside_is_an_index_error():
 
 
 def test_iteration_yields_rows_and_ends():
-    assert [row.value.tolist() for row in Tensor([[1, 2], [3, 4]])] == [[1, 2], [3, 4]]
+    assert [row.array.tolist() for row in Tensor([[1, 2], [3, 4]])] == [[1, 2], [3, 4]]
 
 
 def test_what_is_computed_from_whole_tensors_alone_is_whole():

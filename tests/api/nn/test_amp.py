@@ -343,9 +343,9 @@ def test_scalers_outside_of_a_network() -> None:
     scales = []
     for finite in (False, True, True, True):
         scaler.adjust(Tensor(np.array(finite)))
-        scales.append(float(scaler.scale_value.value))
+        scales.append(float(scaler.scale_value.array))
     assert scales == [512.0, 512.0, 1024.0, 1024.0]
-    assert int(scaler.counter.value) == 1
+    assert int(scaler.counter.array) == 1
     static = amp.StaticLossScaler(4.0)
     assert float(static.unscale(Tensor([2.0])).asnumpy()[0]) == 0.5
     good, bad = Tensor([1.0, 2.0]), Tensor([1.0, np.inf])
@@ -370,12 +370,12 @@ def test_model_builds_the_step_of_its_level() -> None:
     optimizer = nn.SGD(net.trainable_params(), 0.1)
     step = Model(net, nn.MSELoss(), optimizer, amp_level="O2").train_network
     assert isinstance(step, nn.TrainOneStepWithLossScaleCell)
-    assert float(step.scale_sense.value) == 2.0**24
+    assert float(step.scale_sense.array) == 2.0**24
     step = Model(Net(), nn.MSELoss(), optimizer, amp_level="O3").train_network
     assert type(step) is nn.TrainOneStepCell
     manager = amp.FixedLossScaleManager(8.0)
     step = Model(Net(), nn.MSELoss(), optimizer, amp_level="O3", loss_scale_manager=manager).train_network
-    assert float(step.scale_sense.value) == 8.0
+    assert float(step.scale_sense.array) == 8.0
     plain = Model(Net(), nn.MSELoss(), optimizer, amp_level="auto").train_network
     assert type(plain) is nn.TrainOneStepCell
     set_context(device_target="GPU")

@@ -81,8 +81,8 @@ def test_the_step_is_built_from_network_loss_and_optimizer():
     assert isinstance(step.network, nn.WithLossCell)
     assert step.network.backbone_network is net
     assert step.training
-    assert [a.value[0, 0] for a in args] == [0, 0]
-    assert recorder.calls[1][1][0].value[0, 0] == 1
+    assert [a.array[0, 0] for a in args] == [0, 0]
+    assert recorder.calls[1][1][0].array[0, 0] == 1
     assert [p.name for p in net.get_parameters()] == ["w"]
 
 

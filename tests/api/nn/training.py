@@ -33,7 +33,7 @@ class Training:
         self.compiled = compile_call(cell, types, config)
         self.graphs = [self.compiled.rank_graph(rank) for rank in range(ranks)]
         self.start = {
-            p.name: np.array(self.compiled.traced.parameters[p.name].value)
+            p.name: np.array(self.compiled.traced.parameters[p.name].array)
             for p in self.compiled.graph.parameters if p.kind == "parameter"
         } | self.compiled.traced.constants  # fmt: skip
 

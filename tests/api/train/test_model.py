@@ -67,7 +67,7 @@ class Told(Callback):
 
 def fed(losses: Any) -> list[float]:
     """The numbers in the rows that were fed."""
-    return [float(args[0].value[0, 0]) for _, args in losses.calls]
+    return [float(args[0].array[0, 0]) for _, args in losses.calls]
 
 
 class Tensors:

@@ -231,7 +231,7 @@ def test_the_tutorials_image_pipeline(tmp_path):
     image, label = next(iter(dataset))
     assert (image.shape, image.dtype, label.dtype) == ((2, 1, 28, 28), ms.float32, ms.int32)
     expected = (images[0] / 255 - 0.1307) / 0.3081
-    np.testing.assert_allclose(image.value[0, 0], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(image.array[0, 0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_image_operations():
@@ -255,7 +255,7 @@ def test_cifar10_reads_binary_files(tmp_path):
     (tmp_path / "test_batch.bin").write_bytes(records[2:].tobytes())
     train = list(ds.Cifar10Dataset(str(tmp_path), "train", shuffle=False))
     assert [label.item() for _, label in train] == [4, 0]
-    assert np.array_equal(train[0][0].value, pixels[0].transpose(1, 2, 0))
+    assert np.array_equal(train[0][0].array, pixels[0].transpose(1, 2, 0))
     assert ds.Cifar10Dataset(str(tmp_path)).get_dataset_size() == 3
     (tmp_path / "test_batch.bin").write_bytes(b"123")
     with pytest.raises(MspcError, match="holds 3 bytes, no multiple of 3073: it is damaged"):

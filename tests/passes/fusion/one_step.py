@@ -15,7 +15,7 @@ from mspc.runtime.slices import slice_parameter
 
 def step(found: Any, feeds: list[Any], graphs: list[Graph]) -> list[dict[str, Any]]:
     """Of every rank the loss and, where it trains, the parameters after one step."""
-    full = {name: np.asarray(p.value) for name, p in found.traced.parameters.items()}
+    full = {name: np.asarray(p.array) for name, p in found.traced.parameters.items()}
 
     def run(comm: LocalComm) -> dict[str, Any]:
         graph = graphs[comm.rank]
