@@ -31,6 +31,8 @@ class Builder:
         self.frames: Frames = ()
         self.phase = "forward"
         self.forward: Node | None = None
+        self.inner_gradients: dict[Value, Any] = {}
+        """Gradients that an OwnGradient differentiated earlier gives for another one (see `OwnGradient.inner`)."""
 
     def emit(self, op: TypedOp, *inputs: Value, name: str = "", instance: str = "") -> Node:
         """Append `op(*inputs)`.

@@ -69,6 +69,23 @@ class Changes:
 changes = Changes()
 
 
+class GradientHook:
+    """A hook on the gradient of a parameter, which `remove` takes away."""
+
+    def __init__(self, parameter: Parameter, hook: Any) -> None:
+        self._parameter, self._hook = parameter, hook
+        parameter.gradient_hooks = (*parameter.gradient_hooks, hook)
+        changes.count += 1
+
+    def remove(self) -> None:
+        """Take the hook away. Calling it again changes nothing."""
+        hooks = list(self._parameter.gradient_hooks)
+        if self._hook is not None and self._hook in hooks:
+            hooks.remove(self._hook)
+        self._hook, self._parameter.gradient_hooks = None, tuple(hooks)
+        changes.count += 1
+
+
 class Store(Protocol):
     """Where the values of parameters are while a graph trains them."""
 
@@ -118,6 +135,8 @@ class Parameter(Tensor):
     """
 
     is_followed = False
+    gradient_hooks: tuple[Any, ...] = ()
+    """Functions that gradients of the parameter pass through."""
 
     name = _attribute("name", str, "a string")
     requires_grad = _attribute("requires_grad", bool, "True or False")
@@ -160,6 +179,20 @@ class Parameter(Tensor):
         self.owned = False
         self.holder = ""
         """The class of the cell that owns the parameter and its attribute, for messages."""
+
+    def register_hook(self, hook: Any) -> GradientHook:
+        """Register `hook(grad)`, which becomes part of graphs that compute the gradient of the parameter. It takes the
+        whole gradient, and may return another one, or None to change nothing. It is compiled as `construct` is.
+
+        Returns:
+            a handle, whose `remove()` takes the hook away.
+
+        Raises:
+            TypeError: it is no function.
+        """
+        if not callable(hook):
+            raise ApiTypeError(f"register_hook: hook must be a function, not {describe(hook)}")
+        return GradientHook(self, hook)
 
     @property
     def message_label(self) -> str:

@@ -15,7 +15,7 @@ from mspc.api.common.tensor_methods import TensorMethods
 from mspc.api.common.tensor_operators import TensorOperators
 from mspc.api.common.tensor_views import IndexedView, View, may_share, note_view, note_views
 from mspc.api.communication.groups import ranks_of
-from mspc.api.errors import ApiIndexError, ApiTypeError, ApiValueError, caller_location
+from mspc.api.errors import ApiIndexError, ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.ops.eager import register_session
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.ir.layout import Layout
@@ -348,6 +348,14 @@ class Tensor(TensorMethods, TensorOperators):
             "are told by which tensors to differentiate",
         )
         return self
+
+    def register_hook(self, hook: Any) -> Any:
+        """Register a function on the gradient of a tensor that a network computes, or of a Parameter. Other tensors
+        outside of a network have no gradient of their own. Raises RuntimeError."""
+        raise ApiRuntimeError(
+            "register_hook: this tensor is no part of a network",
+            ["call it in the function that is differentiated, on the argument, or make the tensor a Parameter"],
+        )
 
     def set_dtype(self, dtype: Any) -> Tensor:
         kind = dtype_of(dtype)

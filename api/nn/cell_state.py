@@ -292,6 +292,12 @@ class CellState:
         """(hook, whether it takes named arguments) of those "before" or "behind" `construct`."""
         return list(self.__dict__.get(f"_{place}_construct", {}).values())
 
+    def backward_hooks(self) -> tuple[list[Hook], list[Hook]]:
+        """Return the hooks of `register_backward_pre_hook`, and those of `register_backward_hook`."""
+        held = (self.__dict__.get(f"_{place}_backward", {}).values() for place in ("before", "behind"))
+        before, behind = ([hook for hook, _ in each] for each in held)
+        return before, behind
+
     def register_state_dict_pre_hook(self, hook: Hook) -> HookHandle:
         """`hook(cell, prefix, keep_vars)` is called ahead of `state_dict`."""
         return HookHandle(self, "_before_state", hook)
@@ -324,3 +330,18 @@ class CellState:
         changes nothing: a graph has no errors to call it after. prepend: ahead of the hooks that are there. It is
         compiled as `construct` is."""
         return HookHandle(self, "_behind_construct", (hook_fn, with_kwargs), prepend)
+
+    def register_backward_pre_hook(self, hook_fn: Hook) -> HookHandle:
+        """Register `hook_fn(cell, grad_output)`, which becomes part of the backward graph. grad_output is the tuple of
+        the gradients of the cell's outputs, before the cell is differentiated. It may return a tuple or a tensor to
+        replace them, or None. It is compiled as `construct` is: `print` prints at every step, and values must not be
+        read (`asnumpy`). A cell that defines `bprop` ignores backward hooks, as in MindSpore."""
+        return HookHandle(self, "_before_backward", (hook_fn, False))
+
+    def register_backward_hook(self, hook_fn: Hook) -> HookHandle:
+        """Register `hook_fn(cell, grad_input, grad_output)`, which becomes part of the backward graph. grad_input and
+        grad_output are tuples: the gradients of the tensors among the positional inputs of `construct` (None for a
+        tensor without gradient) and among the outputs. It may return a tuple or a tensor to replace grad_input, or
+        None. It is compiled as `construct` is, and runs if a gradient of one of the inputs is computed. A cell that
+        defines `bprop` ignores backward hooks, as in MindSpore."""
+        return HookHandle(self, "_behind_backward", (hook_fn, False))

@@ -126,3 +126,22 @@ class InsertGradientOf:
 
     def __call__(self, x: Any) -> Any:
         return x
+
+
+class HookBackward:
+    """The inputs, whose gradients `hook_fn(gradients)` may replace: it takes a tuple, and returns a tuple, a tensor, or
+    None to change nothing. Called as `HookBackward(hook_fn)(*inputs)`; hook_fn is read as a network is.
+
+    cell_id: accepted for MindSpore's scripts, changes nothing.
+
+    Raises:
+        TypeError: hook_fn is no function.
+    """
+
+    def __init__(self, hook_fn: Any, cell_id: str = "") -> None:
+        if not callable(hook_fn):
+            raise ApiTypeError(f"HookBackward: hook_fn must be a function, not {describe(hook_fn)}")
+        self.hook_fn: Callable[..., Any] = hook_fn
+
+    def __call__(self, *inputs: Any) -> Any:
+        return inputs[0] if len(inputs) == 1 else inputs

@@ -46,7 +46,7 @@ def get_attribute(tracer: Tracer, frame: Frame, node: ast.AST, base: Any, name: 
     if isinstance(base, Value):
         tracer.at(frame, node)
         return attribute(tracer, base, name)
-    if isinstance(base, Parameter) and (name in ("T", "mT", "value") or find_method(name) is not None):
+    if isinstance(base, Parameter) and (name in ("T", "mT", "value", "register_hook") or find_method(name) is not None):
         tracer.at(frame, node)
         return attribute(tracer, tracer.value(base), name)
     key = (id(base), name)

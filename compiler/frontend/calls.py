@@ -18,7 +18,7 @@ from mspc.api.errors import is_own
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.api.ops.attributed import Attributed
-from mspc.api.ops.custom import Custom, InsertGradientOf
+from mspc.api.ops.custom import Custom, HookBackward, InsertGradientOf
 from mspc.api.ops.morphing import Morph
 from mspc.api.ops.multitype import MultitypeFuncGraph
 from mspc.api.ops.primitive import Primitive
@@ -132,6 +132,10 @@ def _call(tracer: Tracer, frame: Frame, node: ast.AST, fn: Any, args: Args, kwar
         from mspc.compiler.frontend.custom import inserted_gradient
 
         return inserted_gradient(tracer, fn.f, args[0], _runner(tracer, frame, node))
+    if isinstance(fn, HookBackward) and not kwargs:
+        from mspc.compiler.frontend.backward_hooks import hook_backward
+
+        return hook_backward(tracer, fn.hook_fn, args, _runner(tracer, frame, node))
     if isinstance(fn, Attributed):
         first = len(tracer.builder.nodes)
         result = call(tracer, frame, node, fn.fn, args, kwargs, held)
@@ -221,6 +225,7 @@ def call_cell(
         first = len(tracer.builder.nodes)
     for hook, is_named in cell.hooks("before"):
         inputs, kwargs = _hooked(tracer, frame, node, cell, hook, inputs, kwargs, is_named)
+    inputs, end_hooks = _with_backward_hooks(tracer, frame, node, cell, inputs)
     with planned(tracer, cell.parameter_plan), _named(tracer, frame, node, cell, function, inputs, kwargs):
         if getattr(cell, "is_imported", False):
             from mspc.compiler.frontend.imported import call_imported  # late: few networks come from other files
@@ -232,6 +237,7 @@ def call_cell(
         named = [dict(kwargs)] if is_named else []
         other = call(tracer, frame, node, hook, [cell, tuple(inputs), *named, result], {})
         result = result if other is None else other
+    result = result if end_hooks is None else end_hooks(result)
     own = getattr(cell, "bprop", None)
     if own is not None:
         from mspc.compiler.frontend.custom import own_gradient
@@ -248,6 +254,25 @@ def call_cell(
 
         mark(tracer, cell, first)
     return result
+
+
+def _with_backward_hooks(
+    tracer: Tracer, frame: Frame, node: ast.AST, cell: Cell, inputs: Args
+) -> tuple[Args, Callable[[Any], Any] | None]:
+    """Return the inputs of a cell as its backward hooks need them, and a function that takes and returns its result;
+    None without hooks."""
+    if not any(cell.backward_hooks()) or getattr(cell, "bprop", None) is not None:
+        return inputs, None
+    from mspc.compiler.frontend.backward_hooks import HookedInputs  # late: few networks have hooks
+
+    tracer.at(frame, node)
+    hooked = HookedInputs(tracer, cell, inputs, _runner(tracer, frame, node))
+
+    def end(result: Any) -> Any:
+        tracer.at(frame, node)
+        return hooked.result_of(result)
+
+    return hooked.inputs, end
 
 
 def _named(
@@ -335,6 +360,10 @@ def _call_tensor_method(
     tracer: Tracer, frame: Frame, node: ast.AST, method: TensorMethod, args: Args, kwargs: Kwargs
 ) -> Any:
     given = [method.value, *args]
+    if method.name == "register_hook":
+        from mspc.compiler.frontend.backward_hooks import register_hook  # late: few networks have hooks
+
+        return register_hook(tracer, method.value, args, kwargs, _runner(tracer, frame, node))
     function, named = method_function(tracer, method.name, given, kwargs)
     return call(tracer, frame, node, function, given, named)
 

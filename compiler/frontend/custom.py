@@ -10,6 +10,7 @@ from typing import Any
 
 from mspc.api.ops.custom import Custom
 from mspc.compiler.frontend.primitives import operand
+from mspc.compiler.frontend.remembered_calls import forget
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, describe, tensors_in
 from mspc.ir.diagnostics import MspcError
@@ -18,6 +19,8 @@ from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.ops.control.custom import Custom as CustomOp
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient, ScriptFunction, rule_of
+from mspc.ops.control.structural import Depend
+from mspc.ops.op import Op
 
 Run = Callable[[Any, list[Any]], Any]
 """Calls a function of the script with arguments."""
@@ -121,9 +124,7 @@ def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any
     placeholders = [tracer.builder.emit(GradientPlaceholder(type=value.type)) for value in results]
     dout = _rebuilt(result, iter(placeholders))
     first = len(tracer.builder.nodes)
-    found = run(function, [*args, result, dout])
-    for node in tracer.builder.nodes[first:]:  # backward operators follow their operands
-        node.in_strategy = node.out_strategy = None
+    found = anchored(tracer, first, placeholders[0], run(function, [*args, result, dout]))
     entries: tuple[Any, ...] = tuple(found) if isinstance(found, tuple | list) else (found,)
     if len(entries) < len(args):
         raise tracer.error(f"bprop returns {len(entries)} gradients for {len(args)} arguments", kind=TypeError)
@@ -132,6 +133,38 @@ def own_gradient(tracer: Tracer, function: Any, args: Sequence[Any], result: Any
     op = OwnGradient(results=len(results), sources=len(sources))
     values = tracer.emit(op, *results, *sources, *placeholders, *grads)
     return _rebuilt(result, iter(values))
+
+
+def anchored(tracer: Tracer, first: int, placeholder: Value, grads: Any) -> Any:
+    """Return the gradients that a function of the script computes by the nodes from `first` on. The first one waits for
+    the nodes that print, which wait for each other: differentiation copies only what the gradients depend on.
+
+    Raises:
+        MspcError: a node changes a parameter.
+    """
+    nodes = tracer.builder.nodes
+    made, last = nodes[first:], placeholder
+    del nodes[first:]
+    for node in made:
+        node.in_strategy = node.out_strategy = None  # backward operators follow their operands
+        if isinstance(node.op, Op) and node.op.mutates:
+            raise node.error(
+                "a function of gradients must not change a parameter: it runs while gradients are computed",
+                ["return the value with the gradients, and assign it in the function that calls grad()"],
+            )
+        if getattr(node.op, "has_side_effect", False):
+            node.inputs[0] = tracer.builder.emit(Depend(), node.inputs[0], last)
+            last = node
+        nodes.append(node)
+    if last is placeholder:
+        return grads
+    forget(tracer, first)  # positions of nodes changed
+    entries = list(grads) if isinstance(grads, tuple | list) else [grads]
+    for i, each in enumerate(entries):
+        if isinstance(each, Value):
+            entries[i] = tracer.builder.emit(Depend(), each, last)
+            break
+    return tuple(entries) if isinstance(grads, tuple | list) else entries[0]
 
 
 def inserted_gradient(tracer: Tracer, function: Any, arg: Any, run: Run) -> Any:

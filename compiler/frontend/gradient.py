@@ -107,6 +107,7 @@ def _requested(
         op = Gradient(outputs=len(outputs), has_sens=request.sens_param)
         made = tracer.builder.emit(op, *outputs, *inputs, *weights, *sensitivities)
         grads = [tracer.builder.emit(TupleGetItem(index=i), made) for i in range(len(inputs) + len(weights))]
+        grads = _hooked(tracer, frame, node, [given[place] for place in places], request.weights or (), grads)
     of_inputs: Any = tuple(grads[: len(inputs)])
     of_weights: Any = tuple(grads[len(inputs) :])
     if len(inputs) == 1 and not (request.positions_tuple or request.get_all):
@@ -121,6 +122,25 @@ def _requested(
     if request.value:
         return result, found
     return (found, aux) if request.has_aux else found
+
+
+def _hooked(
+    tracer: Tracer, frame: Frame, node: ast.AST, inputs: list[Any], weights: Sequence[Any], grads: list[Any]
+) -> list[Any]:
+    """Return gradients as the hooks of tensors and parameters leave them."""
+    for weight in weights:
+        if isinstance(weight, session.Parameter):
+            tracer.reads.attribute(weight, "gradient_hooks", weight.gradient_hooks)
+    if not tracer.leaf_hooks and not any(getattr(weight, "gradient_hooks", ()) for weight in weights):
+        return grads
+    from mspc.compiler.frontend.backward_hooks import leaf_gradient  # late: few networks have hooks
+
+    values = [*inputs, *(_weight(tracer, weight) for weight in weights)]
+    sources = [*[None] * len(inputs), *weights]
+    return [
+        leaf_gradient(tracer, value, source, grad, lambda hook, args: tracer.call(frame, node, hook, args, {}))
+        for value, source, grad in zip(values, sources, grads, strict=True)
+    ]
 
 
 def _weight(tracer: Tracer, weight: Any) -> Value:

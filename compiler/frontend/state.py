@@ -108,6 +108,16 @@ class Tracer:
         """The graph's parameters, by the identities of the script's."""
         self._tensors: dict[int, tuple[Any, Value]] = {}
 
+    @functools.cached_property
+    def leaf_hooks(self) -> dict[Value, list[Any]]:
+        """Hooks that the function registered on inputs, parameters and values that are differentiated by."""
+        return {}
+
+    @functools.cached_property
+    def hooked(self) -> dict[Value, Node]:
+        """The nodes that compute values with hooks, without them."""
+        return {}
+
     # Where the program is ---------------------------------------------------------------------------------
 
     def at(self, frame: Frame, node: ast.AST) -> None:

@@ -26,6 +26,8 @@ def attribute(tracer: Tracer, x: Value, name: str) -> Any:
         return known(tracer, x)
     if find_method(name) is not None:
         return TensorMethod(x, name)
+    if name == "register_hook":
+        return TensorMethod(x, name)
     if name == "value":
         return TensorMethod(x, "copy")
     if name in OUTSIDE:

@@ -146,10 +146,16 @@ class GradientPlaceholder(Op):
 class OwnGradient(Op):
     """The first `results` operands, whose gradient the script gives. Behind them come those that they were computed
     from, a placeholder for each result's gradient, and what the script computes of these, for each of what they came
-    from. The pass `grad` puts the operators in place and takes this one out."""
+    from. The pass `grad` puts the operators in place and takes this one out.
+
+    inner: the number of (placeholder, gradient) pairs behind these, all placeholders first. The placeholders are those
+        of an OwnGradient that comes earlier in the graph, whose gradients are replaced: they may then depend on the
+        gradients of both, as those of a backward hook of a cell do.
+    """
 
     results: int = 1
     sources: int = 1
+    inner: int = 0
     takes_complex = True
 
     def infer(self, *types: Any) -> Type:
@@ -158,11 +164,20 @@ class OwnGradient(Op):
     def bprop(self, b: Builder, *values: Any) -> Sequence[Value | None]:
         *inputs, _, douts = values
         first = self.results + self.sources
+        placeholders, written = inputs[first : first + self.results], inputs[first + self.results :]
+        own, pairs = written[: self.sources], written[self.sources :]
         stands_for: dict[Value, Value] = {}
-        for placeholder, result, dout in zip(inputs[first : first + self.results], inputs, douts, strict=False):
+        if placeholders[0] in b.inner_gradients:
+            by_placeholder, outer = b.inner_gradients.pop(placeholders[0])
+            own = [by_placeholder[value] for value in own]
+            stands_for.update(outer)
+        for placeholder, result, dout in zip(placeholders, inputs, douts, strict=False):
             stands_for[placeholder] = dout if dout is not None else _zeros(b, result.tensor_type)
-        grads = [_copied(b, value, stands_for) for value in inputs[first + self.results :]]
-        return (*[None] * self.results, *grads, *[None] * (self.results + self.sources))
+        grads = [_copied(b, value, stands_for) for value in own]
+        if self.inner:
+            by_placeholder = dict(zip(pairs[: self.inner], pairs[self.inner :], strict=True))
+            b.inner_gradients[pairs[0]] = by_placeholder, stands_for
+        return (*[None] * self.results, *grads, *[None] * (self.results + self.sources + 2 * self.inner))
 
 
 def _zeros(b: Builder, type: TensorType) -> Value:

@@ -30,6 +30,8 @@ REASONS = {
         "ops.ForiLoop ops.Scan ops.WhileLoop ops.make_tuple ops.switch ops.switch_layer ops.tuple_getitem",
     "the script's own function: tests/compiler/test_custom.py, tests/compiler/test_composed_operators.py":
         "ops.Custom ops.InsertGradientOf",
+    "the script's own function: tests/compiler/test_backward_hooks.py":
+        "ops.HookBackward",
     "made of operators that are judged: tests/compiler/test_composed_operators.py":
         "ops.Index ops.GroupNorm ops.dropout_ext_op ops.DynamicQuantExt",
     "an older name of GeLU and FastGeLU, which are judged: tests/api/test_index.py":
