@@ -183,10 +183,12 @@ def _differentiated(
     if before is not None:
         result, first, last = before
         own = _own_values(tracer, wanted, first, last)
-        if own and any(map(updated_operands, tracer.builder.nodes[first:last])):
-            before = None  # a copy of the call would lack the nodes that change parameters, so it is called again
+        updates = bool(own) and any(map(updated_operands, tracer.builder.nodes[first:last]))
+        if updates and tracer.differentiated:
+            before = None  # copies beside the call's updates would move the nodes of the requests around this one
         else:
-            result = _mapped(_graph_values(tracer, result), _copied(tracer, own, first, last))
+            copied = _copied_in_place if updates else _copied
+            result = _mapped(_graph_values(tracer, result), copied(tracer, own, first, last))
     if before is None:
         with differentiated_by(tracer, wanted):
             result, first, last = run(given)
@@ -251,6 +253,25 @@ def _copied(tracer: Tracer, own: Mapping[Value, Value], first: int, last: int) -
             copies.append(copy)
             new[node] = copy
     nodes += [*(value for value in own.values() if isinstance(value, Node)), *copies]
+    return new
+
+
+def _copied_in_place(tracer: Tracer, own: Mapping[Value, Value], first: int, last: int) -> dict[Value, Value]:
+    """The same for a call that changes parameters: each copy is beside its original, so that it reads parameters as
+    they are at that place. The nodes that change them are in the graph once."""
+    nodes = tracer.builder.nodes
+    new = dict(own)
+    body: list[Node] = [value for value in own.values() if isinstance(value, Node)]
+    for node in nodes[first:last]:
+        body.append(node)
+        written = [node.inputs[i] for i in updated_operands(node)]
+        for value in written:
+            new.pop(value, None)  # later nodes read the updated parameter
+        if not written and any(value in new for value in node.inputs):
+            new[node] = copied_node(node, [new.get(value, value) for value in node.inputs])
+            body.append(new[node])
+    nodes[first:last] = body
+    tracer.runs.clear()
     return new
 
 

@@ -81,7 +81,7 @@ def test_any_damage_is_noticed_or_does_no_harm(tmp_path: Path) -> None:
 def test_headers_of_all_ranks_are_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = write_set(tmp_path, 1)
     assert check_checkpoint(place, None, None) == 0
-    assert capsys.readouterr().out == "complete: 1 tensors, 256 bytes\n"
+    assert capsys.readouterr().out == "complete: 1 tensors, 256 B\n"
     for rank in range(2):
         path = place / rank_file(rank, 1)
         length = int.from_bytes(path.read_bytes()[:8], "little")
@@ -132,7 +132,7 @@ def test_sets_without_checksums_of_headers_are_read_and_that_is_said(
     assert read(place) == whole
     assert check_checkpoint(place, None, None) == 0
     said = capsys.readouterr().out
-    assert said.endswith("256 bytes; its headers have no checksums, or none that can be compared here\n")
+    assert said.endswith("256 B; its headers have no checksums, or none that can be compared here\n")
     assert np.array_equal(ms.load_checkpoint(str(place))["w"].asnumpy(), open_checkpoint(place).read("w"))
     assert "it was written when headers had no checksums" in capsys.readouterr().err
 

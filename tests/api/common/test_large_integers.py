@@ -18,10 +18,10 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "add": (lambda x: ops.add(x, LARGE), f"Add: {LARGE} is beyond the 64 bits of an integer"),
     "clamp": (lambda x: ops.clamp(x, -LARGE, 0), f"Less: {-LARGE} is beyond the 64 bits of an integer"),
     "where": (lambda x: ops.where(WHERE, x, LARGE), f"Select: {LARGE} is beyond the 64 bits of an integer"),
-    "tile": (lambda x: ops.tile(x, (2, LARGE)), f"Tile: {LARGE} is beyond the 64 bits of an integer"),
+    "tile": (lambda x: ops.tile(x, (2, LARGE)), "Tile: multiples[1] is an integer that does not fit 64 bits"),
     "full": (lambda x: ops.full((2,), LARGE), f"Fill: {LARGE} is no number of Int64"),
     "fill": (lambda x: ops.fill(ms.int16, (2,), 70000), "Fill: 70000 is no number of Int16"),
-    "ones": (lambda x: ops.ones((2, LARGE)), f"Fill: shape (2, {LARGE}) has more elements than 64 bits count"),
+    "ones": (lambda x: ops.ones((2, LARGE)), "Fill: shape[1] is an integer that does not fit 64 bits"),
     "index": (
         lambda x: x[LARGE],
         f"index {LARGE} of a tensor of shape (3,): it is made of integers of 64 bits, slices, `...` and None",

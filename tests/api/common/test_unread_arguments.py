@@ -69,7 +69,8 @@ REASONS = {
         dataset/text/tokens.py:Truncate.single dataset/vision/affine.py:Affine.single
         dataset/vision/turned.py:Erase.single dataset/vision/turned.py:GaussianBlur.single
         dataset/vision/turned.py:PadToSize.single dataset/vision/turned.py:ResizedCrop.single
-        dataset/vision/turned.py:HorizontalFlip.many.draws dataset/vision/resize.py:Resize.single.draws
+        dataset/vision/turned.py:HorizontalFlip.many.draws dataset/vision/resize.py:Resize.many.draws
+        dataset/vision/resize.py:Resize.many_images.draws
         nn/loss_scale.py:FixedLossScaleUpdateCell.construct.loss_scale
         nn/loss_scale.py:TrainOneStepWithLossScaleCell.start_overflow_check.pre_cond
         nn/loss_scale.py:TrainOneStepWithLossScaleCell.get_overflow_status.status
