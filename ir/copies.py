@@ -21,6 +21,16 @@ def copied_node(node: Node, inputs: Iterable[Value], op: OpLike | None = None) -
     return own
 
 
+def interpose(node: Node, op: OpLike) -> Node:
+    """Move what a node computes to a new node, which is not in the graph yet, and return that one. The node itself
+    becomes `op` of it, for all that read it."""
+    moved = copied_node(node, node.inputs)
+    node.op, node.inputs, node.regions = op, [moved], ()
+    node.in_strategy = node.out_strategy = None
+    node.attrs, node.instance, node.name = {}, "", ""
+    return moved
+
+
 def copied_parameter(parameter: Parameter) -> Parameter:
     """A parameter with all that `parameter` says."""
     own = object.__new__(Parameter)  # there are thousands

@@ -6,6 +6,7 @@ from typing import Any
 
 from mspc.api.common.executor import CellGraphExecutor
 from mspc.api.common.gradient import jit
+from mspc.api.common.no_grad import _no_grad as _no_grad
 from mspc.api.common.operator_engine import PyNativeExecutor
 from mspc.api.common.tensor import Tensor
 from mspc.api.setting_kind import place_of_caller, say_once

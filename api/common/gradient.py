@@ -12,11 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from mspc.api import call_handler
+from mspc.api.common.no_grad import _no_grad
 from mspc.api.common.parameter import Parameter
-from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.setting_kind import checked
 from mspc.api.settings import JIT
 from mspc.ir.late_dataclass import dataclass
+
+NO_GRADIENTS = "grad() is called inside _no_grad(), where no gradients are computed"
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class GradientFunction:
         return replace(self, names=tuple(named)), [*args, *named.values()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _no_grad.depth:
+            raise ApiRuntimeError(NO_GRADIENTS)
         request, given = self.by_name(args, kwargs)
         return call_handler.current().call(request, tuple(given))
 

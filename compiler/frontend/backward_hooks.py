@@ -12,7 +12,7 @@ from mspc.compiler.frontend.custom import Run, anchored
 from mspc.compiler.frontend.earlier_parameters import as_it_is
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import describe, tensors_in
-from mspc.ir.copies import copied_node
+from mspc.ir.copies import interpose
 from mspc.ir.graph import Node, Parameter, Value
 from mspc.ir.types import TensorType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
@@ -176,21 +176,19 @@ def _hook_node(tracer: Tracer, source: Node, value: Value, hook: Any, run: Run) 
     placeholder = tracer.builder.emit(GradientPlaceholder(type=source.type))
     found = hooked_gradients(tracer, "hook", run(hook, [placeholder]), (placeholder,))
     (grad,) = anchored(tracer, first + 1, placeholder, list(found))
-    moved = copied_node(source, source.inputs)
-    own = tracer.builder.emit(OwnGradient(), moved, moved, placeholder, grad)
+    own = tracer.builder.emit(OwnGradient(), source, source, placeholder, grad)
     made = nodes[first:]
     late = set(nodes[place:first])
-    if any(each in late for node in made for each in node.inputs):
+    if any(each in late and each is not source for node in made for each in node.inputs):
         raise tracer.error(
             "the hook reads a value that is computed later than the tensor",
             ["call register_hook() behind the line that computes the value, on a tensor that is computed later"],
         )
+    moved = interpose(source, TupleGetItem(index=0))
+    own.inputs[:2], source.inputs = [moved, moved], [own]
     del nodes[first:]
     nodes[place:place] = [moved, *made]
     tracer.runs.clear()  # positions of nodes changed
-    source.op, source.inputs, source.regions = TupleGetItem(index=0), [own], ()
-    source.in_strategy = source.out_strategy = None
-    source.attrs, source.instance = {}, ""
     tracer.hooked[value] = moved
 
     def remove() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.api.common import parameter as session
-from mspc.api.common.gradient import GradientFunction, JitFunction
+from mspc.api.common.gradient import NO_GRADIENTS, GradientFunction, JitFunction
 from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.remembered_calls import (
     call_key,
@@ -45,6 +45,8 @@ def call_gradient(
         MspcError: an argument or a result cannot be differentiated.
     """
     tracer.at(frame, node)
+    if tracer.no_gradients:
+        raise tracer.error(NO_GRADIENTS)
     if kwargs:
         request, args = request.by_name(args, kwargs)
     fn, names = request.fn.fn if isinstance(request.fn, JitFunction) else request.fn, request.names

@@ -19,9 +19,11 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.sharding import is_sharded_function
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure
+from mspc.ir.copies import interpose
 from mspc.ir.graph import Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.structural import Gradient
+from mspc.ir.types import TensorType
+from mspc.ops.control.structural import Gradient, StopGradient
 from mspc.ops.op import Op
 
 
@@ -105,6 +107,24 @@ def differentiated_by(tracer: Tracer, wanted: Sequence[Value]) -> Generator[None
         yield
     finally:
         tracer.differentiated.pop()
+
+
+@contextmanager
+def without_gradient(tracer: Tracer, first: int) -> Generator[None]:
+    """Stop gradients at the results of the nodes emitted from `first` on."""
+    tracer.no_gradients += 1
+    builder = tracer.builder
+    try:
+        yield
+    finally:
+        tracer.no_gradients -= 1
+    made = builder.nodes[first:]
+    del builder.nodes[first:]
+    for node in made:
+        if isinstance(node.type, TensorType) and node.type.dtype.has_gradient and not updated_operands(node):
+            builder.nodes.append(interpose(node, StopGradient()))
+        builder.nodes.append(node)
+    forget(tracer, first)  # also calls of the same functions outside have gradients
 
 
 def depending(nodes: Sequence[Node], on: Sequence[Value]) -> set[Value]:

@@ -31,7 +31,7 @@ _TRACED_OWN = (
         ("ops", "tensor_method"), ("ops", "hyper_map"), ("ops", "sparse_tensor"),
         ("ops", "composite"), ("ops", "extended_functions"), ("numpy", ""), ("parallel", "reshard"),
         ("parallel", "transformer", ""), ("communication", "comm_func"), ("common", "recompute"),
-        ("common", "derivatives"),
+        ("common", "derivatives"), ("common", "no_grad"),
     )),
     *(os.path.join(PACKAGE, "readers", "pytorch", *place) for place in (("kinds", ""), ("training",))),
 )  # fmt: skip

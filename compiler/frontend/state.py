@@ -108,6 +108,9 @@ class Tracer:
         """The graph's parameters, by the identities of the script's."""
         self._tensors: dict[int, tuple[Any, Value]] = {}
 
+    no_gradients = 0
+    """The number of `_no_grad` contexts that the function is in."""
+
     @functools.cached_property
     def leaf_hooks(self) -> dict[Value, list[Any]]:
         """Hooks that the function registered on inputs, parameters and values that are differentiated by."""

@@ -15,12 +15,13 @@ from functools import partial
 from typing import Any
 
 from mspc.api.common.gradient import jit
+from mspc.api.common.no_grad import _no_grad
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.condition import condition_of
 from mspc.compiler.frontend.expressions import assign, closure, evaluate, evaluate_test
 from mspc.compiler.frontend.index import unpacked
 from mspc.compiler.frontend.operators import binary, truth
-from mspc.compiler.frontend.remembered_calls import forget
+from mspc.compiler.frontend.remembered_calls import forget, without_gradient
 from mspc.compiler.frontend.source import assigned_names, names_of_filled
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import (
@@ -316,13 +317,15 @@ def _while_left(tracer: Tracer, frame: Frame, node: ast.While, beginning: Any, n
 
 def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
     """A context whose class is the script's own is entered and left as its methods say; the null context does nothing.
-    What another one does to the program that runs, it cannot do to a graph."""
-    managers: list[Any] = []
+    `_no_grad` stops gradients at all that is computed inside. Any other context cannot act on a graph."""
+    managers, first = list[Any](), None
     for item in node.items:
         manager = evaluate(tracer, frame, item.context_expr)
         tracer.at(frame, item.context_expr)
         if isinstance(manager, contextlib.nullcontext):
             entered = manager.enter_result
+        elif isinstance(manager, _no_grad):
+            entered, first = None, len(tracer.builder.nodes) if first is None else first
         elif _is_of_the_script(tracer, type(manager)):
             entered = tracer.call(frame, item.context_expr, manager.__enter__, [], {})
             managers.append(manager)
@@ -331,7 +334,7 @@ def _with(tracer: Tracer, frame: Frame, node: ast.With) -> Any:
             raise tracer.error(message, [OUTSIDE])
         if item.optional_vars is not None:
             assign(tracer, frame, item.optional_vars, entered)
-    with frame.followed_by(None):
+    with frame.followed_by(None), contextlib.nullcontext() if first is None else without_gradient(tracer, first):
         signal = _block(tracer, frame, node.body)
     for manager in reversed(managers):
         tracer.call(frame, node, manager.__exit__, [None, None, None], {})
