@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class CheckOutput:
-    """What is printed. every: all collectives of a limit, not the most expensive alone. quiet: nothing but what breaks.
+    """Output of `mspc check`. every: print all collectives of a limit, not only the largest. quiet: only breaches.
     baseline: where the figures of this compile go."""
 
     json: Path | None = None

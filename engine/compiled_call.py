@@ -41,7 +41,7 @@ class CompiledCall:
         """Whether a number that the graph relies on was changed: it is compiled anew for the next call."""
         self.counted_as: Any = None
         self.counted: Callable[[], Any] = lambda: None
-        """What its steps are counted by, and what the script has if other graphs may count on, see `StepCounts`."""
+        """The key of its count of steps, and the object without which no other graph continues it, see `StepCounts`."""
         self._traced, self._store = traced, store
         self._arrays: dict[str, Array] = {}
         graph = self._without_unused_states(compiled.rank_graph(job.rank))

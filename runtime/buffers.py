@@ -233,8 +233,8 @@ def _ends(
 
 
 def _taken(nodes: Sequence[Node], last_use: Mapping[Value, int]) -> dict[Value, dict[int, int]]:
-    """Of tuples that are read element by element alone, where each element is taken last. An element that is not taken
-    is dead at once, though others are taken later, as statistics of a normalization are by its gradient."""
+    """Return the last read of each element of the tuples that are only read element by element. An unread element is
+    dead at once, even if others are read later, as the statistics of a normalization are by its gradient."""
     found: dict[Value, dict[int, int]] = {}
     whole: set[Value] = set()
     for index, node in enumerate(nodes):

@@ -285,7 +285,7 @@ class Program:
         return module
 
     def expected(self) -> list[np.ndarray]:
-        """What the program returns, by PyTorch."""
+        """Return the results of the program, computed by PyTorch."""
         import torch
 
         args = [torch.tensor(a, dtype=torch.float64) for a in (self.x, self.y, self.w)]
@@ -293,7 +293,7 @@ class Program:
 
 
 def found(program: Program, folder: Path, way: str) -> list[np.ndarray]:
-    """What the program returns: as a cell, from functions called one by one, or sharded over 2 ranks."""
+    """Return the results of the program: as a cell, from functions called one by one, or sharded over 2 ranks."""
     from mspc import Tensor
     from mspc.ir.types import FLOAT64
     from tests.api.nn.training import Training

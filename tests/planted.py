@@ -17,7 +17,7 @@ from tests.mutation.changes import put_in
 from tests.mutation.processes import forked
 
 ACTED: list[Any] = []
-"""What errors that are made from networks note when they change something: numbers that are not 0, or names."""
+"""Changes that generated errors report: numbers that are not 0, or names."""
 PACKAGE = Path(__file__).resolve().parent.parent
 
 

@@ -15,7 +15,7 @@ from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PASSES, STEPS, T
 from tests.shares import is_taken
 
 HIDDEN = ("freed-too-early", "mask-from-step-2", "overflow-on-one-rank", "transposed-all-to-all")
-"""Of those on the first network, each is seen by one part of the comparison alone."""
+"""Errors of the first network that only one part of the comparison sees."""
 PASSES = [planted for kind in (IN_PASSES, BY_THEMSELVES) for errors in kind.values() for planted in errors]
 EVERY = [*ERRORS, *STEPS, *THROUGH_MPI, *IN_PARALLEL, *PASSES]
 
@@ -66,7 +66,7 @@ def test_errors_that_are_made_from_networks_are_found(tmp_path: Path) -> None:
 
 
 def test_errors_are_found(tmp_path: Path) -> None:
-    """Of every network, and of every part of the comparison, some every day."""
+    """Every network and every part of the comparison has some errors in the daily run."""
     daily = {*HIDDEN, NO_ERROR, IN_PARALLEL[1].name, *(planted.name for planted in PASSES)}
     taken = [
         (case, wanted) for case, wanted in cases(tmp_path)

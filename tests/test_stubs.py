@@ -165,7 +165,7 @@ def test_a_type_checker_sees_what_is_right_and_wrong(root: Path, made: Path, tmp
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_results_have_the_types_that_stubs_state() -> None:
-    """Of functions that run on one tensor or two, every fourth."""
+    """Every fourth of the functions that take one or two tensors."""
     x = Tensor(np.linspace(0.1, 0.9, 16, dtype=np.float32).reshape(4, 4))
     wrong: list[str] = []
     checked = 0

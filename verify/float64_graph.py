@@ -65,7 +65,7 @@ def _gives_gradient(node: Node) -> bool:
 
 @dataclass
 class Judged:
-    """Of one request, in the copy: outputs, sensitivities or none, and the gradient of every value that it asks for."""
+    """One request in the copy: outputs, sensitivities or none, and the gradient of every value that it asks for."""
 
     outputs: list[Value]
     sens: list[Value]
@@ -132,7 +132,7 @@ class Held(Op, abstract=True):
 
 
 REFUSED = (TypeError, ValueError, MspcError)
-"""What kernels raise for operands of another element type than theirs."""
+"""Exceptions that kernels raise for operands of an element type that they do not take."""
 
 
 def _checked(node: Node, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -272,7 +272,7 @@ def _texts(types: Sequence[Type]) -> Texts:
 
 
 def _operand_text(value: Value) -> Texts:
-    """What an operand is; of a constant its value, too, or a digest of many."""
+    """Return the text of an operand: its type, and the value of a constant or a digest of a large one."""
     texts = _texts([value.type])
     if not isinstance(value, Constant):
         return texts

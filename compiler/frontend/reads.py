@@ -29,7 +29,7 @@ GONE = object()
 NOTHING = object()
 """Takes the place of None, which weak references to objects that are gone give."""
 MOST_ELEMENTS = 4096
-"""Of longer lists and arrays only the length counts: comparing them at every call would take too long."""
+"""Longer lists and arrays are compared by length alone: comparing their elements at every call takes too long."""
 _TRACKED_ELSEWHERE = frozenset({"training", "revision"})
 """Attributes of cells that are part of the key of a compiled graph in any case."""
 _CONTAINERS = (list, dict, set, frozenset, tuple)

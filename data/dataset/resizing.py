@@ -89,7 +89,7 @@ def _halved(images: np.ndarray) -> np.ndarray:
 
 
 def _places(there: int, wanted: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of every new pixel's centre the pixel at or before it, and how far behind that one it is."""
+    """Return, for each new pixel, the old pixel at or before its centre, and its distance from that one."""
     centre = ((np.arange(wanted) + 0.5) * (there / wanted) - 0.5).astype(np.float32)
     at = np.floor(centre).astype(int)
     return at, (centre - at).astype(np.float32)
@@ -110,7 +110,7 @@ def _cubic(there: int, wanted: int) -> Taps:
 
 
 def _area(there: int, wanted: int) -> Taps:
-    """Of an image that becomes larger: a new pixel that lies on two pixels takes a part of each."""
+    """Enlarge an image: a new pixel that covers two pixels is their weighted mean."""
     at = (np.arange(wanted) * (there / wanted)).astype(int)
     part = (np.arange(1, wanted + 1) - (at + 1) * (wanted / there)).astype(np.float32)
     behind = np.where(part <= 0, np.float32(0), part - np.floor(part))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 LARGEST_SIZE = 1 << 60
-"""Of a dimension: no tensor has more elements, dimensions 0 aside, as arrays count them in 63 bits."""
+"""The largest dimension: arrays count their elements in 63 bits."""
 MOST_DIMENSIONS = 1 << 10
-"""Of a tensor, far above any network's: longer tuples of sizes, axes or slices are mistakes."""
+"""The largest rank of a tensor, far above any network's: longer tuples of sizes, axes or slices are mistakes."""
 LARGEST_CONSTANT = 1 << 26
 """Most elements of a constant."""
 LONGEST_LIST = 1 << 20

@@ -92,7 +92,7 @@ def _summed(graph: Graph, trained: Trained, readers: set[Node]) -> set[Node]:
 
 
 def _operands(node: Node, turns: Mapping[Value, Value]) -> list[Value]:
-    """What a node of an opened graph is computed from, at other turns of its loop, too."""
+    """Return the operands of a node of an opened graph, with those from other iterations of its loop."""
     return [*node.inputs, turns[node]] if node in turns else node.inputs
 
 

@@ -1,7 +1,7 @@
 """Compiles many plans of a small network, and knows the fastest for every limit of memory.
 
-What a program takes is not what the model adds up, so plans are compared by their programs. Which plans are compiled
-does not depend on a limit: more memory never gives a slower plan, and no limit gives a faster one than none.
+The model's estimate of memory and time is not exact, so plans are compared by their programs. The choice of plans does
+not depend on the limit: with more memory the front never has a slower plan.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _from(levels: Counter[int], level: int) -> int:
 def _uses(
     graph: Graph, weights: Weights, outside: Mapping[Value, Value]
 ) -> dict[Parameter, dict[tuple[str, Value], int]]:
-    """Of every weight how operators on activations read it: (phase, the value that they read) and how often."""
+    """Return, for each weight, the (phase, value) pairs by which operators on activations read it, and their counts."""
     found: dict[Parameter, dict[tuple[str, Value], int]] = {}
     for node, times in nodes_with_times(graph):
         if node.phase == "update" or node.regions or weights.of(node, outside) is not None:

@@ -229,11 +229,11 @@ class _Gradients:
         self._compare(judged, tensors, blocked)
 
     def _constant(self, own: Any) -> Any:
-        """What PyTorch does not differentiate."""
+        """Return constants of PyTorch, without gradients."""
         return tuple(map(self.judge.tensor, own)) if isinstance(own, tuple) else self.judge.tensor(own)
 
     def _region(self, node: Node, operands: Sequence[Any]) -> tuple[tuple[Any, ...], bool]:
-        """What PyTorch makes of a node that runs regions, and whether it differentiates all that is in them."""
+        """Return PyTorch's results of a node that runs regions, and whether it differentiates everything inside."""
         is_complete = True
 
         def run(graph: Graph, given: Sequence[Pair]) -> list[Pair]:
@@ -269,8 +269,7 @@ class _Gradients:
         return node.op.plain if isinstance(node.op, Held) else node.op
 
     def _followed(self, node: Node, operands: Sequence[Any], own: Any) -> Any:
-        """What PyTorch makes of a node; None if it has no counterpart, or none that it differentiates. own: what mspc
-        makes of it."""
+        """Return PyTorch's result of a node, or None if it has no differentiable counterpart. own: mspc's result."""
         op = self.plain(node)
         if isinstance(op, MakeTuple):
             return tuple(operands)

@@ -42,7 +42,7 @@ _TOGETHER = 12
 _MOST = 4
 _DIGEST = 32
 MOST_BYTES = 256 << 20
-"""Of all libraries on disk; of more, those that were not used for longest go."""
+"""Bytes of all libraries on disk. Beyond that the least recently used ones are removed."""
 
 Function = Callable[..., None]
 

@@ -27,7 +27,7 @@ print("rank", get_rank(), helper.NAME, extra.NAME, flush=True)
 def trap(tmp_path: Path) -> Path:
     """Return a folder whose modules have the names of mspc's own, beside a script and the modules that it imports."""
     files = {f"trap/{name}.py": "raise SystemExit('caught')" for name in TRAPS}
-    files |= {"work/train.py": SCRIPT, "work/helper.py": "NAME = 'helper'", "path/extra.py": "NAME = 'extra'"}
+    files |= {"scripts/train.py": SCRIPT, "scripts/helper.py": "NAME = 'helper'", "path/extra.py": "NAME = 'extra'"}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -39,7 +39,7 @@ def test_ranks_take_no_module_of_the_working_folder(words: list[str], trap: Path
     environment = {name: value for name, value in os.environ.items() if name != SERVER}
     given = os.pathsep.join(filter(None, [str(trap.parent / "path"), environment.get("PYTHONPATH", "")]))
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "mspc", *words, "../work/train.py"], cwd=trap, capture_output=True, text=True,
+        [sys.executable, "-P", "-m", "mspc", *words, "../scripts/train.py"], cwd=trap, capture_output=True, text=True,
         env=environment | {"PYTHONPATH": given}, timeout=HANG, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
