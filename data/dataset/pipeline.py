@@ -7,13 +7,14 @@ on all ranks and whatever the number of workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError, caller_location
 from mspc.data.dataset import config
 from mspc.data.dataset.iterators import DatasetIterator
 from mspc.data.dataset.nodes.base import PipelineNode
-from mspc.data.dataset.nodes.batching import BatchChange, Batched
+from mspc.data.dataset.nodes.batching import BatchChange, Batched, BucketBatched
 from mspc.data.dataset.nodes.block import Block
 from mspc.data.dataset.nodes.faults import RowFault
 from mspc.data.dataset.nodes.selection import (
@@ -173,11 +174,46 @@ class Dataset:
         Args: pad_info: (shape or None, value) by column; what it does not name is filled with 0 up to the largest row
             of the batch. None fills nothing.
         """
-        if pad_info is not None:
-            for name, entry in pad_info.items():
-                if not isinstance(entry, tuple) or len(entry) != 2:
-                    raise ApiTypeError(f"padded_batch: pad_info[{name!r}] must be (shape, value), not {entry!r}")
+        _require_padding("padded_batch", pad_info)
         return self._batched("padded_batch", batch_size, drop_remainder, None, pad_info, num_parallel_workers)
+
+    def bucket_batch_by_length(
+        self, column_names: Any, bucket_boundaries: Any, bucket_batch_sizes: Any, element_length_function: Any = None,
+        pad_info: dict[str, Any] | None = None, pad_to_bucket_boundary: bool = False, drop_remainder: bool = False,
+    ) -> Dataset:  # fmt: skip
+        """Rows filled up to one shape and stacked, each with rows of about its length. Batches come as their buckets
+        fill up; at the end come the rest of each bucket, left out with `drop_remainder`.
+
+        Args:
+            column_names: the columns that element_length_function takes.
+            bucket_boundaries: rising lengths; a row belongs to the first bucket whose boundary exceeds its length.
+            bucket_batch_sizes: rows of a batch for each bucket: one more than boundaries.
+            element_length_function: gives the length of a row; the first size of the only column without it.
+            pad_info: (shape or None, value) by column, as in `padded_batch`.
+            pad_to_bucket_boundary: sizes that pad_info leaves open (None) become the boundary minus 1.
+        """
+        step = "bucket_batch_by_length"
+        names = names_of(step, "column_names", column_names)
+        if element_length_function is None and len(names) != 1:
+            raise ApiValueError(f"{step}: {len(names)} columns need an element_length_function")
+        boundaries = _counts(step, "bucket_boundaries", bucket_boundaries)
+        sizes = _counts(step, "bucket_batch_sizes", bucket_batch_sizes)
+        if any(one >= other for one, other in pairwise(boundaries)):
+            raise ApiValueError(f"{step}: bucket_boundaries must rise, and are {boundaries}")
+        if len(sizes) != len(boundaries) + 1:
+            raise ApiValueError(
+                f"{step}: bucket_batch_sizes must have one entry more than bucket_boundaries, and has {len(sizes)} for "
+                f"{len(boundaries)}"
+            )
+        length = None
+        if element_length_function is not None:
+            length = _function(step, "element_length_function", element_length_function)
+        _require_padding(step, pad_info)
+        to_boundary = flag(step, "pad_to_bucket_boundary", pad_to_bucket_boundary)
+        drop, fault = flag(step, "drop_remainder", drop_remainder), RowFault(step, caller_location())
+        return Dataset(
+            BucketBatched(self._node, names, boundaries, sizes, length, dict(pad_info or {}), to_boundary, drop, fault)
+        )
 
     def _batched(
         self, name: str, size: Any, drop: Any, change: BatchChange | None, padding: Any, workers: Any
@@ -307,6 +343,24 @@ def stage_of(function: str, dataset: Any) -> PipelineNode:
     if not isinstance(dataset, Dataset):
         raise ApiTypeError(f"{function} takes data sets, not {type(dataset).__name__}")
     return dataset._node
+
+
+def _require_padding(step: str, padding: Any) -> None:
+    """Raises TypeError if `padding` is not None or a dict of (shape, value)."""
+    if padding is not None and not isinstance(padding, dict):
+        raise ApiTypeError(f"{step}: pad_info must be a dict, not {padding!r}")
+    for name, entry in (padding or {}).items():
+        if not isinstance(entry, tuple) or len(entry) != 2:
+            raise ApiTypeError(f"{step}: pad_info[{name!r}] must be (shape, value), not {entry!r}")
+
+
+def _counts(step: str, name: str, values: Any) -> list[int]:
+    """A list of positive integers. Raises TypeError, ValueError."""
+    if not isinstance(values, list | tuple):
+        raise ApiTypeError(f"{step}: {name} must be a list, not {values!r}")
+    if not values:
+        raise ApiValueError(f"{step}: {name} must not be empty")
+    return [integer(step, f"{name}[{i}]", value) for i, value in enumerate(values)]
 
 
 def _function(step: str, what: str, function: Any) -> Any:

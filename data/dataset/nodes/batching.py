@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -127,7 +128,8 @@ class Batched(RowwiseNode):
             if column.dtype.hasobject and column.ndim:
                 message = f"batch: rows of column {name!r} are dicts; a per_batch_map says how they are joined"
                 raise ApiTypeError(message)
-            return column
+            if self.padding is None or self.padding.get(name, (None, 0))[0] is None:
+                return column
         if self.padding is not None:
             shape, value = self.padding.get(name, (None, 0))
             return _padded(self.fault.step, name, column, shape, value)
@@ -157,6 +159,72 @@ class Batched(RowwiseNode):
         return found
 
 
+class BucketBatched(Batched):
+    """Rows stacked with others of about their length: the rows of each bucket make batches of their own.
+
+    names: the columns that `length` takes; None takes the first size of the only column. boundaries: a row belongs to
+    the first bucket whose boundary exceeds its length, or to one more. sizes: rows of a batch by bucket. to_boundary:
+    sizes that `padding` leaves open are the bucket's boundary minus 1, not those of the largest row.
+    """
+
+    def __init__(
+        self, source: PipelineNode, names: Sequence[str], boundaries: Sequence[int], sizes: Sequence[int],
+        length: Callable[..., Any] | None, padding: Padding, to_boundary: bool, drop_remainder: bool, fault: RowFault,
+    ) -> None:  # fmt: skip
+        super().__init__(source, lambda info: 1, drop_remainder, fault, None, padding)
+        self.places = [source.place(name) for name in names]
+        self.boundaries, self.sizes, self.length, self.to_boundary = boundaries, sizes, length, to_boundary
+
+    def blocks(self, reading: DataPass) -> Iterator[Block]:
+        waiting: list[list[Block]] = [[] for _ in self.sizes]
+        number = 0
+        for block in read(self.source, replace(reading, needed=1)):
+            for i in range(len(block)):
+                bucket = self._bucket(block, i, number)
+                waiting[bucket].append(block.part(i, i + 1))
+                number += 1
+                if len(waiting[bucket]) == self.sizes[bucket]:
+                    yield self._of_bucket(bucket, waiting[bucket], reading)
+                    waiting[bucket] = []
+        for bucket, rows in enumerate(waiting):
+            if rows and not self.drop_remainder:
+                yield self._of_bucket(bucket, rows, reading)
+
+    def _bucket(self, block: Block, row: int, number: int) -> int:
+        values = [block.row(row)[place] for place in self.places]
+        if self.length is None:
+            if not values[0].ndim:
+                raise ApiTypeError(
+                    f"{self.fault.step}: a row of column {self.source.columns[self.places[0]]!r} is a number and has "
+                    "no length", ["element_length_function says the length of a row"],
+                )  # fmt: skip
+            length = values[0].shape[0]
+        else:
+            try:
+                length = integer(self.fault.step, "a length", as_column(self.length(*map(given, values))).item(), 0)
+            except Exception as error:
+                raise self.fault.error(error, name_of(self.length), number, block.place(row)) from error
+        return bisect_right(self.boundaries, length)
+
+    def _of_bucket(self, bucket: int, rows: list[Block], reading: DataPass) -> Block:
+        padding = self.padding
+        if self.to_boundary and padding:
+            if bucket == len(self.boundaries):
+                raise ApiValueError(
+                    f"{self.fault.step}: a row is as long as the last boundary, {self.boundaries[-1]}, or longer: "
+                    "pad_to_bucket_boundary has no boundary for it", ["add a larger boundary"],
+                )  # fmt: skip
+            last = self.boundaries[bucket] - 1
+            self.padding = {
+                name: (None if shape is None else [last if size is None else size for size in shape], value)
+                for name, (shape, value) in padding.items()
+            }
+        try:
+            return self._stacked(rows, 0, reading)
+        finally:
+            self.padding = padding
+
+
 def _padded(
     step: str, name: str, values: Sequence[np.ndarray], shape: Sequence[int | None] | None, fill: Any
 ) -> np.ndarray:
@@ -169,7 +237,9 @@ def _padded(
     wanted = [size if given is None else given for given, size in zip(shape or [None] * rank, largest, strict=True)]
     if any(size > given for size, given in zip(largest, wanted, strict=True)):
         raise ApiValueError(f"{step}: a row of column {name!r} of shape {tuple(largest)} exceeds {tuple(wanted)}")
-    result = np.full((len(values), *wanted), fill, np.result_type(*values))
+    kind = np.result_type(*values)
+    fill = kind.type() if kind.kind in "US" and fill == 0 else fill  # strings are filled with the empty one
+    result = np.full((len(values), *wanted), fill, kind)
     for i, value in enumerate(values):
         result[(i, *map(slice, value.shape))] = value
     return result

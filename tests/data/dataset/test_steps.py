@@ -243,3 +243,58 @@ def test_what_is_refused(call: Any, kind: type[Exception], message: str) -> None
     assert caught.value.message.startswith(message)
     assert caught.value.location is not None
     assert "test_steps.py" in caught.value.location.file
+
+
+def test_rows_of_one_shape_are_padded() -> None:
+    dataset = ds.NumpySlicesDataset(np.ones((3, 2), np.int32), "x", shuffle=False)
+    assert first(dataset.padded_batch(2, pad_info={"x": ([3], -1)})) == [[[1, 1, -1]] * 2, [[1, 1, -1]]]
+
+
+def bucketed(**changes: Any) -> list[list[Any]]:
+    """Batches of rows of the lengths 1 to 8, which are the second column."""
+    source = ds.GeneratorDataset(lambda: ((np.arange(i), np.int32(i)) for i in range(1, 9)), ["x", "y"])
+    given = {
+        "column_names": ["x"], "bucket_boundaries": [4, 7], "bucket_batch_sizes": [2, 2, 1],
+        "element_length_function": len, "pad_info": {"x": ([None], -1)}, **changes,
+    }  # fmt: skip
+    return rows(source.bucket_batch_by_length(**given))
+
+
+def test_batches_by_length() -> None:
+    """MindSpore 2.10 gives the same."""
+    lengths = [[1, 2], [4, 5], [7], [8], [3], [6]]
+    found = bucketed()
+    assert [row[1] for row in found] == lengths
+    assert found[0][0] == [[0, -1], [0, 1]]
+    assert bucketed(element_length_function=None) == found
+    assert bucketed(column_names=["x", "y"], element_length_function=lambda x, y: int(y)) == found
+    assert bucketed(pad_info=None)[1][0] == [[0, 1, 2, 3, 0], [0, 1, 2, 3, 4]]
+    assert [row[1] for row in bucketed(drop_remainder=True)] == lengths[:4]
+    to_boundary = bucketed(
+        bucket_boundaries=[4, 7, 9], bucket_batch_sizes=[2, 2, 1, 1], pad_to_bucket_boundary=True
+    )
+    assert [len(row[0][0]) for row in to_boundary] == [3, 6, 8, 8, 3, 6]
+    source = ds.GeneratorDataset(lambda: ((np.arange(i),) for i in range(1, 9)), ["x"])
+    dataset = source.bucket_batch_by_length(["x"], [4, 7], [2, 2, 1])
+    assert (dataset.get_dataset_size(), len(rows(dataset)), len(rows(dataset.repeat(2)))) == (6, 6, 12)
+
+
+BAD_BUCKETS: list[tuple[dict[str, Any], str]] = [
+    ({"column_names": ["z"]}, "there is no column 'z'"),
+    ({"column_names": ["x", "y"], "element_length_function": None}, "2 columns need an element_length_function"),
+    ({"column_names": ["y"], "element_length_function": None}, "a row of column 'y' is a number and has no length"),
+    ({"bucket_boundaries": [7, 4]}, "bucket_boundaries must rise, and are"),
+    ({"bucket_boundaries": []}, "bucket_boundaries must not be empty"),
+    ({"bucket_boundaries": ["a"]}, "must be an integer, not 'a'"),
+    ({"bucket_batch_sizes": [1, 1]}, "must have one entry more than bucket_boundaries, and has 2 for 2"),
+    ({"bucket_batch_sizes": [1, 0, 1]}, "0 must be at least 1"),
+    ({"element_length_function": 3}, "element_length_function must be a function, not 3"),
+    ({"element_length_function": lambda x: x}, "fails at row 1"),
+    ({"pad_to_bucket_boundary": True}, "a row is as long as the last boundary, 7, or longer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_BUCKETS, ids=range(len(BAD_BUCKETS)))
+def test_mistakes_in_buckets_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(MspcError, match=message):
+        bucketed(**changes)
