@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +18,7 @@ from mspc.data.dataset.nodes.faults import RowFault, name_of
 from mspc.data.dataset.nodes.reading import read
 from mspc.data.dataset.pipeline_random import DataPass
 from mspc.data.dataset.row_values import as_column, given, integer
+from mspc.data.dataset.samplers import IterSampler, Sampler
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 
@@ -157,6 +160,35 @@ class Batched(RowwiseNode):
         for i, column in enumerate(columns):
             found += results if i == self.taken[0] else [] if i in self.taken else [column]
         return found
+
+
+class SampledBatches(Batched):
+    """Batches of the rows that a sampler lists. batches: gives a list of numbers of rows for each batch. collate: a
+    function of a list of values for each column, which gives the columns of the batch; None stacks them."""
+
+    def __init__(self, source: PipelineNode, batches: Any, collate: Callable[..., Any] | None, fault: RowFault) -> None:
+        change = None
+        if collate is not None:
+            change = BatchChange(functools.wraps(collate)(lambda *given: collate(*given[:-1])), *[source.columns] * 2)
+        super().__init__(source, lambda info: 1, False, fault, change)
+        self.batches = batches
+
+    def count(self, most: int | None = None) -> int:
+        if not hasattr(self.batches, "__len__"):
+            return PipelineNode.count(self, most)
+        return len(self.batches) if most is None else min(most, len(self.batches))
+
+    def blocks(self, reading: DataPass) -> Iterator[Block]:
+        source: Any = copy.copy(self.source)
+        if isinstance(self.batches, Sampler):
+            drawn = [list(batch) for batch in self.batches.indices(source.length())]
+        else:
+            drawn = [list(batch) for batch in self.batches]
+        source.sampler = IterSampler([number for batch in drawn for number in batch])
+        sizes = [*map(len, drawn), 1]  # the size after the last batch is asked for, too
+        one = copy.copy(self)
+        one.sources, one.size = [source], lambda info: sizes[info.batch]
+        yield from Batched.blocks(one, reading)
 
 
 class BucketBatched(Batched):
