@@ -58,7 +58,8 @@ def test_a_failing_rank_ends_the_job_with_one_message(how: str, message: str) ->
     assert over - float(out.split("event ")[1].split()[0]) < LIMIT
     said = [line for line in err.split("\n") if "rank" in line and "TotalOfRanks" in line]
     assert len(said) == 1, err
-    assert message in said[0]
+    # Ranks 0 and 2 wait for rank 1, and the one that sees its end first writes the message.
+    assert message in said[0] or message.replace("rank 0", "rank 2") in said[0]
     if how == "alone":
         assert "note: rank 1 is after step 3" in err
     if how == "raise":
