@@ -15,7 +15,7 @@ from mspc.compiler.config import Config, Fed, feed
 from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ir.types import TensorType
+from mspc.ir.types import TensorType, dtype_of
 
 Call = tuple[Any, ...]
 """Arguments of a launch: TensorTypes, Placed tensors, Fixed values, and tuples of these."""
@@ -75,7 +75,7 @@ def _argument(arg: Any, tensors: list[Tensor]) -> Any:
         return arg
     if isinstance(arg, Tensor) and not isinstance(arg, Parameter):
         tensors.append(arg)
-        type = TensorType(arg.dtype, tuple(arg.shape))
+        type = TensorType(dtype_of(arg.dtype), tuple(arg.shape))
         return type if arg.placement in (None, STORED) else Placed(type, arg.placement)
     if isinstance(arg, np.ndarray | np.generic):
         return _argument(Tensor(arg), tensors)

@@ -51,7 +51,7 @@ class DType:
             import ml_dtypes  # late: only networks in bfloat16 need it
 
             return np.dtype(ml_dtypes.bfloat16)
-        return np.dtype(self.name.lower())
+        return np.dtype(str if self.kind == "U" else self.name.lower())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dtype_of, (self.name,)
@@ -73,6 +73,11 @@ FLOAT64 = DType("Float64", 8, "f")
 COMPLEX64 = DType("Complex64", 8, "c")
 COMPLEX128 = DType("Complex128", 16, "c")
 
+STRING = DType("String", 4, "U")
+"""Of tensors of strings that data sets give. No operator takes them, so it is not among `DTYPES`."""
+
+AS_STRINGS = "x.asnumpy() is an array of the strings"
+
 HALVES = (FLOAT16, BFLOAT16)
 """Element types in which sums, and squares above all, soon overflow or lose digits."""
 
@@ -92,10 +97,14 @@ def dtype_of(value: Any) -> DType:
     Raises:
         MspcError: `value` names no element type that mspc knows.
     """
-    if isinstance(value, DType):
+    if isinstance(value, DType) and value is not STRING:
         return value
+    if value is STRING:
+        value = STRING.numpy
     found = _BY_LOWER.get(value.lower()) if isinstance(value, str) else _of_numpy(np.dtype(value))
     if found is None:
+        if not isinstance(value, str) and np.dtype(value).kind in "US":
+            raise MspcError("no operator takes a tensor of strings", notes=[AS_STRINGS], kind=TypeError)
         name = value if isinstance(value, str) else np.dtype(value).name
         raise MspcError(f"unknown element type {name!r}; known are {', '.join(DTYPES)}")
     return found

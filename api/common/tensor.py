@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from mspc.api.errors import ApiIndexError, ApiRuntimeError, ApiTypeError, ApiVal
 from mspc.api.ops.eager import register_session
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.ir.layout import Layout
-from mspc.ir.types import FLOAT32, INT64, UINT64, DType, TensorType, dtype_of
+from mspc.ir.types import FLOAT32, INT64, STRING, UINT64, DType, TensorType, dtype_of
 from mspc.ops.cpu.copies import copied
 
 REPLICATED = "replicated"
@@ -197,12 +198,13 @@ class Tensor(TensorMethods, TensorOperators):
     def dtype(self) -> DType:
         if self._array is None and self._lazy is not None:
             return self._lazy.dtype
-        return dtype_of((self.array if self._pending is None else self._pending).dtype)
+        kind = (self.array if self._pending is None else self._pending).dtype
+        return STRING if isinstance(kind, np.dtype) and kind.kind in "US" else dtype_of(kind)
 
     @property
     def type(self) -> TensorType:
-        """Element type and shape as the compiler sees them."""
-        return TensorType(self.dtype, self.shape)
+        """Element type and shape as the compiler sees them. Raises TypeError for strings."""
+        return TensorType(dtype_of(self.dtype), self.shape)
 
     @property
     def ndim(self) -> int:
@@ -210,7 +212,7 @@ class Tensor(TensorMethods, TensorOperators):
 
     @property
     def size(self) -> int:
-        return self.type.size
+        return math.prod(self.shape)
 
     @property
     def itemsize(self) -> int:

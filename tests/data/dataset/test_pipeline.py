@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -321,3 +322,31 @@ def test_kinds_are_told_by_what_was_asked_for_last() -> None:
     for place, each in enumerate(made):
         assert [isinstance(each, kind) for kind in kinds] == [place == i for i in range(len(kinds))]
     assert not any(isinstance(data, kind) or isinstance(3, kind) for kind in kinds)
+
+
+def strings() -> Any:
+    return ds.NumpySlicesDataset(np.array(["a", "bcd", "ef"]), "s", shuffle=False)
+
+
+def test_columns_of_strings() -> None:
+    longer = strings().map(lambda s: np.array(f"{s}!"), "s").filter(lambda s: len(str(s)) > 2, "s").batch(2)
+    ((found,),) = longer.create_tuple_iterator(num_epochs=1, output_numpy=True)
+    assert found.tolist() == ["bcd!", "ef!"]
+    rows = ds.GeneratorDataset([("a", 1), ("bc", 2)], ["s", "y"], shuffle=False).batch(2)
+    (row,) = rows.create_dict_iterator(num_epochs=1)
+    assert row["s"].asnumpy().tolist() == ["a", "bc"]
+    assert (row["s"].dtype, row["s"].shape, row["s"].size, row["y"].dtype) == (ms.string, (2,), 2, ms.int64)
+    assert repr(row["s"]) == "Tensor(shape=[2], dtype=String, value=['a', 'bc'])"
+    padded = ds.GeneratorDataset([(["a"],), (["b", "c"],)], ["s"], shuffle=False).padded_batch(2, pad_info={})
+    ((found,),) = padded.create_tuple_iterator(num_epochs=1, output_numpy=True)
+    assert found.tolist() == [["a", ""], ["b", "c"]]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda x: x + 1, lambda x: x == x, ms.ops.relu, ms.jit(lambda x: x), ms.Parameter, lambda x: x.astype(ms.float32)],
+)
+def test_no_operator_takes_strings(call: Any) -> None:
+    ((column,),) = strings().batch(3).create_tuple_iterator(num_epochs=1)
+    with pytest.raises(TypeError, match="no operator takes a tensor of strings"):
+        call(column)
