@@ -25,9 +25,11 @@ def interpose(node: Node, op: OpLike) -> Node:
     """Move what a node computes to a new node, which is not in the graph yet, and return that one. The node itself
     becomes `op` of it, for all that read it."""
     moved = copied_node(node, node.inputs)
-    node.op, node.inputs, node.regions = op, [moved], ()
+    node.op, node.regions = op, ()
+    node.inputs = [moved]
     node.in_strategy = node.out_strategy = None
-    node.attrs, node.instance, node.name = {}, "", ""
+    node.attrs = {}
+    node.instance = node.name = ""
     return moved
 
 
