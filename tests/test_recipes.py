@@ -38,8 +38,8 @@ def checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (copy / name).write_text(contents, encoding="utf-8")
     pipeline = copy / "compiler/pipeline.py"
     text = pipeline.read_text(encoding="utf-8")
-    assert '    "simplify",\n' in text
-    longer = text.replace('    "simplify",\n', '    "drop_double_neg",\n    "simplify",\n', 1)
+    assert text.count('    Step("simplify"),\n') == 1
+    longer = text.replace('    Step("simplify"),\n', '    Step("drop_double_neg"),\n    Step("simplify"),\n')
     pipeline.write_text(longer, encoding="utf-8")
     return copy
 
