@@ -77,7 +77,8 @@ class _Judge:
         found: Directions,
     ) -> None:  # fmt: skip
         self.judged, self.graph, self.found = judged, doubled.graph, found
-        self.values = {p: widened(values[p.name]) for p in self.graph.parameters}
+        # A constant that only dead nodes read has no value: the reference has dropped it.
+        self.values = {p: widened(values[p.name]) for p in self.graph.parameters if p.name in values}
         self.generator = np.random.default_rng(seed)
         read = [*judged.outputs, *judged.sens]
         self.forward = needed(self.graph, read)
