@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.api import ops
+from mspc.api.batch_parts import SumOfParts
 from mspc.api.mint import optim
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.loss_scale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell
-from mspc.api.nn.wrap import GradAccumulationCell, SumOfParts, TrainOneStepCell
+from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell
 from mspc.api.setting_kind import say_once
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass

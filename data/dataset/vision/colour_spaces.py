@@ -158,4 +158,5 @@ class RandomResize(EachOperation):
         self.resizes = [Resize(size, method) for method in (Inter.NEAREST, Inter.BILINEAR, Inter.BICUBIC, Inter.AREA)]
 
     def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
-        return self.resizes[int(draws.uniform()[0] * len(self.resizes))].single(value, draws)
+        resize = self.resizes[int(draws.uniform()[0] * len(self.resizes))]
+        return np.asarray(resize.many(value[np.newaxis], draws)[0])
