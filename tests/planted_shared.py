@@ -54,7 +54,7 @@ STEPS = (
             "ops.Maximum()(total, clip_norm)"),
     Planted("clip-without-least", "api/ops/function/math_func.py",
             "low = input if min is None else ops.Select()(ops.Less()(input, min), min, input)", "low = input"),
-    Planted("last-part-left-out", "api/batch_parts.py", "for i in range(1, count):", "for i in range(1, count - 1):"),
+    Planted("last-part-left-out", "api/nn/wrap.py", "for i in range(1, count):", "for i in range(1, count - 1):"),
     Planted("sums-not-cleared", "api/boost/grad_accumulation.py", "return ops.assign(total, ops.zeros_like(total))",
             "return total"),
     Planted("cosine-of-half", "api/nn/learning_rate_schedule.py", "ops.cos(share * math.pi)",

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from mspc.api import context, ops, state
-from mspc.api.batch_parts import MicroBatches, SumOfParts
 from mspc.api.common.parameter import ParameterTuple
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError, caller_location
@@ -17,6 +16,7 @@ from mspc.api.nn.container import CellList
 from mspc.api.nn.grad_reducer import DistributedGradReducer as _Reducer
 from mspc.api.setting_kind import checked
 from mspc.api.settings import PIPELINE_CELL
+from mspc.ir.location import Location
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import FLOAT32, HALVES
 
@@ -184,6 +184,44 @@ class ParameterUpdate(Cell):
         return self.assign(self._param, x)
 
 
+class _SumOfParts:
+    """Adds up the results of a network for equal parts of its inputs' rows."""
+
+    cuts_batch = False
+
+    def __call__(self, network: Cell, count: int, *inputs: Any) -> Any:
+        for part in inputs:
+            if part.shape[0] % count:
+                raise ValueError(
+                    f"the rows of every input must be a multiple of the number of parts, not {part.shape[0]} of {count}"
+                )
+        rows = [part.shape[0] // count for part in inputs]
+        total = network(*[part[0:n] for part, n in zip(inputs, rows, strict=True)])
+        for i in range(1, count):
+            found = network(*[part[i * n : (i + 1) * n] for part, n in zip(inputs, rows, strict=True)])
+            total = _added(total, found)
+        return total
+
+
+def _added(total: Any, found: Any) -> Any:
+    """Two values added up, or the values of two tuples one by one."""
+    if isinstance(total, (tuple, list)):
+        return tuple([_added(mine, more) for mine, more in zip(total, found, strict=True)])
+    return total + found
+
+
+class _MicroBatches(_SumOfParts):
+    """The same; where a network has several stages the compiler makes a loop of it, which the stages share.
+
+    place: the line that has made the cell.
+    """
+
+    cuts_batch = True
+
+    def __init__(self, place: Location | None) -> None:
+        self.place = place
+
+
 class GradAccumulationCell(Cell):
     """The sum of `network`'s losses over `micro_size` parts of the batch, one after the other.
 
@@ -208,7 +246,7 @@ class GradAccumulationCell(Cell):
             raise ApiValueError(f"{name}: {self.parts} must be at least 1, not {micro_size}")
         self.network = network
         self.micro_size = micro_size
-        self.in_parts: SumOfParts = MicroBatches(caller_location())
+        self.in_parts: _SumOfParts = _MicroBatches(caller_location())
         self.micro_inputs = CellList([_MicroBatch(micro_size) for _ in range(micro_size)])
 
     def construct(self, *inputs: Any) -> Any:
@@ -268,7 +306,7 @@ class MicroBatchInterleaved(GradAccumulationCell):
 
     def __init__(self, network: Cell, interleave_num: int = 2) -> None:
         super().__init__(network, interleave_num)
-        self.in_parts = SumOfParts()
+        self.in_parts = _SumOfParts()
         self.interleave_num = interleave_num
 
 

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mspc.api import ops
-from mspc.api.batch_parts import SumOfParts
 from mspc.api.mint import optim
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.loss_scale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell
-from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell
+from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell, _SumOfParts
 from mspc.api.setting_kind import say_once
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
@@ -97,7 +96,7 @@ class InParts(Cell):
         super().__init__(auto_prefix=False)
         self.summed = GradAccumulationCell(network, parts)
         self.counts = counts
-        self.added = SumOfParts()
+        self.added = _SumOfParts()
         self.parts = parts
         object.__setattr__(self, "argument_names", tuple(names))
 
