@@ -74,7 +74,7 @@ COMPLEX64 = DType("Complex64", 8, "c")
 COMPLEX128 = DType("Complex128", 16, "c")
 
 STRING = DType("String", 4, "U")
-"""Of tensors of strings that data sets give. No operator takes them, so it is not among `DTYPES`."""
+"""The element type of tensors of strings, which data sets return. No operator takes it: `DTYPES` does not have it."""
 
 AS_STRINGS = "x.asnumpy() is an array of the strings"
 
