@@ -7,7 +7,7 @@ from typing import Any
 from mspc.api import ops
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.api.nn.cell_arguments import class_number, class_weight, flag, number, tensor_or_none
+from mspc.api.nn.cell_arguments import class_number, class_weight, number, tensor_or_none
 
 
 class LossBase(Cell):
@@ -164,36 +164,6 @@ class NLLLoss(LossBase):
 
     def construct(self, logits: Any, labels: Any) -> Any:
         return ops.nll_loss(logits, labels, self.weight, self.ignore_index, self.reduction)
-
-
-class CTCLoss(LossBase):
-    """How unlikely labels are, wherever they lie along a longer sequence: `ops.ctc_loss`.
-
-    Called with log_probs [time, batch, classes], targets [batch, labels], or all labels one behind the other, and how
-    much of both counts, [batch] each. Without the dimension of the batch it is one sequence.
-    """
-
-    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
-        super().__init__(reduction)
-        self.blank, self.zero_infinity = blank, flag("CTCLoss", "zero_infinity", zero_infinity)
-
-    def construct(self, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
-        if log_probs.ndim == 2:
-            log_probs = ops.expand_dims(log_probs, 1)
-            targets = ops.reshape(targets, (1, -1))
-            loss = ops.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction,
-                                self.zero_infinity)[0]  # fmt: skip
-            return ops.reshape(loss, ())
-        if targets.ndim == 1:
-            targets = self.by_sequence(targets, target_lengths)
-        return ops.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction,
-                            self.zero_infinity)[0]  # fmt: skip
-
-    def by_sequence(self, targets: Any, lengths: Any) -> Any:
-        """The labels of each sequence, with whatever follows behind them."""
-        first = ops.cumsum(lengths, 0) - lengths
-        places = ops.expand_dims(first, 1) + ops.arange(targets.shape[0])
-        return ops.gather(targets, ops.minimum(places, targets.shape[0] - 1), 0)
 
 
 class BCELoss(LossBase):

@@ -244,31 +244,3 @@ class MaxUnpool3d(_MaxUnpool):
 
     def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
         return ops.max_unpool3d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
-
-
-class FractionalMaxPool2d(Cell):
-    """The greatest of windows at random places of [n, c, h, w] or [c, h, w]; arguments as `ops.fractional_max_pool2d`
-    has them."""
-
-    dims = 2
-
-    def __init__(
-        self, kernel_size: Any, output_size: Any = None, output_ratio: Any = None, return_indices: bool = False,
-        _random_samples: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.kernel_size, self.output_size, self.output_ratio = kernel_size, output_size, output_ratio
-        self.return_indices = return_indices
-        self._random_samples = _random_samples
-        self.pool = ops.fractional_max_pool2d if self.dims == 2 else ops.fractional_max_pool3d
-
-    def construct(self, input: Any) -> Any:
-        return self.pool(
-            input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices, self._random_samples
-        )
-
-
-class FractionalMaxPool3d(FractionalMaxPool2d):
-    """The same of [n, c, d, h, w] or [c, d, h, w]."""
-
-    dims = 3

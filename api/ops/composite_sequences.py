@@ -7,39 +7,6 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
-from mspc.ir.types import INT32
-
-
-class CTCLoss:
-    """`ops.ctc_loss` of what is not normalised yet, the last class being that of no label. Called as
-    `CTCLoss()(x, labels_indices, labels_values, sequence_length)` with x [time, batch, classes], and labels with their
-    places (row of the batch, place in it): a tuple of (the losses [batch], their gradient, of x's shape).
-
-    ignore_longer_outputs_than_inputs: losses of labels that do not fit into their time are 0; else they are infinite.
-
-    Raises:
-        ValueError: preprocess_collapse_repeated=True or ctc_merge_repeated=False, which are not there.
-    """
-
-    def __init__(
-        self, preprocess_collapse_repeated: bool = False, ctc_merge_repeated: bool = True,
-        ignore_longer_outputs_than_inputs: bool = False,
-    ) -> None:  # fmt: skip
-        if preprocess_collapse_repeated or not ctc_merge_repeated:
-            raise ApiValueError("CTCLoss: preprocess_collapse_repeated=True and ctc_merge_repeated=False are not there")
-        self.ignores = ignore_longer_outputs_than_inputs
-
-    def __call__(self, x: Any, labels_indices: Any, labels_values: Any, sequence_length: Any) -> Any:
-        time, batch, classes = x.shape
-        rows = labels_indices[:, 0]
-        lengths = ops.ReduceSum()(ops.cast(ops.expand_dims(rows, 1) == ops.arange(batch), INT32), 0)
-        targets = ops.ScatterNd()(labels_indices, labels_values, (batch, time))
-        known = ops.LogSoftmax()(x)
-        losses, begun = ops.CTCLossV2(classes - 1, "none", self.ignores)(known, targets, sequence_length, lengths)
-        slopes = ops.CTCLossV2Grad(classes - 1, "none", self.ignores)(
-            known, targets, sequence_length, lengths, ops.ones_like(losses), losses, begun
-        )
-        return losses, slopes - ops.exp(known) * ops.ReduceSum(keep_dims=True)(slopes, -1)
 
 
 def _refuse(name: str, given: Sequence[Any], known: dict[str, tuple[Any, ...]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import BOOL, DType, TensorType
+from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Predicate, Unary, require_float, require_same
 from mspc.ops.cuda.math import number
 from mspc.ops.math.arithmetic import Div, Mul, Sub, gradients
@@ -129,26 +129,6 @@ class LpNorm(Op):
         xp, (x,) = be.xp, inputs
         total = (xp.abs(x) ** self.p).sum(axis=self.axes(x.ndim), keepdims=self.keep_dims)
         return xp.maximum(total ** (1 / self.p), self.epsilon).astype(x.dtype)
-
-
-class CheckValid(Op):
-    """Whether boxes[n, 4] (x0, y0, x1, y1) lie inside an image: metas[3] is its height, width and ratio."""
-
-    bprop = _BOOLEAN
-    samples = (sample((8, 4), (3,), low=0, gradient=False),)
-
-    def rule(self, boxes: TensorType, metas: TensorType) -> str:
-        if boxes.shape[1:] != (4,) or metas.shape != (3,):
-            raise MspcError(f"CheckValid takes [n, 4] and [3], not {boxes.shape} and {metas.shape}")
-        return "a b!, c! -> a"
-
-    def result_dtype(self, *types: TensorType) -> DType:
-        return BOOL
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        boxes, (height, width, ratio) = inputs
-        x0, y0, x1, y1 = (boxes[:, i] for i in range(4))
-        return (x0 >= 0) & (y0 >= 0) & (x1 <= width * ratio - 1) & (y1 <= height * ratio - 1)
 
 
 class SquareSumAll(Op):

@@ -24,10 +24,8 @@ MIXED = [
 ]
 
 NUMBERS = {
-    "AntiQuant": {0}, "Dequant": {0}, "WeightAntiQuant": {0}, "QuantBatchMatmul": {0, 1, 4},
-    "WeightQuantBatchMatmul": {1}, "MoeInitRouting": {2}, "FFN": {0, 1, 2, 4}, "ExpertOuter": {2}, "ExpertProduct": {2},
-    "ExpertRows": {2}, "ExpertSums": {1},
-}  # fmt: skip
+    "ExpertOuter": {2}, "ExpertProduct": {2}, "ExpertRows": {2}, "ExpertSums": {1},
+}
 """Operands of integers that are numbers to be read or ordered, and no places."""
 
 

@@ -87,16 +87,6 @@ def test_values_of_one_device() -> None:
     assert ops.tuple_len((1, 2, 3)) == 3
 
 
-def test_rows_as_small_integers() -> None:
-    x = np.array([[1.0, -2.54, 0.5], [0, 0, 0]], np.float32)
-    rows, scales = ops.DynamicQuantExt()(Tensor(x), Tensor(np.array([1, 0.5, 1], np.float32)))
-    np.testing.assert_allclose(scales.asnumpy(), [1.27 / 127, 0], rtol=1e-6)
-    assert rows.asnumpy().tolist() == [[100, -127, 50], [0, 0, 0]]
-    assert ops.DynamicQuantExt()(Tensor(x), None)[0].asnumpy()[0].tolist() == [50, -127, 25]
-    with pytest.raises(TypeError, match="DynamicQuantExt takes 1 or 2 arguments, not 3"):
-        ops.DynamicQuantExt()(x, x, x)
-
-
 def test_a_gradient_goes_through_a_function() -> None:
     class Net(nn.Cell):
         def __init__(self) -> None:

@@ -30,16 +30,12 @@ NETWORKS = {
     "by Layouts": (
         FLASH.format("BSH", 2, "enable_flash_sp", True, '(layout("dp", "sp", "mp"),) * 3'), (4, 8, 16), "", 3, GRADIENT,
     ),
-    "serving": (
-        'P.FusedInferAttentionScore(4, 0.5).shard(((2, 1, 2), (2, 2, 2), (2, 2, 2)))', (4, 8, 16), "", 0, "Net()",
-    ),
 }  # fmt: skip
 
 
 def text_of(name: str) -> str:
     made, shape, more, result, call = NETWORKS[name]
-    text = NETWORK.format(made=made, shape=shape, more=more, result=result, call=call)
-    return text.replace("self.op(x, ", "self.op(x[:, :1], ") if name == "serving" else text
+    return NETWORK.format(made=made, shape=shape, more=more, result=result, call=call)
 
 
 GROUPED = """

@@ -103,23 +103,3 @@ FUNCTIONS: dict[str, tuple[Any, Any, list[np.ndarray]]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_complex_arithmetic_is_pytorchs(name: str) -> None:
     judged(*FUNCTIONS[name])
-
-
-@pytest.mark.parametrize("kind", ["float64", "float32", "complex128", "float16"])
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("DCT", ()), ("IDCT", ()), ("DCTN", ()), ("IDCTN", ()),
-        ("DCT", (2, 3, 0, "ortho")), ("IDCT", (2, 7, -1, None)), ("DCTN", (2, (3, 7), (0, 2))),
-        ("IDCTN", (2, (5, 2))),
-    ],
-)  # fmt: skip
-def test_a_cosine_transform_is_scipys(name: str, arguments: tuple[Any, ...], kind: str) -> None:
-    fft = pytest.importorskip("scipy.fft", reason="needs SciPy: pip install -e '.[oracle]'")
-    x = (drawn(4, 3, 5) if kind.startswith("complex") else drawn(4, 3, 5, real=True)).astype(kind)
-    wide = x.astype("float32") if kind == "float16" else x
-    _, size, axes, _ = (*arguments, *[None] * 4)[:4]
-    place = {"n" if name.endswith("T") else "s": size, "axis" if name.endswith("T") else "axes": axes}
-    expected = getattr(fft, name.lower())(wide, norm="ortho", **{k: v for k, v in place.items() if v is not None})
-    found = getattr(ops, name)()(Tensor(x), *arguments).asnumpy()
-    near(found, expected, "float32" if wide.dtype == np.float32 else "float64")

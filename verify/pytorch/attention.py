@@ -39,49 +39,6 @@ def attention(torch: Any) -> Callable[..., Any]:
     return run
 
 
-def serving_attention(torch: Any) -> Callable[..., Any]:
-    """The same for operators that serve networks: called with the operator and its operands."""
-
-    def run(op: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Any:
-        given = dict(zip(op.given, rest, strict=True))
-        q = _by_head(query, op.input_layout, op.num_heads)
-        k, v = (_by_head(x, op.input_layout, key.shape[-1] // q.shape[-1]) for x in (key, value))
-        if "antiquant_scale" in given:
-            k, v = (_read(x, given, side) for side, x in enumerate((k, v)))
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        scores = q @ k.mT * op.scale_value + given.get("pse_shift", 0)
-        hidden = torch.zeros_like(scores, dtype=torch.bool)
-        mask = given.get("attn_mask")
-        if mask is not None:
-            shape = {2: (-1, 1, *((1, k.shape[2]) if op.mask_of_batch else mask.shape)), 4: mask.shape}
-            hidden |= mask.reshape(shape.get(mask.ndim, (mask.shape[0], 1, *mask.shape[1:]))).to(torch.bool)
-        one = op.one_query and q.shape[2] == 1
-        if not one:
-            hidden |= _hidden(torch, op.scored, None if mask is None else torch.zeros(()), *scores.shape[-2:])
-            for i in range(q.shape[0] if "actual_seq_lengths" in given else 0):
-                hidden[i, :, max(int(given["actual_seq_lengths"][i]), 0) :] = True
-        for i in range(q.shape[0] if "actual_seq_lengths_kv" in given else 0):
-            hidden[i, :, :, max(int(given["actual_seq_lengths_kv"][i]), 0) :] = True
-        blind = hidden.all(-1, keepdim=True)
-        scores = scores.masked_fill(hidden, -torch.inf)
-        weights = torch.softmax(torch.where(blind, 0, scores), -1)
-        result = _as_given(torch.where(blind, 0, weights @ v), op.input_layout)
-        if not hasattr(op, "softmax_lse_flag"):
-            return result
-        return result, torch.logsumexp(scores, -1, keepdim=True) if op.softmax_lse_flag else None
-
-    return run
-
-
-def _read(x: Tensor, given: dict[str, Tensor], side: int) -> Tensor:
-    """Keys (side 0) or values (side 1) as their scale and their offset say."""
-    scale, offset = (
-        given[name][side].reshape(-1, 1, x.shape[-1]) if name in given else 0
-        for name in ("antiquant_scale", "antiquant_offset")
-    )
-    return (x.repeat_interleave(scale.shape[0] // x.shape[1], 1) + offset) * scale
-
-
 def _by_head(x: Tensor, layout: str, heads: int) -> Tensor:
     """[batch, heads, places, depth]."""
     if layout == "BNSD":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.verify.pytorch.attention import attention, serving_attention
+from mspc.verify.pytorch.attention import attention
 from mspc.verify.pytorch.images import images
 from mspc.verify.pytorch.special import special
 
@@ -388,9 +388,6 @@ def _masks(torch: Any) -> dict[str, Counterpart]:
     return {
         "DropoutDoMask": lambda op, x, mask, keep: x * mask / keep.detach(),
         "FlashAttentionScore": attention(torch),
-        "FusedInferAttentionScore": serving_attention(torch),
-        "IncreFlashAttention": serving_attention(torch),
-        "PromptFlashAttention": serving_attention(torch),
     }
 
 

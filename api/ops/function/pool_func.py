@@ -6,7 +6,6 @@ from typing import Any
 
 from mspc.api import ops
 from mspc.api.errors import ApiValueError
-from mspc.sharding.rules import Shape
 
 
 def max_pool2d(
@@ -160,53 +159,3 @@ def adaptive_max_pool3d(input: Any, output_size: Any, return_indices: bool = Fal
 
 def _batched(x: Any, rank: int) -> Any:
     return ops.expand_dims(x, 0) if len(x.shape) == rank - 1 else x
-
-
-def fractional_max_pool2d(
-    input: Any, kernel_size: Any, output_size: Any = None, output_ratio: Any = None, return_indices: bool = False,
-    _random_samples: Any = None,
-) -> Any:  # fmt: skip
-    """The greatest of windows at random places of [n, c, h, w] or [c, h, w]; see FractionalMaxPoolWithFixedKsize.
-
-    Args:
-        output_size: of the result; a number, or one for each dimension. output_ratio: instead of it shares, in (0, 1),
-            of the image's sizes.
-        return_indices: also the places in the image. _random_samples: the random numbers, [n or 1, c, 2].
-    """
-    size = _fractional_size("fractional_max_pool2d", input.shape, 2, output_size, output_ratio)
-    pool = ops.FractionalMaxPoolWithFixedKsize(kernel_size, size)
-    return _fractional(pool, input, 2, return_indices, _random_samples)
-
-
-def fractional_max_pool3d(
-    input: Any, kernel_size: Any, output_size: Any = None, output_ratio: Any = None, return_indices: bool = False,
-    _random_samples: Any = None,
-) -> Any:  # fmt: skip
-    """`fractional_max_pool2d` of [n, c, d, h, w] or [c, d, h, w], with numbers [n or 1, c, 3]."""
-    size = _fractional_size("fractional_max_pool3d", input.shape, 3, output_size, output_ratio)
-    pool = ops.FractionalMaxPool3DWithFixedKsize(kernel_size, size)
-    return _fractional(pool, input, 3, return_indices, _random_samples)
-
-
-def _fractional(pool: Any, x: Any, dims: int, return_indices: bool, samples: Any) -> Any:
-    batched = x if len(x.shape) == dims + 2 else ops.expand_dims(x, 0)
-    if samples is None:
-        samples = ops.rand(batched.shape[0], batched.shape[1], dims)
-    found, places = pool(batched, samples)
-    if len(x.shape) < dims + 2:
-        found, places = ops.squeeze(found, 0), ops.squeeze(places, 0)
-    return (found, places) if return_indices else found
-
-
-def _fractional_size(name: str, shape: Shape, dims: int, size: Any, ratio: Any) -> Any:
-    """The sizes of the result, as given or as shares of the image's. Raises ValueError where neither is given right."""
-    if not dims + 1 <= len(shape) <= dims + 2:
-        raise ApiValueError(f"{name}(): the input of shape {shape} must have {dims + 1} or {dims + 2} dimensions")
-    if size is not None:
-        return size
-    if ratio is None:
-        raise ApiValueError(f"{name}(): output_size and output_ratio are both None; give one of them")
-    shares = (ratio,) * dims if isinstance(ratio, (int, float)) else tuple(ratio)
-    if len(shares) != dims or not all(isinstance(share, float) and 0 < share < 1 for share in shares):
-        raise ApiValueError(f"{name}(): output_ratio {ratio!r} must be a share in (0, 1), or {dims} of them")
-    return tuple([int(n * share) for n, share in zip(shape[-dims:], shares, strict=True)])

@@ -18,17 +18,6 @@ from mspc.ir.diagnostics import MspcError
 X = Tensor(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], np.float32))
 
 
-def test_a_tensor_moved_elsewhere_is_itself() -> None:
-    move = ops.MoveTo()
-    for moved in (move(X, "CPU"), move(X, "Ascend", False), move(X, to="CPU", blocking=True)):
-        np.testing.assert_array_equal(moved.asnumpy(), X.asnumpy())
-    gradient = ms.grad(lambda x: (ops.MoveTo()(x, "CPU", True) * x).sum())(X)
-    np.testing.assert_array_equal(gradient.asnumpy(), 2 * X.asnumpy())
-    for arguments in (("CPU", 1), (3, True)):
-        with pytest.raises(MspcError, match=r"MoveTo: (to|blocking) must be"):
-            move(X, *arguments)
-
-
 def test_the_place_of_a_generator_moves_on() -> None:
     generator = ms.Generator()
     generator.manual_seed(7)
