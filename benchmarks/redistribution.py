@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mspc.passes.communication.redistribution_plan import plan
+from mspc.passes.lib.redistribution import plan
 from tests.redistributions import (
     Pair,
     execute,

@@ -34,7 +34,7 @@ from mspc.output.dumps import NO_FILES
 from mspc.output.first_values import first_values
 from mspc.output.programs import Programs, compile_for
 from mspc.passes.base import OnPass
-from mspc.passes.sharding.constraints import release_constraints
+from mspc.passes.lib.choices import release_constraints
 from mspc.verify.compared_operators import number_operators
 from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, difference_of
 from mspc.verify.difference import ComparedValue

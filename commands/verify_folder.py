@@ -22,7 +22,7 @@ from mspc.ir.text.source_text import Malformed
 from mspc.ir.types import TensorType, Type, dtype_of
 from mspc.ops.check_graph import check_graph
 from mspc.passes.base import PassManager, find_pass
-from mspc.passes.sharding.constraints import release_constraints
+from mspc.passes.lib.choices import release_constraints
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
 from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork
 from mspc.verify.made_inputs import made_inputs

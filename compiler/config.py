@@ -17,7 +17,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TensorType
-from mspc.passes.sharding.search_terms import Terms
+from mspc.passes.lib.plan_header import Terms
 
 if TYPE_CHECKING:
     from mspc.plans.files.stage_table import StagePlan
@@ -103,7 +103,7 @@ class Config(_Attributes):
         if self.pipeline_table:
             return False
         if self.pipeline_stages > 1:
-            from mspc.passes.pipelining.schedules.named import WITH_SPLIT_GRADIENTS  # late: few networks have stages
+            from mspc.passes.lib.schedules import WITH_SPLIT_GRADIENTS  # late: few networks have stages
 
             if self.pipeline_scheduler in WITH_SPLIT_GRADIENTS:
                 return False
@@ -186,7 +186,7 @@ class Config(_Attributes):
 
     def in_stages(self, plan: StagePlan) -> Config:
         """The same for a network in the stages of a plan; `ranks` are of one of them."""
-        from mspc.passes.pipelining.schedules.named import THERE_AND_BACK, check_name  # late: few networks have stages
+        from mspc.passes.lib.schedules import THERE_AND_BACK, check_name  # late: few networks have stages
 
         with told_at(self.place_of(*STRATEGIES_FROM)):
             check_name(plan.schedule)
@@ -223,7 +223,7 @@ def _table_of(context: FrozenContext) -> str:
     name = context.pipeline_scheduler
     if not name.endswith(TABLES):
         return ""
-    from mspc.passes.pipelining.schedules.table import text_of_table  # late: few networks have stages
+    from mspc.passes.lib.schedule_tables import text_of_table  # late: few networks have stages
 
     with told_at(context.place_of("pipeline_config['pipeline_scheduler']", "pipeline_config")):
         return text_of_table(Path(name))

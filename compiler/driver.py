@@ -294,7 +294,7 @@ def _named(graph: Graph, config: Config, plan: PlanFile | None, with_layers: boo
     strategies = StrategyNames()
     strategies.name(graph, with_layers or plan is not None)
     if plan is not None:
-        from mspc.passes.sharding.plan_header import note_plan
+        from mspc.passes.lib.plan_header import note_plan
         from mspc.plans.contents import give_strategies
 
         plan = plan.for_operators(set(strategies.places.values()))

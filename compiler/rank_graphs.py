@@ -13,8 +13,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import OpenText, SharedTexts, print_graph
 from mspc.ir.varying import VaryingConstant
 from mspc.passes.base import OnPass, PassManager, find_pass, run_passes
-from mspc.passes.per_rank.rank_kinds import RankKindParts, VaryingParts, own_constant, own_op, varies
-from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement
+from mspc.passes.lib.ranks import GraphPositions, RankElement, RankKindParts, VaryingParts, own_constant, own_op, varies
 from mspc.passes.per_rank.slice_to_rank import check_rank, sliced
 
 
@@ -274,7 +273,7 @@ def _opened_copy(graph: Graph) -> tuple[Graph, dict[Node, int]]:
     if not any(node.regions for node in graph.nodes):
         return graph, {}
     from mspc.ops.control.times import nodes_with_times  # late: few graphs have regions
-    from mspc.passes.sharding.opened_graphs import open_regions, unshare_regions
+    from mspc.passes.lib.opened_graphs import open_regions, unshare_regions
 
     made = copied_region(graph)
     unshare_regions(made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mspc.compiler.rank_graphs import copied
 from mspc.ir.graph import Graph, Parameter
 from mspc.passes.fusion.update_rows import UpdateRows
-from mspc.passes.per_rank.unused_states import NumberOf, drop_unused_parameters, stateless_nodes
+from mspc.passes.lib.unused_states import NumberOf, drop_unused_parameters, stateless_nodes
 
 
 def run_graph(graph: Graph, number_of: NumberOf) -> tuple[Graph, list[Parameter]]:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from mspc.ir.graph import WORK, Graph, Node, Value
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.tensor.host_memory import AwaitHost, HostCopy, ToHost
-from mspc.passes.pipelining.host_pace import Copied, Task, TaskCopies
-from mspc.passes.pipelining.stage_program import work_of
+from mspc.passes.lib.stage_programs import work_of
+from mspc.passes.lib.timeline import Copied, Task, TaskCopies
 
 
 def call_of(value: Value) -> Node | None:

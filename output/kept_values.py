@@ -5,8 +5,8 @@ from __future__ import annotations
 from mspc.ir.graph import WORK, Graph, Node
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.control.structural import taken_elements
-from mspc.passes.pipelining.schedules.action import FORWARD
-from mspc.passes.pipelining.stage_program import work_of
+from mspc.passes.lib.schedules import FORWARD
+from mspc.passes.lib.stage_programs import work_of
 
 
 def kept_of_chunks(graph: Graph) -> dict[int, float]:

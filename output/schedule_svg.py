@@ -12,7 +12,7 @@ from html import escape
 from math import floor, log10
 
 from mspc.output.schedule_words import heading, span_text, stage_text, tail_text, tail_wait_text, time_text, wait_text
-from mspc.passes.pipelining.schedules.action import (
+from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
@@ -21,7 +21,7 @@ from mspc.passes.pipelining.schedules.action import (
     Action,
     parts_of,
 )  # fmt: skip
-from mspc.passes.pipelining.timeline import Span, Tail, Timeline
+from mspc.passes.lib.timeline import ScheduleTimeline, Span, StepTail
 
 COLOURS = {
     FORWARD: (0, 112, 180),
@@ -59,7 +59,7 @@ text { font: 12px system-ui, "DejaVu Sans", sans-serif; fill: #1b1f24 }
 """
 
 
-def schedule_svg(timeline: Timeline) -> str:
+def schedule_svg(timeline: ScheduleTimeline) -> str:
     """The picture, a file of its own that loads nothing."""
     return "\n".join(_Picture(timeline).lines()) + "\n"
 
@@ -67,7 +67,7 @@ def schedule_svg(timeline: Timeline) -> str:
 class _Picture:
     """A picture as it is drawn. scale: pixels of a unit of time."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: ScheduleTimeline) -> None:
         self.timeline, self.schedule = timeline, timeline.schedule
         self.scale = _scale(timeline)
         self.width = max(1, round(timeline.makespan * self.scale))
@@ -139,7 +139,7 @@ class _Picture:
         shape = f'x="{x:g}" y="{y}" width="{self._x(end) - x:g}" height="{ROW}"'
         return f'<rect {shape} fill="url(#wait)"><title>{escape(text)}</title></rect>'
 
-    def _tail(self, y: float, begin: float, tail: Tail) -> Iterator[str]:
+    def _tail(self, y: float, begin: float, tail: StepTail) -> Iterator[str]:
         """What follows the last action, which ends at `begin`."""
         x, end = self._x(tail.start), self._x(tail.end)
         if (tail.start - begin) * self.scale >= THINNEST:
@@ -180,7 +180,7 @@ class _Picture:
             yield f'<text class="quiet end" x="{x:g}" y="{y + 18}">{time_text(tick * step)}</text>'
 
 
-def _scale(timeline: Timeline) -> float:
+def _scale(timeline: ScheduleTimeline) -> float:
     """Pixels of a unit of time: numbers fit into the shortest blocks, if the picture does not become too wide."""
     longest = timeline.makespan
     if not longest:

@@ -7,15 +7,15 @@
 from __future__ import annotations
 
 from mspc.output.schedule_words import heading, label, stage_text
-from mspc.passes.pipelining.schedules.action import Entry, Schedule, parts_of
-from mspc.passes.pipelining.timeline import Timeline
+from mspc.passes.lib.schedules import Entry, Schedule, parts_of
+from mspc.passes.lib.timeline import ScheduleTimeline
 
 WAITS, UPDATES = ".", "U"
 WIDEST = 2000
 """Columns of the actions at most: a file may be wider than a terminal."""
 
 
-def schedule_text(timeline: Timeline, columns: int = WIDEST) -> str:
+def schedule_text(timeline: ScheduleTimeline, columns: int = WIDEST) -> str:
     """The heading and a row for every stage; dots are times in which a stage waits between its actions.
 
     columns: for the actions, at most. Where labels do not fit in so many, they are shortened to kinds.
@@ -29,7 +29,7 @@ def schedule_text(timeline: Timeline, columns: int = WIDEST) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _scale(timeline: Timeline, columns: int) -> float:
+def _scale(timeline: ScheduleTimeline, columns: int) -> float:
     """Columns of a unit of time: every label has its place and a space behind it, if all have."""
     needed = [
         (len(label(span.entry, timeline.schedule)) + 1) / (span.end - span.start)
@@ -45,7 +45,7 @@ def _column(time: float, scale: float) -> int:
     return round(time * scale)
 
 
-def _row(timeline: Timeline, stage: int, scale: float) -> str:
+def _row(timeline: ScheduleTimeline, stage: int, scale: float) -> str:
     drawn = ""
     for place, span in enumerate(timeline.spans[stage]):
         start, end = _column(span.start, scale), _column(span.end, scale)

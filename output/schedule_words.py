@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mspc.passes.pipelining.schedules.action import KINDS, Action, Entry, Schedule, parts_of
-from mspc.passes.pipelining.schedules.events import name_of
-from mspc.passes.pipelining.timeline import Span, Tail, Timeline
+from mspc.passes.lib.schedule_checks import name_of
+from mspc.passes.lib.schedules import KINDS, Action, Entry, Schedule, parts_of
+from mspc.passes.lib.timeline import ScheduleTimeline, Span, StepTail
 
 
-def heading(timeline: Timeline) -> str:
+def heading(timeline: ScheduleTimeline) -> str:
     """The first line of a picture: what is shown, and how long a step takes."""
     schedule = timeline.schedule
     counts = [_count(schedule.stages, "stage"), _count(schedule.micro_batches, "micro-batch", "es")]
@@ -25,12 +25,12 @@ def _count(number: int, what: str, plural: str = "s") -> str:
     return f"{number} {what}{'' if number == 1 else plural}"
 
 
-def _mean_idle(timeline: Timeline, *, postponed: bool) -> float:
+def _mean_idle(timeline: ScheduleTimeline, *, postponed: bool) -> float:
     stages = range(timeline.schedule.stages)
     return sum(timeline.idle_share(stage, postponed=postponed) for stage in stages) / len(stages)
 
 
-def stage_text(timeline: Timeline, stage: int) -> str:
+def stage_text(timeline: ScheduleTimeline, stage: int) -> str:
     """How long a stage is idle, and how many micro-batches of its chunks it keeps at most."""
     return f"idle {timeline.idle_share(stage):.1%}, keeps {timeline.kept(stage)}"
 
@@ -47,12 +47,12 @@ def span_text(span: Span) -> str:
     return f"{what}: {time_text(span.start)} to {time_text(span.end)}"
 
 
-def tail_text(tail: Tail) -> str:
+def tail_text(tail: StepTail) -> str:
     """All about what a stage does behind its last action."""
     return f"updates, and what else is of no micro-batch: {time_text(tail.start)} to {time_text(tail.end)}"
 
 
-def tail_wait_text(tail: Tail, begin: float) -> str:
+def tail_wait_text(tail: StepTail, begin: float) -> str:
     """What a stage waits for before that, from a time on."""
     return f"waits {time_text(tail.start - begin)} for other stages to end"
 

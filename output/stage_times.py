@@ -17,9 +17,7 @@ from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.output.copied_values import CopiedValues, call_of
 from mspc.output.copies_beside import CopiesBeside, is_copy
 from mspc.output.kept_values import kept_of_chunks
-from mspc.passes.pipelining.chosen_schedule import chosen_schedule
-from mspc.passes.pipelining.host_pace import Task, TaskCopies
-from mspc.passes.pipelining.schedules.action import (
+from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
@@ -28,9 +26,10 @@ from mspc.passes.pipelining.schedules.action import (
     Action,
     Schedule,
 )  # fmt: skip
-from mspc.passes.pipelining.stage_program import work_of
-from mspc.passes.pipelining.timed_order import Work
-from mspc.passes.pipelining.timeline import Timeline
+from mspc.passes.lib.stage_placement import chosen_schedule
+from mspc.passes.lib.stage_programs import work_of
+from mspc.passes.lib.timed_order import TimedWork
+from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies
 
 Seconds = Callable[[Node], float]
 """The time of a node: of a message that is sent how long it is on its way."""
@@ -38,7 +37,7 @@ Seconds = Callable[[Node], float]
 
 def stage_times(
     graphs: Sequence[Graph], machine: Machine = H200, own: Seconds | None = None, way: Seconds | None = None
-) -> Timeline:  # fmt: skip
+) -> ScheduleTimeline:  # fmt: skip
     """The timeline of a step.
 
     Args:
@@ -57,7 +56,7 @@ def stage_times(
     return timeline_of(graphs[0].attrs, programs)
 
 
-def predicted_work(graphs: Sequence[Graph], machine: Machine) -> tuple[Schedule, Work]:
+def predicted_work(graphs: Sequence[Graph], machine: Machine) -> tuple[Schedule, TimedWork]:
     """The schedule of a program, and what its actions take on a machine. graphs: of one rank of every stage. Raises
     MspcError as `stage_times` does."""
     schedule, work = work_of_programs(graphs[0].attrs, [predicted_times(graph, machine) for graph in graphs])
@@ -76,13 +75,13 @@ def _rates(machine: Machine) -> Seconds:
     return partial(seconds, machine=machine, known={})
 
 
-def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> Timeline:
+def timeline_of(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> ScheduleTimeline:
     """The timeline of a program with this header. programs: of every stage. Raises MspcError as `stage_times` does."""
     schedule, work = work_of_programs(attrs, programs)
     return work.line(schedule)
 
 
-def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> tuple[Schedule, Work]:
+def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -> tuple[Schedule, TimedWork]:
     """The schedule of a program with this header, and what its actions take. programs, raises: as of `timeline_of`."""
     micro_batches = 1 + max((number for each in programs for number in each.micro_batches), default=-1)
     if not micro_batches:
@@ -109,7 +108,7 @@ def work_of_programs(attrs: Mapping[str, Any], programs: Sequence[StageTimes]) -
         for stage, program in enumerate(programs)
     }
     copies = {task: own for program in programs for task, own in program.copies.items()}
-    return schedule, Work(every, messages, behind, awaited, copies)
+    return schedule, TimedWork(every, messages, behind, awaited, copies)
 
 
 @dataclass

@@ -14,10 +14,10 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.control.loops import Loop, MakeStack, runs_layers, runs_micro_batches
-from mspc.passes.autodiff.recomputable_cells import planned_cells
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
-from mspc.passes.sharding.choices import options_of, rule_of
-from mspc.passes.sharding.plan_header import FILE, GIVEN, PLAN_FILE, kind_of, kinds_of, made_places
+from mspc.passes.lib.choices import options_of, rule_of
+from mspc.passes.lib.plan_header import FILE, GIVEN, PLAN_FILE, kind_of, kinds_of, made_places
+from mspc.passes.lib.recomputation import planned_cells
 from mspc.passes.sharding.shard_by_plan import listed
 from mspc.plans.files.plan_file import Given, PlanFile
 
@@ -168,7 +168,7 @@ def _on_host(graph: Graph) -> Iterator[str]:
     """The cells of which values are kept on the host, and `STATES` where those of optimizers are."""
     marked = [each for each in graph.graphs() if any(OFFLOAD in node.attrs for node in each.nodes)]
     if marked:
-        from mspc.passes.per_rank.host_marks import marked_cells  # late: few networks have any
+        from mspc.passes.lib.host_memory import marked_cells  # late: few networks have any
 
         for each in marked:
             yield from marked_cells(each)

@@ -33,7 +33,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
-from mspc.passes.sharding.choices import ShardingChoice
+from mspc.passes.lib.choices import ShardingChoice
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.plans.operator_names import CONFIGURED
 from mspc.runtime.memory_plan import plan_memory

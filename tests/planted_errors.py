@@ -132,7 +132,7 @@ ERRORS = (
         "begin = tuple(0 for n, o in zip(new, old, strict=True))\n"
         "        end = tuple(n.stop - n.start for n, o in zip(new, old, strict=True))",
     ),
-    Planted("mean-without-1/n", "passes/communication/redistribution_plan.py", "1.0 / count)", "1.0)"),
+    Planted("mean-without-1/n", "passes/lib/redistribution.py", "1.0 / count)", "1.0)"),
     Planted(
         "swapped-ranks", "runtime/comm/local.py",
         "gathered = np.concatenate(parts, axis)",

@@ -13,7 +13,8 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from random import Random
 
-from mspc.passes.pipelining.schedules.action import (
+from mspc.passes.lib.schedule_checks import Event, ReceiveEvent, SendEvent, WorkEvent
+from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
@@ -23,10 +24,11 @@ from mspc.passes.pipelining.schedules.action import (
     Entry,
     Overlapped,
     Schedule,
+    handed_on,
+    makes,
     parts_of,
+    reads,
 )  # fmt: skip
-from mspc.passes.pipelining.schedules.dependence import handed_on, makes, reads
-from mspc.passes.pipelining.schedules.events import Event, Receive, Send, Work
 
 Programs = list[list[Event]]
 Order = list[list[Entry]]
@@ -122,7 +124,7 @@ def random_programs(draw: Random) -> Programs:
 
     def receive(pair: tuple[int, int]) -> tuple[str, int]:
         value = on_the_way[pair].pop(0)
-        programs[pair[1]].append(Receive(pair[0], *value, nbytes=8))
+        programs[pair[1]].append(ReceiveEvent(pair[0], *value, nbytes=8))
         return value
 
     for action in actions:
@@ -132,11 +134,11 @@ def random_programs(draw: Random) -> Programs:
             while _named(value) in on_the_way.get(pair, ()):
                 receive(pair)
         read = tuple(map(_named, reads(action, chunks)))
-        programs[stage].append(Work(str(action), read, tuple(map(_named, makes(action)))))
+        programs[stage].append(WorkEvent(str(action), read, tuple(map(_named, makes(action)))))
         handed = handed_on(action, chunks)
         if handed is not None and placement[handed[1]] != stage:
             target = placement[handed[1]]
-            programs[stage].append(Send(target, *_named(handed[0]), nbytes=8))
+            programs[stage].append(SendEvent(target, *_named(handed[0]), nbytes=8))
             on_the_way.setdefault((stage, target), []).append(_named(handed[0]))
         waiting = [pair for pair, values in on_the_way.items() if values]
         if waiting and draw.random() < 0.3:
@@ -269,8 +271,8 @@ def change_size(draw: Random, programs: Programs) -> Programs | None:
 def change_partner(draw: Random, programs: Programs) -> Programs | None:
     """A side of a message is for another stage, or for none that there is."""
 
-    def change(event: Send | Receive) -> list[Event]:
-        if isinstance(event, Send):
+    def change(event: SendEvent | ReceiveEvent) -> list[Event]:
+        if isinstance(event, SendEvent):
             return [replace(event, target=_other(draw, event.target))]
         return [replace(event, source=_other(draw, event.source))]
 
@@ -284,7 +286,7 @@ def exchange_messages(draw: Random, programs: Programs) -> Programs | None:
         for stage, program in enumerate(programs)
         for first, event in enumerate(program)
         for second in range(first)
-        if isinstance(event, Send) and isinstance(program[second], Send)
+        if isinstance(event, SendEvent) and isinstance(program[second], SendEvent)
         if event.target == program[second].target
     ]
     if not found:
@@ -304,17 +306,19 @@ def plant_circle(draw: Random, programs: Programs) -> Programs | None:
     for stage, following in zip(chosen, [*chosen[1:], chosen[0]], strict=True):
         before = chosen[chosen.index(stage) - 1]
         place = draw.randint(0, len(made[stage]))
-        made[stage][place:place] = [Receive(following, "planted", 0), Send(before, "planted", 0)]
-        made[stage].insert(0, Work("planted", makes=(("planted", -1),)))
+        made[stage][place:place] = [ReceiveEvent(following, "planted", 0), SendEvent(before, "planted", 0)]
+        made[stage].insert(0, WorkEvent("planted", makes=(("planted", -1),)))
     return made
 
 
-def _edited(draw: Random, programs: Programs, edit: Callable[[Send | Receive], list[Event]]) -> Programs | None:
+def _edited(
+    draw: Random, programs: Programs, edit: Callable[[SendEvent | ReceiveEvent], list[Event]]
+) -> Programs | None:
     sides = [
         (stage, place, event)
         for stage, program in enumerate(programs)
         for place, event in enumerate(program)
-        if not isinstance(event, Work)
+        if not isinstance(event, WorkEvent)
     ]
     if not sides:
         return None

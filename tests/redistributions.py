@@ -29,7 +29,7 @@ from mspc.ops.collective.collectives import (
 )
 from mspc.ops.collective.exchange import Exchange
 from mspc.ops.op import Op, Placement
-from mspc.passes.communication.redistribution_plan import RedistributionPlan, RedistributionStep
+from mspc.passes.lib.redistribution import RedistributionPlan, RedistributionStep
 
 Pair = tuple[Layout, Layout, tuple[int, ...]]
 RANKS = (4, 6, 8, 12, 16, 64)

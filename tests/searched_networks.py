@@ -36,8 +36,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, operand_types
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.types import FLOAT32, INT32, TensorType
-from mspc.passes.sharding.choices import composite_conflict, rule_of
-from mspc.passes.sharding.traffic import work_of
+from mspc.passes.lib.choices import composite_conflict, rule_of
+from mspc.passes.lib.placement import work_of
 from mspc.plans.operator_names import LAYOUTS
 from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH

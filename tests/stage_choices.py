@@ -3,7 +3,7 @@ chooses is compared with that.
 
     python -m tests.stage_choices [--count 300]
 
-Times are those of `passes/pipelining/timeline.py` itself; so is the memory.
+Times are those of `passes/lib/timeline.py` itself; so is the memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random
 
 import numpy as np
 
-from mspc.passes.pipelining.schedules.action import (
+from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
     GRADIENTS,
@@ -24,7 +24,7 @@ from mspc.passes.pipelining.schedules.action import (
     WEIGHT_GRADIENT,
     parts_of,
 )  # fmt: skip
-from mspc.passes.pipelining.timeline import Timeline, timeline
+from mspc.passes.lib.timeline import ScheduleTimeline, timeline
 from mspc.search.stages.choice import all_ways, choose
 from mspc.search.stages.host_bytes import BUSY, ON_DEVICE, HostBytes
 from mspc.search.stages.problem import ApartCosts, Borders, UnitCosts, Way
@@ -125,8 +125,8 @@ def share_of_bus(costs: UnitCosts, way: Way, chunks: list[slice], own: list[int]
 
 
 def most_at_once(
-    times: Timeline, stage: int, kept: list[float], late: list[float], between: list[float], totals: list[float],
-    on_host: list[float],
+    times: ScheduleTimeline, stage: int, kept: list[float], late: list[float], between: list[float],
+    totals: list[float], on_host: list[float],
 ) -> float:  # fmt: skip
     """Bytes of micro-batches, and of sums of gradients that are not there yet (less than none): those of a chunk are
     once its first gradient has ended. kept: of a micro-batch by chunks, of them `late` until the gradients of weights,

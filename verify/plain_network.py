@@ -16,7 +16,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.passes.base import PassManager, find_pass
-from mspc.passes.sharding.constraints import release_constraints
+from mspc.passes.lib.choices import release_constraints
 from mspc.verify.data_parallel.global_batch import name_by_script, name_gradients
 from mspc.verify.float64_graph import Doubled, requests
 

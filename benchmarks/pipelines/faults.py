@@ -16,8 +16,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from mspc.passes.pipelining.order_check import check
-from mspc.passes.pipelining.schedule_check import check_schedule
+from mspc.passes.lib.schedule_checks import check, check_schedule
 from tests.random_schedules import MESSAGE_FAULTS, SCHEDULE_FAULTS, random_programs, random_schedule
 
 

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from mspc.engine.ranks.mpirun import mpirun_environment
-from mspc.passes.pipelining.placement import ONCE, ROUNDS, V_SHAPED, Placement
-from mspc.passes.pipelining.schedules.action import Schedule
-from mspc.passes.pipelining.schedules.table import write_table
+from mspc.passes.lib.schedule_tables import write_table
+from mspc.passes.lib.schedules import Schedule
+from mspc.passes.lib.stage_placement import ONCE, ROUNDS, V_SHAPED, StagePlacement
 from tests.random_schedules import random_schedule
 
 SCRIPT = Path(__file__).with_name("scheduled_network.py")
@@ -41,7 +41,7 @@ def can_be_run(schedule: Schedule) -> bool:
     stages, chunks = schedule.stages, schedule.chunks
     if stages < 2 or schedule.micro_batches < stages:
         return False
-    fit = [Placement(stages, shape) for shape in ((ONCE, ROUNDS) if chunks != 2 * stages else (ROUNDS, V_SHAPED))]
+    fit = [StagePlacement(stages, shape) for shape in ((ONCE, ROUNDS) if chunks != 2 * stages else (ROUNDS, V_SHAPED))]
     return any(schedule.placement == tuple(map(each.stage, range(chunks))) for each in fit)
 
 

@@ -12,8 +12,8 @@ from mspc.ir.files.atomic_writing import write_atomically
 from mspc.output.schedule_svg import schedule_svg
 from mspc.output.schedule_text import schedule_text
 from mspc.output.stage_times import predicted_work
-from mspc.passes.pipelining.schedules.table import write_table
-from mspc.passes.pipelining.timed_order import ordered_by_times
+from mspc.passes.lib.schedule_tables import write_table
+from mspc.passes.lib.timed_order import ordered_by_times
 from mspc.search.calibration.machine_file import machine_of
 
 PICTURES, TABLE = (".svg", ".txt"), ".csv"

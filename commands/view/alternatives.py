@@ -17,8 +17,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh
-from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.opened_graphs import opened
+from mspc.passes.lib.layout_search import Search
+from mspc.passes.lib.opened_graphs import opened
 from mspc.search.layouts.cheapest import AXES, mesh_of
 from mspc.search.model.model import NEVER, CostModel
 from mspc.search.plans.machine_terms import LARGE, terms_for

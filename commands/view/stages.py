@@ -11,7 +11,7 @@ from mspc.commands.view.schedule import rounded
 from mspc.commands.view.tables import Tables
 from mspc.ir.graph import STAGE, STAGES, WORK, Graph, Node
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.passes.pipelining.timeline import Tail
+from mspc.passes.lib.timeline import StepTail
 from mspc.runtime.memory_plan import plan_memory
 
 
@@ -44,8 +44,8 @@ def _schedule(
     """The timeline."""
     from mspc.output.schedule_words import heading, wait_text  # late: few programs have stages
     from mspc.output.stage_times import stage_times
-    from mspc.passes.pipelining.chosen_schedule import has_weights_apart, kinds_of
-    from mspc.passes.pipelining.schedules.action import parts_of
+    from mspc.passes.lib.schedules import parts_of
+    from mspc.passes.lib.stage_placement import has_weights_apart, kinds_of
 
     numbers = {id(graph): number for number, graph in enumerate(programs)}
     timeline = stage_times([stages[stage] for stage in sorted(stages)], machine)
@@ -69,7 +69,7 @@ def _schedule(
     return {"heading": heading(timeline), "total": rounded(timeline.makespan), "rows": rows}
 
 
-def _tail(tail: Tail | None, begin: float, tables: Tables) -> list[Any] | None:
+def _tail(tail: StepTail | None, begin: float, tables: Tables) -> list[Any] | None:
     """What follows the last action of a stage, which ends at `begin`."""
     from mspc.output.schedule_words import tail_text, tail_wait_text  # late, as above
 
@@ -81,7 +81,7 @@ def _tail(tail: Tail | None, begin: float, tables: Tables) -> list[Any] | None:
 
 def _calls(graph: Graph) -> dict[tuple[str, int, int], int]:
     """The nodes that work on micro-batches, by kind of work, chunk and micro-batch."""
-    from mspc.passes.pipelining.stage_program import work_of  # late, as above
+    from mspc.passes.lib.stage_programs import work_of  # late, as above
 
     return {work_of(node): index for index, node in enumerate(graph.nodes) if WORK in node.attrs}
 

@@ -1,6 +1,6 @@
 """These operators mark the borders of regions in a graph that is opened: all nodes of its regions in one list.
 
-Passes that look at the layouts of all operators together work on it (`passes/sharding/opened_graphs.py`). They exist
+Passes that look at the layouts of all operators together work on it (`passes/lib/opened_graphs.py`). They exist
 inside of a pass alone: no text has them, and nothing runs them. Each names its `owner`, the node as it was opened, and
 those that need operands in a layout the `kind` of it.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.per_rank.host_marks import cell_of
+from mspc.passes.lib.host_memory import cell_of
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,17 @@ from mspc.ops.control.regions import RegionOp
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.tensor.broadcast import filled
-from mspc.passes.autodiff.custom_gradients import drop_own_gradients
-from mspc.passes.autodiff.earlier_values import keep_earlier_values
-from mspc.passes.autodiff.reverse_mode import Differentiate, Terms, add_term, backpropagate, summed
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.sharding.batch import with_rows
+from mspc.passes.lib.batch_rows import with_rows
+from mspc.passes.lib.gradients import (
+    Differentiate,
+    Terms,
+    add_term,
+    backpropagate,
+    drop_own_gradients,
+    keep_earlier_values,
+    summed,
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Grad(Pass):
         has_regions = any(node.regions for node in graph.nodes)
         changed = False
         if has_regions:
-            from mspc.passes.autodiff.number_calls import number_calls  # late: few networks have regions
+            from mspc.passes.lib.gradients import number_calls  # late: few networks have regions
 
             changed = number_calls(graph)
         for each in reversed(graph.graphs()):
@@ -60,7 +66,7 @@ def _differentiating() -> Differentiate:
         b: Builder, node: Node, douts: Sequence[Value | None], needed: set[Value]
     ) -> Sequence[Value | None]:
         if not known:
-            from mspc.passes.autodiff.region_gradients import RegionGradients  # late: few networks have regions
+            from mspc.passes.lib.region_gradients import RegionGradients  # late: few networks have regions
 
             known.append(RegionGradients())
         return known[0](b, node, douts, needed)
@@ -178,7 +184,7 @@ def _trained(value: Value, mode: str) -> str:
 def _zeros(b: Builder, value: Value) -> Value:
     """The gradient with respect to what nothing comes from."""
     if isinstance(value.type, StackType):
-        from mspc.passes.autodiff.stacks import zeros_like  # late: few networks have stacks
+        from mspc.passes.lib.gradients import zeros_like  # late: few networks have stacks
 
         return zeros_like(b, value)
     return filled(b, 0.0, value.tensor_type)

@@ -20,7 +20,7 @@ from mspc.ops.control.outlining import name_apart
 from mspc.ops.control.regions import with_effects
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.run_order import in_order
+from mspc.passes.lib.stages import in_order
 
 
 @dataclass(frozen=True)

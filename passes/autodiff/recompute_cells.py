@@ -13,9 +13,9 @@ from __future__ import annotations
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.passes.autodiff.recomputable_cells import blocks_of, mark_cells
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import WHOLE, Pass
+from mspc.passes.lib.recomputation import blocks_of, mark_cells
 
 ASKED = "recompute_cells"
 """The line of the header that asks for it."""

@@ -27,7 +27,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.sharding.batch import ROWS
+from mspc.passes.lib.batch_rows import ROWS
 
 LARGEST_FOLDED = 16
 """Elements up to which the result of a constant operator is computed at compile time."""
@@ -73,7 +73,7 @@ def remove_dead_in_regions(program: Graph) -> None:
 
 
 def _in_all_graphs(program: Graph, clean: Callable[[Graph, Collection[Value]], bool]) -> bool:
-    from mspc.passes.cleanup.simplify_regions import simplify_borders  # late: few networks have regions
+    from mspc.passes.lib.region_cleanup import simplify_borders  # late: few networks have regions
 
     changed, goes_on = False, True
     while goes_on:

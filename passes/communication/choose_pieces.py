@@ -20,21 +20,21 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather
-from mspc.passes.base import WHOLE, Pass
+from mspc.passes.base import GLOBAL, LOWERED, WHOLE, Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.communication.collective_order import sums_gradients
-from mspc.passes.communication.exposed_time import exposed_seconds
-from mspc.passes.communication.gain_of_pieces import Gains, best_pieces
-from mspc.passes.communication.product_places import (
+from mspc.passes.communication.schedule_communication import ONE_HOST
+from mspc.passes.lib.collective_order import sums_gradients
+from mspc.passes.lib.pieces import (
     PIECES,
+    Gains,
     Users,
+    best_pieces,
     divides,
+    exposed_seconds,
     is_candidate,
     made_by_product,
     reading_products,
 )
-from mspc.passes.communication.schedule_communication import ONE_HOST
-from mspc.passes.needs import GLOBAL, LOWERED
 from mspc.passes.per_rank.slice_to_rank import SliceToRank
 
 LEVEL = "computation_communication_fusion_level"

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.base import OPENED, Pass
+from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.communication.exchange_rows import exchange
-from mspc.passes.needs import GLOBAL
 
 LEAST = 64 << 20
 """Bytes to be spared, at least: what a GPU sends to others in the time of an exchange without rows."""

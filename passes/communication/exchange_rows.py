@@ -13,12 +13,20 @@ axis, and yet no rank has what it reads.
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Sequence
 
-from mspc.ir.graph import Graph
+from mspc.ir.builder import Builder
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.base import OPENED, Pass
-from mspc.passes.needs import GLOBAL
+from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
+from mspc.ops.collective.collectives import Redistribute
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
+from mspc.ops.nn.expert_rows import AddRows, SetRows, TakeRows
+from mspc.passes.base import GLOBAL, OPENED, Pass
+from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.lib.redistribution import cost
 
 OPERATORS = "mspc.ops.nn.expert_rows"
 """The module of what this is about: a graph has no such operator where nothing has loaded it."""
@@ -39,6 +47,175 @@ def exchange(graph: Graph, least: int = 1) -> bool:
     """Exchange rows where that spares so many bytes at least; whether anything has changed."""
     if OPERATORS not in sys.modules:
         return False
-    from mspc.passes.communication.rows_by_places import exchange_rows  # late: few graphs have any
 
     return exchange_rows(graph, least)
+
+
+# Rows that travel in the place of tables, for graphs that have any of it.
+
+
+Users = dict[Value, list[Node]]
+
+
+def exchange_rows(graph: Graph, least: int) -> bool:
+    """What the passes do; whether anything has changed. least: bytes that an exchange spares."""
+    if not any(isinstance(node.op, (TakeRows, AddRows, SetRows)) for node in graph.nodes):
+        return False
+    users: Users = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            users.setdefault(value, []).append(node)
+    exchanger = _Exchanger(graph, users, least)
+    for node in graph.nodes:
+        exchanger.visit(node)
+    graph.nodes = exchanger.nodes
+    graph.results = [exchanger.replaced.get(value, value) for value in graph.results]
+    if exchanger.replaced:
+        remove_dead(graph)
+    return bool(exchanger.replaced)
+
+
+class _Exchanger:
+    """Rewrites the nodes of a graph; `replaced` has what stands in the place of values."""
+
+    def __init__(self, graph: Graph, users: Users, least: int) -> None:
+        self.least = least
+        self.users, self.held = users, set(graph.results)
+        self.nodes: list[Node] = []
+        self.b = Builder(graph, self.nodes)
+        self.replaced: dict[Value, Value] = {}
+        self.brought: dict[tuple[Value, Layout], Value] = {}
+
+    def visit(self, node: Node) -> None:
+        """Put a node, or what exchanges its rows, behind those before it."""
+        node.inputs = [self.replaced.get(value, value) for value in node.inputs]
+        if node in self.replaced:
+            return
+        self.b.like(node).phase = node.phase
+        self.b.forward = node.forward
+        reader = self._reader(node)
+        final = node.layout if reader is None else reader.layout
+        made = None
+        if node.in_layouts is None and isinstance(node.layout, Layout) and isinstance(final, Layout):
+            if isinstance(node.op, TakeRows):
+                made = self._fetched(node, node.op, final)
+            elif isinstance(node.op, (AddRows, SetRows)):
+                made = self._sent(node, node.op, final)
+        self.b.forward = None
+        if made is None:
+            self.nodes.append(node)
+        else:
+            self.replaced[reader or node] = made
+
+    def _reader(self, node: Node) -> Node | None:
+        """The only reader of a result, where it brings it to a layout that is not partial."""
+        read = self.users.get(node, [])
+        if not isinstance(node.layout, Layout) or node in self.held or len(read) != 1:
+            return None
+        return read[0] if isinstance(read[0].op, Redistribute) and not read[0].op.target.partial else None
+
+    def _fetched(self, node: Node, taken: TakeRows, final: Layout) -> Node | None:
+        """A lookup whose result has the layout `final`, by FetchRows."""
+        (table, moved), (places, told) = map(self._unmoved, node.inputs)
+        held, known = table.layout, places.layout
+        if not isinstance(held, Layout) or not isinstance(known, Layout) or final.partial:
+            return None
+        mesh = common_mesh(held.mesh, final.mesh)
+        if mesh is None or not _adds_up(held):
+            return None
+        (old, parts), (new, _), count = on_mesh(held, mesh), on_mesh(final, mesh), len(places.shape)
+        owners = old[0]
+        new = tuple(_ahead(axes, parts) for axes in new)  # partial sums are scattered over the others afterwards
+        if not owners or old[1:] != new[count:]:
+            return None
+        found = Layout.of(mesh, new, parts)
+        asked = Layout.of(mesh, new[:count])
+        op = FetchRows(total=table.shape[0], limit=taken.limit, share=taken.share, mesh=mesh, axes=owners)
+        travel = op.travelling([0.0, _local(places, asked)], _local(node, final))
+        spent = op.sent_bytes(travel, held.size_of(held.dims[0])) + _cost(places, known, asked)
+        spared = moved + told + _cost(node, node.tensor_layout, final) - spent - _cost(node, found, final)
+        if spared < self.least:
+            return None
+        made = self._exchange(node, op, (table, self._bring(places, asked)), found)
+        return made if found == final else self._moved(made, final)
+
+    def _sent(self, node: Node, put: AddRows | SetRows, final: Layout) -> Node | None:
+        """A sum of rows by their places that has the layout `final`, by SendRows."""
+        (rows, moved), (places, told) = map(self._unmoved, node.inputs)
+        held, known = rows.layout, places.layout
+        if not isinstance(held, Layout) or not isinstance(known, Layout) or final.partial:
+            return None
+        mesh = common_mesh(held.mesh, final.mesh)
+        if mesh is None or not _adds_up(held):
+            return None
+        (old, parts), (new, _), count = on_mesh(held, mesh), on_mesh(final, mesh), len(places.shape)
+        senders = [a for axes in old[:count] for a in axes]
+        sets = isinstance(put, SetRows)
+        owners = _ahead(new[0], [a for a in new[0] if a not in senders])
+        if not owners or old[count:] != new[1:] or (parts and sets):
+            return None
+        others = tuple(a for a in senders if a not in owners)
+        if sets and others:
+            owners, others = (*owners, *others), ()  # the last of all rows counts, not that of a few ranks
+        if sets and (senders != sorted(senders) or node.shape[0] % math.prod(mesh[a] for a in owners)):
+            return None
+        summed, asked = Layout.of(mesh, [owners, *new[1:]], (*others, *parts)), Layout.of(mesh, old[:count])
+        size, share = node.shape[0], 1.0 if isinstance(put, SetRows) else put.share
+        limit = put.limit if isinstance(put, SetRows) else 0
+        op = SendRows(size=size, total=size, limit=limit, sets=sets, share=share, mesh=mesh, axes=owners)
+        travel = op.travelling([_local(rows, held), _local(places, asked)], 0.0)
+        spent = op.sent_bytes(travel, math.prod(mesh[a] for a in owners))
+        spent += _cost(places, known, asked) + _cost(node, summed, final)
+        if moved + told + _cost(node, node.tensor_layout, final) - spent < self.least:
+            return None
+        made = self._exchange(node, op, (rows, self._bring(places, asked)), summed)
+        return made if summed == final else self._moved(made, final)
+
+    def _unmoved(self, value: Value) -> tuple[Value, float]:
+        """(the value that another reader than this node may have, too, bytes that bring it here)."""
+        if isinstance(value, Node) and isinstance(value.op, Redistribute):
+            alone = len(self.users.get(value, [])) == 1
+            return value.inputs[0], _cost(value, value.op.source, value.op.target) if alone else 0.0
+        return value, 0.0
+
+    def _bring(self, value: Value, target: Layout) -> Value:
+        """The value in a layout: the same for all who read its rows' places, as gradients do."""
+        if value.layout == target:
+            return value
+        if (value, target) not in self.brought:
+            self.brought[value, target] = self._moved(value, target)
+        return self.brought[value, target]
+
+    def _moved(self, value: Value, target: Layout) -> Node:
+        made = self.b.emit(Redistribute(source=value.tensor_layout, target=target), value, name=value.name)
+        made.layout = target
+        made.attrs["reason"] = "rows are exchanged by their places"
+        return made
+
+    def _exchange(self, node: Node, op: FetchRows | SendRows, operands: Sequence[Value], layout: Layout) -> Node:
+        made = self.b.emit(op, *operands, name=node.name)
+        made.layout = layout
+        made.attrs |= node.attrs
+        made.attrs["reason"] = f"{node.label}: only rows that are named travel"
+        return made
+
+
+def _ahead(axes: Axes, stops: Sequence[int]) -> Axes:
+    """The axes of a dimension ahead of the first of `stops`."""
+    return next((axes[:i] for i, a in enumerate(axes) if a in stops), axes)
+
+
+def _adds_up(layout: Layout) -> bool:
+    """Whether ranks have all of their slices, or partial sums of them, which may be added up behind an exchange."""
+    return not layout.partial or layout.reduction == "sum"
+
+
+def _local(value: Value, layout: Layout) -> float:
+    """Bytes of a rank's slice."""
+    type = value.tensor_type
+    return math.prod(layout.local_shape(type.shape)) * type.dtype.itemsize
+
+
+def _cost(value: Value, source: Layout, target: Layout) -> float:
+    type = value.tensor_type
+    return cost(source, target, type.shape, type.dtype.itemsize)

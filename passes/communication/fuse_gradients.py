@@ -25,7 +25,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import Pass
-from mspc.passes.communication.collective_order import order_collectives
+from mspc.passes.lib.collective_order import order_collectives
 
 BUCKET = 64 << 20
 """Bytes at most."""

@@ -12,7 +12,7 @@ node carries a reason and the user's line.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -20,20 +20,16 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
-from mspc.ops.control.borders import MARKS, Border, Enter
+from mspc.ops.control.borders import MARKS, Border, Enter, Turn
+from mspc.ops.control.loops import Loop
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
-from mspc.passes.base import OPENED, Pass
+from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.needs import GLOBAL
-from mspc.passes.sharding.constraints import is_released
-from mspc.passes.sharding.placement import result_layouts
-from mspc.passes.sharding.plan_header import FILE, PLAN, SHARD
-from mspc.passes.sharding.traffic import cheapest_source
-
-if TYPE_CHECKING:
-    from mspc.passes.communication.open_region import OpenRegion
+from mspc.passes.lib.choices import is_released
+from mspc.passes.lib.placement import cheapest_source, result_layouts
+from mspc.passes.lib.plan_header import FILE, PLAN, SHARD
 
 REDUCTION_WORDS = {
     "sum": "sums", "mean": "means", "max": "maxima", "min": "minima", "prod": "products",
@@ -75,7 +71,6 @@ class _Inserter:
 
     def pass_border(self, node: Node, border: Border) -> None:
         """What a region brings to a layout is there in it alone."""
-        from mspc.passes.communication.open_region import OpenRegion  # late: few graphs have regions
 
         begin = node
         if border.region:
@@ -288,3 +283,63 @@ def _gradient_of(value: Value) -> str:
             return ""
         value = partial[0]
     return ""
+
+
+# What `insert_redistribution` knows of the regions that it is in: which copies of values were there ahead of each, and
+# which are the same at every turn of a loop.
+
+
+Copies = dict[Value, dict[Layout, Value]]
+"""The layouts that values were brought to, and what has them there."""
+
+
+class OpenRegion:
+    """A region that is being read. begin: the border ahead of the first region of its node. made: what it has computed
+    so far."""
+
+    def __init__(self, begin: Node, border: Border, copies: Copies, gathered_again: Copies) -> None:
+        self.begin, self.border = begin, border
+        self.made: set[Value] = set()
+        for value in border.changed:
+            copies.pop(value, None)
+            gathered_again.pop(value, None)
+        self.before = _copied(copies), _copied(gathered_again)
+
+    def restore(self, *now: Copies) -> None:
+        """Forget what the region has brought to a layout for itself."""
+        for copies, before in zip(now, self.before, strict=True):
+            copies.clear()
+            copies.update(before)
+
+    def is_fixed(self, value: Value) -> bool:
+        """Whether a value is the same at every turn of the loop that this region belongs to."""
+        border = self.border
+        if not isinstance(border.op, Loop) or value in self.made or value in (*border.changed, *border.varying):
+            return False
+        return not (
+            isinstance(value, Node) and isinstance(value.op, Enter | Turn) and value.op.owner is self.border.owner
+        )
+
+    @staticmethod
+    def outermost_loop(regions: Sequence[OpenRegion], value: Value) -> OpenRegion | None:
+        """The outermost of the loops around, with no branch of a choice between, in which the value never changes."""
+        found: OpenRegion | None = None
+        for region in reversed(regions):
+            if not region.is_fixed(value):
+                break
+            found = region
+        return found
+
+    def keep_outside(
+        self, regions: Sequence[OpenRegion], is_ordinary: bool, value: Value, target: Layout, copy: Value
+    ) -> None:
+        """Remember a copy that was made ahead of this region, in it and in those inside of it."""
+        at = list(regions).index(self)
+        if at:
+            regions[at - 1].made.add(copy)
+        for region in regions[at:]:
+            region.before[0 if is_ordinary else 1].setdefault(value, {})[target] = copy
+
+
+def _copied(copies: Copies) -> Copies:
+    return {value: dict(layouts) for value, layouts in copies.items()}

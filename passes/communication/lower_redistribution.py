@@ -6,24 +6,31 @@ Output: `%3 = ReduceScatter(%2) {mesh: (2, 4), axes: (1), axis: 1}`; types stay 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import cast
 
+from mspc.analysis.cost.nodes import sent_bytes
 from mspc.ir.builder import Builder
 from mspc.ir.copies import copied_node
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Layout
-from mspc.ir.types import StackType
+from mspc.ir.layout import Axes, Layout
+from mspc.ir.types import StackType, TensorType
+from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import Redistribute
+from mspc.ops.collective.exchange import Exchange
+from mspc.ops.collective.regroup import Regroup
 from mspc.ops.control.loops import COUNT, For, TurnCount
 from mspc.ops.control.regions import emit_regions
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul
+from mspc.ops.op import Op
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.cleanup.simplify import live_values
-from mspc.passes.communication.mean_bytes import mean_bytes
-from mspc.passes.communication.redistribution_plan import plan
-from mspc.passes.communication.wide_sums import emit_collective
+from mspc.passes.lib.placement import sent_inside
+from mspc.passes.lib.redistribution import emit_collective, plan
+from mspc.sharding.pieces import missing_elements
 
 
 @dataclass(frozen=True)
@@ -118,3 +125,35 @@ def _lower_tensor(b: Builder, node: Node, op: Redistribute, value: Value) -> Val
             value.layout = step.layout
             value.attrs["reason"] = "a mean is the sum of the partial values divided by their number"
     return value
+
+
+# Counts the bytes that ranks send in a graph of all ranks, whose types are global.
+
+
+def mean_bytes(nodes: Sequence[Node]) -> float:
+    """What a rank sends for nodes in the mean over all ranks, inside of operators, too; changes of layout are lowered
+    already."""
+    return sum(map(_of_collective, nodes)) + sent_inside(nodes)
+
+
+def _of_collective(node: Node) -> float:
+    op = cast(Op, node.op)
+    if isinstance(op, (Exchange, Regroup)):
+        type = node.tensor_type
+        missing, _ = missing_elements(op.source, op.target, type.shape)
+        return missing * type.dtype.itemsize / op.source.ranks
+    if isinstance(op, Collective) and op.over_mesh:
+        mesh, axes = cast("tuple[tuple[int, ...], Axes]", (op.mesh, op.axes))  # type: ignore[attr-defined]  # of all that are over a mesh
+        operands = [
+            _on_rank((type,), element_layouts(value.layout))
+            for type, value in zip(operand_types(node), node.inputs, strict=True)
+        ]
+        result = _on_rank(element_types(node.type), element_layouts(node.layout))
+        return op.sent_bytes(op.travelling(operands, result), math.prod(mesh[a] for a in axes))
+    return sent_bytes(node)
+
+
+def _on_rank(types: Sequence[TensorType], layouts: Sequence[Layout | None]) -> float:
+    """Bytes of a rank's slices of a value's tensors."""
+    pairs = zip(types, layouts, strict=True)
+    return sum(type.nbytes / math.prod(layout.strategy) for type, layout in pairs if layout is not None)

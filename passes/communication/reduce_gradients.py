@@ -24,10 +24,9 @@ from mspc.ops.control.loops import is_stack_of_parameters
 from mspc.ops.control.regions import RegionOp
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
-from mspc.passes.base import WHOLE, Pass
-from mspc.passes.communication.wide_sums import emit_collective
-from mspc.passes.needs import GLOBAL
-from mspc.passes.sharding.opened_graphs import opened, unshare_regions
+from mspc.passes.base import GLOBAL, WHOLE, Pass
+from mspc.passes.lib.opened_graphs import opened, unshare_regions
+from mspc.passes.lib.redistribution import emit_collective
 
 Trained = dict[Value, list[Parameter]]
 """The parameters of the program whose gradients nodes are."""

@@ -35,7 +35,7 @@ from mspc.ir.varying import ascending
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather
 from mspc.passes.base import Pass
-from mspc.passes.communication.collective_order import parameter_of, sums_gradients
+from mspc.passes.lib.collective_order import parameter_of, sums_gradients
 
 ONE_HOST = replace(H200, ranks_per_host=0)
 """What costs are reckoned for. With hosts they would depend on who is in a group, and so every rank would be a kind of

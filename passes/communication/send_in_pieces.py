@@ -34,7 +34,8 @@ from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.slicing import part_of
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.communication.product_places import (
+from mspc.passes.fusion.rewriter import Emitter
+from mspc.passes.lib.pieces import (
     PIECE,
     PIECES,
     RowPieces,
@@ -46,7 +47,6 @@ from mspc.passes.communication.product_places import (
     results_of,
     row_pieces,
 )
-from mspc.passes.fusion.rewriter import Emitter
 
 
 @dataclass(frozen=True)
@@ -215,9 +215,7 @@ class _Pieces(Emitter):
         size = value.shape[dim] // count
         return self.emit(place, part_of(value.shape, dim, index * size, (index + 1) * size), [value], like)
 
-    def _joined(
-        self, place: Node, result: Node, pieces: Sequence[Node], rows: RowPieces
-    ) -> tuple[Node, Node]:
+    def _joined(self, place: Node, result: Node, pieces: Sequence[Node], rows: RowPieces) -> tuple[Node, Node]:
         """(the pieces put together, the same with the rows in the shape of `result`)."""
         blocks = [self._blocks(place, piece, rows, len(pieces)) for piece in pieces]
         whole = self.emit(place, Concat(len(blocks[0].shape) - 2), blocks, result)

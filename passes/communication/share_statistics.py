@@ -11,8 +11,7 @@ from __future__ import annotations
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.op import Op
-from mspc.passes.base import Pass
-from mspc.passes.needs import GLOBAL
+from mspc.passes.base import GLOBAL, Pass
 
 
 @dataclass(frozen=True)

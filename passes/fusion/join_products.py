@@ -33,7 +33,7 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.alike_products import AlikeGradients, AlikeProducts, ProductGraph
 from mspc.passes.fusion.joined_bytes import Joins, best, free_parts
 from mspc.passes.fusion.rewriter import Emitter
-from mspc.passes.pipelining.placement import computed_by
+from mspc.passes.lib.stage_placement import computed_by
 
 
 @dataclass(frozen=True)

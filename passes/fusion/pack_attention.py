@@ -33,7 +33,7 @@ from mspc.passes.fusion.attention_parts import (
     parts_matched,
 )
 from mspc.passes.fusion.rewriter import Emitter
-from mspc.passes.pipelining.placement import computed_by
+from mspc.passes.lib.stage_placement import computed_by
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,15 @@ from mspc.ir.graph import OFFLOAD, WORK, Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.communication.schedule_communication import ONE_HOST
-from mspc.passes.per_rank.early_updates import update_early
-from mspc.passes.per_rank.host_states import HostStates
-from mspc.passes.per_rank.host_times import HostTimes
-from mspc.passes.per_rank.host_values import HostValues
-from mspc.passes.per_rank.insertions import Insertions
-from mspc.passes.per_rank.stage_clock import StageClock
-from mspc.passes.per_rank.stored_values import take_apart_calls
+from mspc.passes.lib.host_memory import (
+    HostStates,
+    HostTimes,
+    HostValues,
+    Insertions,
+    StageClock,
+    take_apart_calls,
+    update_early,
+)
 
 
 @dataclass(frozen=True)

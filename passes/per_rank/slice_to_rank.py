@@ -14,11 +14,10 @@ from mspc.ir.graph import STAGE, STAGES, Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.borders import Joined
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
-from mspc.passes.base import WHOLE, Pass
-from mspc.passes.needs import GLOBAL, LOWERED
-from mspc.passes.per_rank.rank_parts import GraphPositions, RankElement, local_type
-from mspc.passes.sharding.batch import ROWS
-from mspc.passes.sharding.constraints import is_released
+from mspc.passes.base import GLOBAL, LOWERED, WHOLE, Pass
+from mspc.passes.lib.batch_rows import ROWS
+from mspc.passes.lib.choices import is_released
+from mspc.passes.lib.ranks import GraphPositions, RankElement, local_type
 
 Shared = dict[tuple[Value, object], Node]
 """Nodes that operators became and share, by the value of which they ask, and what."""
@@ -36,7 +35,7 @@ class SliceToRank(Pass):
         check_rank(graph, self.rank)
         if not any(node.regions for node in graph.nodes):
             return self._sliced(graph), True
-        from mspc.passes.sharding.opened_graphs import opened  # late: few graphs have regions
+        from mspc.passes.lib.opened_graphs import opened  # late: few graphs have regions
 
         with opened(graph):
             return self._sliced(graph), True
@@ -96,7 +95,7 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
         read = {value for node in local.nodes for value in node.inputs}.union(local.results)
         local.nodes = [node for node in local.nodes if node not in tuples or node in read]
     if any(isinstance(node.op, Joined) for node in local.nodes):
-        from mspc.passes.sharding.closed_graphs import close_regions  # late: few graphs have regions
+        from mspc.passes.lib.opened_graphs import close_regions  # late: few graphs have regions
 
         close_regions(local)
     return local

@@ -26,14 +26,27 @@ from mspc.ops.control.loops import Loop, Scan, body_of
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.pipelining.borders import FROM, cross_borders
-from mspc.passes.pipelining.chosen_schedule import has_weights_apart
-from mspc.passes.pipelining.chunk_graphs import mark_apart
-from mspc.passes.pipelining.micro_batches import check_sums, micro_batch_loop
-from mspc.passes.pipelining.parameter_readers import check_order, near_their_readers
-from mspc.passes.pipelining.placement import CHUNKS, ONCE, Placement, placement_of, table_of
-from mspc.passes.pipelining.split_sums import split_sums
-from mspc.passes.pipelining.updated_parameters import place_parameters, updated_parameters, updated_where_read
+from mspc.passes.lib.stage_placement import (
+    CHUNKS,
+    ONCE,
+    StagePlacement,
+    check_sums,
+    has_weights_apart,
+    micro_batch_loop,
+    placement_of,
+    table_of,
+)
+from mspc.passes.lib.stages import (
+    FROM,
+    check_order,
+    cross_borders,
+    mark_apart,
+    near_their_readers,
+    place_parameters,
+    split_sums,
+    updated_parameters,
+    updated_where_read,
+)
 
 EVERYWHERE: frozenset[int] = frozenset()
 """The stages of what every stage has, or can compute."""
@@ -84,7 +97,7 @@ class AssignStages(Pass):
 
 
 def _all_outside(
-    graph: Graph, known: Mapping[Value, frozenset[int]], placement: Placement, errors: list[MspcError]
+    graph: Graph, known: Mapping[Value, frozenset[int]], placement: StagePlacement, errors: list[MspcError]
 ) -> dict[Node, frozenset[int]]:  # fmt: skip
     """The stages of all operators that are in no micro-batch. known: of parameters, and of results of the loop."""
     of = dict(known)
@@ -98,7 +111,7 @@ def _all_outside(
     return found
 
 
-def chunks_of(loop: Node, placement: Placement, errors: list[MspcError]) -> dict[Value, int]:
+def chunks_of(loop: Node, placement: StagePlacement, errors: list[MspcError]) -> dict[Value, int]:
     """The chunks of the operators of a loop over micro-batches; those that are not there belong to none."""
     found: dict[Value, int] = {}
     nodes = body_of(loop).nodes
@@ -221,7 +234,7 @@ def check_stage(
 
 
 def _of_parameters(
-    graph: Graph, loop: Node, inside: Mapping[Value, int], placement: Placement
+    graph: Graph, loop: Node, inside: Mapping[Value, int], placement: StagePlacement
 ) -> dict[Value, frozenset[int]]:  # fmt: skip
     """The stages of parameters, by those of the operators in the loop that read them or what is made of them."""
     wanted = _of_operands(loop, inside, placement)
@@ -235,7 +248,7 @@ def _of_parameters(
     }
 
 
-def _of_operands(loop: Node, inside: Mapping[Value, int], placement: Placement) -> dict[Value, frozenset[int]]:
+def _of_operands(loop: Node, inside: Mapping[Value, int], placement: StagePlacement) -> dict[Value, frozenset[int]]:
     """The stages of the operators in the loop that read each of its operands."""
     op, body = loop.op, body_of(loop)
     assert isinstance(op, Loop)
@@ -280,7 +293,7 @@ def _exchanges(node: Node) -> bool:
 
 
 def _result_stages(
-    node: Node, loop: Node, inside: Mapping[Value, int], placement: Placement
+    node: Node, loop: Node, inside: Mapping[Value, int], placement: StagePlacement
 ) -> frozenset[int]:  # fmt: skip
     value = body_of(loop).results[node.op.index]  # type: ignore[attr-defined]  # TupleGetItem
     return frozenset([placement.stage(inside[value])]) if value in inside else EVERYWHERE
@@ -298,7 +311,7 @@ def _check_is_inference(graph: Graph, stages: int) -> None:
 
 
 def _outside(
-    node: Node, of: Mapping[Value, frozenset[int]], placement: Placement, errors: list[MspcError]
+    node: Node, of: Mapping[Value, frozenset[int]], placement: StagePlacement, errors: list[MspcError]
 ) -> frozenset[int]:  # fmt: skip
     """The stages of an operator that is in no micro-batch."""
     read = [(min(of[v]), v) for v in node.inputs if of.get(v)]

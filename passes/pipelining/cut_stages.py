@@ -21,9 +21,8 @@ from mspc.ir.stage_marks import stages_of
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Depend
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.pipelining.micro_batches import micro_batch_loop
-from mspc.passes.pipelining.placement import placement_of
-from mspc.passes.pipelining.stage_program import Messages, StageProgram
+from mspc.passes.lib.stage_placement import micro_batch_loop, placement_of
+from mspc.passes.lib.stage_programs import Messages, StageProgram
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from __future__ import annotations
 from mspc.ir.graph import STAGE, STAGES, Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.pipelining.early_results import sent_when_known
-from mspc.passes.pipelining.micro_batches import micro_batch_loop
-from mspc.passes.pipelining.ordered_work import OrderedWork
+from mspc.passes.lib.stage_placement import micro_batch_loop
+from mspc.passes.lib.stage_programs import OrderedWork, sent_when_known
 
 
 @dataclass(frozen=True)

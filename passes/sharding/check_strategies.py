@@ -25,12 +25,9 @@ from mspc.ops.control.loops import MakeStack, TurnCount
 from mspc.ops.control.regions import RegionOp
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
-from mspc.passes.base import Pass
-from mspc.passes.needs import GLOBAL
-from mspc.passes.sharding.choices import composite_conflict, make_choice, rule_of
-from mspc.passes.sharding.out_strategies import insert_out_layouts, out_layout
-from mspc.passes.sharding.replacement import decompose_nodes
-from mspc.passes.sharding.shared_parameters import differing_readers
+from mspc.passes.base import GLOBAL, Pass
+from mspc.passes.lib.choices import composite_conflict, make_choice, rule_of
+from mspc.passes.lib.strategies import decompose_nodes, differing_readers, insert_out_layouts, out_layout
 from mspc.sharding.factors import Dim, Rule
 
 STRUCTURAL = (MakeTuple, TupleGetItem, Depend, StopGradient, Gradient, Redistribute, RegionOp, MakeStack, TurnCount)
@@ -81,7 +78,7 @@ def _attach_all(
         except MspcError as error:
             errors.append(error)
     if errors:
-        from mspc.passes.sharding.strategy_errors import with_one_cause_once  # late: few compiles have mistakes
+        from mspc.passes.lib.strategies import with_one_cause_once  # late: few compiles have mistakes
 
         errors = with_one_cause_once(errors, used, ranks)
     return after, [*errors, *differing_readers(graph)]
@@ -216,7 +213,7 @@ def _from_tuples(
 
 
 def _ranks_error(node: Node, used: int, message: str, note: str) -> MspcError:
-    from mspc.passes.sharding.strategy_errors import ranks_error  # late, as above
+    from mspc.passes.lib.strategies import ranks_error  # late, as above
 
     return ranks_error(node, used, message, note)
 
@@ -244,7 +241,7 @@ def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: objec
             f"{node.label}: {where} has size 1 and cannot be sharded into {shards} slices", notes=["use 1 there"]
         )
     if size % shards:
-        from mspc.passes.sharding.strategy_errors import uneven_error  # late, as above
+        from mspc.passes.lib.strategies import uneven_error  # late, as above
 
         raise uneven_error(node, where, size, shards)
 

@@ -12,8 +12,8 @@ from mspc.ir.diagnostics import raise_all
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
+from mspc.passes.lib.strategies import decompose_nodes
 from mspc.passes.sharding.check_strategies import strategy_mistakes
-from mspc.passes.sharding.replacement import decompose_nodes
 
 SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")
 

@@ -16,11 +16,10 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.random.row_offsets import draws_by_place
-from mspc.passes.autodiff.number_calls import number_calls
-from mspc.passes.base import WHOLE, Pass
-from mspc.passes.needs import GLOBAL
-from mspc.passes.sharding.batch_rows import FIRST, FedRows, Rows
-from mspc.passes.sharding.opened_graphs import opened
+from mspc.passes.base import GLOBAL, WHOLE, Pass
+from mspc.passes.lib.batch_rows import FIRST, FedRows, Rows
+from mspc.passes.lib.gradients import number_calls
+from mspc.passes.lib.opened_graphs import opened
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,19 @@ from functools import partial
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.borders import Border
-from mspc.passes.base import OPENED, Pass
-from mspc.passes.needs import DIFFERENTIATED, GLOBAL, KNOWN, SEARCHED
-from mspc.passes.sharding.backward_layouts import BackwardLayouts
-from mspc.passes.sharding.choices import multiplies
-from mspc.passes.sharding.constraints import release_constraints
-from mspc.passes.sharding.forward_layouts import shard_asked, shard_batch, spread
-from mspc.passes.sharding.layout_plans import PlanTotal
-from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.parameter_layouts import store_parameters
-from mspc.passes.sharding.plan_header import SHARD
-from mspc.passes.sharding.search_terms import wants_search
-from mspc.passes.sharding.traffic import work_of
-from mspc.passes.sharding.update_layouts import wanted_by_updates
+from mspc.passes.base import DIFFERENTIATED, GLOBAL, KNOWN, OPENED, SEARCHED, Pass
+from mspc.passes.lib.choices import multiplies, release_constraints
+from mspc.passes.lib.layout_search import PlanTotal, Search
+from mspc.passes.lib.placement import work_of
+from mspc.passes.lib.plan_header import SHARD, wants_search
+from mspc.passes.lib.propagation import (
+    BackwardLayouts,
+    shard_asked,
+    shard_batch,
+    spread,
+    store_parameters,
+    wanted_by_updates,
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PropagateSharding(Pass):
         if wants_search(graph):
             return False
         if any(isinstance(node.op, Border) for node in graph.nodes):
-            from mspc.passes.sharding.loop_layouts import settle_loops  # late: few graphs have loops
+            from mspc.passes.lib.loop_layouts import settle_loops  # late: few graphs have loops
 
             settle_loops(graph, partial(_decide, graph))
         else:

@@ -31,6 +31,6 @@ class RouteExperts(Pass):
     def run(self, graph: Graph) -> bool:
         if OPERATORS not in sys.modules:
             return False
-        from mspc.passes.sharding.experts_in_blocks import route_experts  # late: few graphs have any
+        from mspc.passes.lib.experts import route_experts  # late: few graphs have any
 
         return route_experts(graph)

@@ -29,6 +29,6 @@ class RouteSlots(Pass):
     def run(self, graph: Graph) -> bool:
         if not any(name in sys.modules for name in OPERATORS):
             return False
-        from mspc.passes.sharding.tables_of_slots import route_slots  # late: few graphs have any
+        from mspc.passes.lib.experts import route_slots  # late: few graphs have any
 
         return route_slots(graph)

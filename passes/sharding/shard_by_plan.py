@@ -22,12 +22,11 @@ from mspc.ir.layout import Layout, common_mesh, on_mesh
 from mspc.ir.nearest import did_you_mean
 from mspc.ops.control.borders import Back, Enter, Joined, Keep
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
-from mspc.passes.autodiff.recomputable_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
-from mspc.passes.base import OPENED, Pass
-from mspc.passes.needs import GLOBAL
-from mspc.passes.sharding.choices import ShardingChoice, make_choice, merge, options_of, rule_of
-from mspc.passes.sharding.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
+from mspc.passes.base import GLOBAL, OPENED, Pass
+from mspc.passes.lib.choices import ShardingChoice, make_choice, merge, options_of, rule_of
+from mspc.passes.lib.plan_header import PLAN, NotedPlan, forget_plan, made_places, noted_plan
+from mspc.passes.lib.recomputation import mark_cells
 from mspc.sharding.factors import Rule
 
 MOST_LISTED = 5
@@ -79,7 +78,7 @@ def _offload(graph: Graph, plan: NotedPlan) -> None:
     there are no states."""
     if not plan.offload and not plan.offload_states:
         return
-    from mspc.passes.autodiff.offloadable import mark_offloaded, mark_states  # late: few plans ask for it
+    from mspc.passes.lib.recomputation import mark_offloaded, mark_states  # late: few plans ask for it
 
     missing = mark_offloaded(graph, plan.offload)
     if missing:
@@ -105,7 +104,7 @@ def check_known(wanted: list[str], known: list[str], file: str) -> None:
 
 
 def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
-    from mspc.passes.sharding.operator_forms import take_form  # late, as only a plan needs it
+    from mspc.passes.lib.layout_search import take_form  # late, as only a plan needs it
 
     nodes = {node.place: node for node in graph.nodes if node.place}
     known = [f"{kind}-op{number}" for kind, count in plan.places.items() for number in range(count)]

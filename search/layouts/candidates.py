@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from mspc.ir.graph import Node, Parameter, Value, element_types
-from mspc.passes.sharding.update_layouts import elementwise
+from mspc.passes.lib.propagation import elementwise
 from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import NEVER, CostModel
 from mspc.search.model.variables import Source

@@ -12,11 +12,10 @@ from itertools import permutations
 from mspc.ir.graph import Graph, Node, Parameter, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import common_mesh
-from mspc.passes.autodiff.recomputable_cells import mark_cells
 from mspc.passes.autodiff.recompute import Recompute
-from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.operator_forms import take_form
-from mspc.passes.sharding.search_terms import Terms
+from mspc.passes.lib.layout_search import Search, take_form
+from mspc.passes.lib.plan_header import Terms
+from mspc.passes.lib.recomputation import mark_cells
 from mspc.search.layouts.nearby import take_assignment
 from mspc.search.layouts.within_memory import QUICK, Limited
 from mspc.search.model.memory import BEGIN, MemoryModel

@@ -12,7 +12,7 @@ from typing import cast
 
 from mspc.ir.graph import Node, Parameter
 from mspc.ops.op import Op
-from mspc.passes.sharding.layout_search import Search
+from mspc.passes.lib.layout_search import Search
 from mspc.search.model.model import NEVER, CostModel
 from mspc.search.solver.elimination import Elimination, Sums
 

@@ -13,12 +13,11 @@ from typing import Any
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.constraint import is_constraint
-from mspc.passes.sharding.forward_layouts import shard_batch, spread
-from mspc.passes.sharding.layout_plans import PlanTotal, State, restore, state_of
-from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.loop_layouts import settle_loops, step_bytes
+from mspc.passes.lib.layout_search import PlanTotal, Search, State, restore, state_of
+from mspc.passes.lib.loop_layouts import settle_loops, step_bytes
+from mspc.passes.lib.plan_header import MILLION, Terms
+from mspc.passes.lib.propagation import shard_batch, spread
 from mspc.passes.sharding.propagate_sharding import begun, finish
-from mspc.passes.sharding.search_terms import MILLION, Terms
 from mspc.search.layouts.cheapest import SOURCE, FoundPlan, place_forward
 from mspc.search.layouts.nearby import nearby, take_assignment
 

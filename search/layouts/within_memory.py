@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.sharding.search_terms import LEAST
+from mspc.passes.lib.plan_header import LEAST
 from mspc.search.model.memory import MemoryModel
 from mspc.search.solver.elimination import Assignment, Elimination, Factor, OutOfTime, Sums, Table
 from mspc.search.solver.labels import Labels

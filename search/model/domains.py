@@ -11,7 +11,7 @@ from itertools import product as product_of
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout
-from mspc.passes.sharding.choices import ShardingChoice, composite_conflict, make_choice
+from mspc.passes.lib.choices import ShardingChoice, composite_conflict, make_choice
 from mspc.sharding.factors import Rule
 
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from mspc.ir.graph import OFFLOAD, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.borders import MARKS, Keep
-from mspc.passes.autodiff.recomputable_cells import RecomputableCell
+from mspc.passes.lib.recomputation import RecomputableCell
 from mspc.search.model.step_layouts import StepLayouts, TensorRead
 from mspc.search.model.variables import Source
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from mspc.ir.graph import OFFLOAD, Constant, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.autodiff.recomputable_cells import RecomputableCell, blocks_of
+from mspc.passes.lib.recomputation import RecomputableCell, blocks_of
 from mspc.search.model.footprint import Footprint
 from mspc.search.model.model import CostModel
 from mspc.search.model.recompute_costs import AgainCosts, entering

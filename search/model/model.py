@@ -23,12 +23,11 @@ from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import ShardingChoice, merge, multiplies, points_of
-from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.loop_turns import LoopTurns
-from mspc.passes.sharding.operator_forms import other_rule
-from mspc.passes.sharding.search_terms import Terms
-from mspc.passes.sharding.traffic import COLLECTIVE
+from mspc.passes.lib.choices import ShardingChoice, merge, multiplies, points_of
+from mspc.passes.lib.layout_search import Search, other_rule
+from mspc.passes.lib.loop_layouts import LoopTurns
+from mspc.passes.lib.placement import COLLECTIVE
+from mspc.passes.lib.plan_header import Terms
 from mspc.search.model.distances import Hosts, LayoutTable
 from mspc.search.model.domains import THROUGH_ALL, comes_so, domain_of, domain_of_forms, gradients_of
 from mspc.search.model.factor_tables import FactorTables

@@ -15,8 +15,8 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import ShardingChoice, exchanges, make_choice, merge
-from mspc.passes.sharding.traffic import scatter_bytes
+from mspc.passes.lib.choices import ShardingChoice, exchanges, make_choice, merge
+from mspc.passes.lib.placement import scatter_bytes
 from mspc.search.model.uneven_costs import UnevenCosts
 from mspc.sharding.factors import Rule
 

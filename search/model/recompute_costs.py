@@ -11,9 +11,9 @@ import numpy as np
 from mspc.ir.graph import Node, element_types, operand_types
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
-from mspc.passes.autodiff.recomputable_cells import RecomputableCell
-from mspc.passes.sharding.choices import ShardingChoice, exchanges
-from mspc.passes.sharding.search_terms import OPERATIONS, Terms
+from mspc.passes.lib.choices import ShardingChoice, exchanges
+from mspc.passes.lib.plan_header import OPERATIONS, Terms
+from mspc.passes.lib.recomputation import RecomputableCell
 from mspc.search.model.model import CostModel
 from mspc.search.model.step_facts import touched
 from mspc.search.model.uneven_costs import UnevenCosts

@@ -10,9 +10,9 @@ from mspc.ir.graph import OFFLOAD, Constant, Node, Parameter, Value, element_typ
 from mspc.ops.control.borders import MARKS, Back
 from mspc.ops.control.structural import MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import NotDifferentiable
-from mspc.passes.sharding.choices import ShardingChoice
-from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.placement import is_master
+from mspc.passes.lib.choices import ShardingChoice
+from mspc.passes.lib.layout_search import Search
+from mspc.passes.lib.placement import is_master
 
 
 def touched(node: Node, choice: ShardingChoice) -> float:

@@ -9,10 +9,10 @@ from mspc.ir.graph import Constant, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import gradient_names
 from mspc.ops.collective.collectives import AllReduce
-from mspc.passes.communication.redistribution_plan import plan
-from mspc.passes.sharding.choices import ShardingChoice
-from mspc.passes.sharding.traffic import bytes_between
-from mspc.passes.sharding.update_layouts import elementwise
+from mspc.passes.lib.choices import ShardingChoice
+from mspc.passes.lib.placement import bytes_between
+from mspc.passes.lib.propagation import elementwise
+from mspc.passes.lib.redistribution import plan
 from mspc.search.model.model import CostModel
 from mspc.search.model.variables import Source
 

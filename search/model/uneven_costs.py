@@ -9,7 +9,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
-from mspc.passes.sharding.search_terms import OPERATIONS, Terms
+from mspc.passes.lib.plan_header import OPERATIONS, Terms
 from mspc.search.model.distances import Hosts
 
 HALF = 2

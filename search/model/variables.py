@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.sharding.choices import ShardingChoice
+from mspc.passes.lib.choices import ShardingChoice
 
 Numbers = Any
 """Layouts by their numbers in `LayoutTable`, one for every choice."""

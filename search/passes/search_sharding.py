@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.base import OPENED, Pass
-from mspc.passes.needs import DIFFERENTIATED, GLOBAL, KNOWN
-from mspc.passes.sharding.search_terms import wants_search
+from mspc.passes.base import DIFFERENTIATED, GLOBAL, KNOWN, OPENED, Pass
+from mspc.passes.lib.plan_header import wants_search
 
 
 @dataclass(frozen=True)

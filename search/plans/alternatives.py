@@ -18,7 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.op import Op
 from mspc.output.programs import config_of
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
-from mspc.passes.sharding.choices import rule_of
+from mspc.passes.lib.choices import rule_of
 from mspc.plans.operator_names import layer_nodes
 from mspc.search.plans.machine_terms import terms_for
 from mspc.search.plans.megatron import shard_in_pairs, tensor_sizes

@@ -18,9 +18,8 @@ from mspc.ir.graph import Graph, Node, asks_for_host
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.times import nodes_with_times
 from mspc.output.programs import config_of
-from mspc.passes.sharding.parallel_optimizer import why_not_sharded
-from mspc.passes.sharding.plan_header import GIVEN
-from mspc.passes.sharding.search_terms import MILLION
+from mspc.passes.lib.plan_header import GIVEN, MILLION
+from mspc.passes.lib.propagation import why_not_sharded
 from mspc.plans.files.plan_file import PlanFile
 from mspc.runtime.memory_plan import peak_of, plan_memory
 from mspc.runtime.workspaces import workspace_bytes

@@ -9,8 +9,8 @@ from mspc.analysis.cost.machine import HOST_COPIES, Machine
 from mspc.analysis.cost.timeline import Timeline
 from mspc.ir.graph import OFFLOAD, Graph, Node
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.autodiff.offloadable import mark_offloaded, mark_states, states_of
-from mspc.passes.per_rank.stored_values import StoredValues
+from mspc.passes.lib.host_memory import HostStores
+from mspc.passes.lib.recomputation import mark_offloaded, mark_states, states_of
 
 LARGE = 1 / 8
 """From this share of what all cells keep on, the cells inside of a cell are taken one by one."""
@@ -89,7 +89,7 @@ def _cells(graph: Graph) -> tuple[tuple[str, float], ...]:
     the first of it."""
     kept: dict[str, float] = {}
     within: dict[str, float] = {}
-    for value in StoredValues(graph):
+    for value in HostStores(graph):
         if not _stays(value.maker):
             kept[value.maker.scope] = kept.get(value.maker.scope, 0.0) + value.value.type.nbytes
     for scope, nbytes in kept.items():

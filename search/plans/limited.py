@@ -14,7 +14,7 @@ from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.sharding.search_terms import LEAST
+from mspc.passes.lib.plan_header import LEAST
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.layouts.candidates import Candidates, Values, least_stored
 from mspc.search.plans.compiled_front import CompiledFront

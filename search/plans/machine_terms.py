@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mspc.analysis.cost.machine import PRODUCTS, Machine
 from mspc.ir.types import FLOAT16, FLOAT32
-from mspc.passes.sharding.search_terms import OPERATIONS, Terms
+from mspc.passes.lib.plan_header import OPERATIONS, Terms
 
 LARGE = 1 << 24
 """Bytes at which the search's one bandwidth is read from a machine's rates."""

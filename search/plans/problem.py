@@ -9,9 +9,9 @@ from functools import partial
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.graph import Graph
-from mspc.passes.sharding.opened_graphs import open_regions, opened
+from mspc.passes.lib.opened_graphs import open_regions, opened
+from mspc.passes.lib.plan_header import LEAST, MILLION
 from mspc.passes.sharding.propagate_sharding import begun
-from mspc.passes.sharding.search_terms import LEAST, MILLION
 from mspc.search.layouts.cheapest import limited, mesh_of, place
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.model.memory import MemoryModel

@@ -6,7 +6,7 @@ from __future__ import annotations
 from mspc.ir.cell_names import are_cells
 from mspc.ir.graph import Graph
 from mspc.ops.control.loops import For, Scan, runs_layers
-from mspc.passes.sharding.choices import rule_of
+from mspc.passes.lib.choices import rule_of
 
 
 def layers_alike(graph: Graph) -> int:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.sharding.search_terms import Terms
+from mspc.passes.lib.plan_header import Terms
 from mspc.search.layouts.candidates import Candidates
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwork, PlanRequest

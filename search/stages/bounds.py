@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mspc.passes.pipelining.schedules.action import FORWARD, GRADIENTS, WEIGHT_GRADIENT, Schedule, actions_of
+from mspc.passes.lib.schedules import FORWARD, GRADIENTS, WEIGHT_GRADIENT, Schedule, actions_of
 from mspc.search.stages.host_bytes import ON_DEVICE
 from mspc.search.stages.problem import UnitCosts
 from mspc.search.stages.walk import Walk, largest_of

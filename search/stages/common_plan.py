@@ -48,7 +48,7 @@ def _names(key: str, models: Mapping[str, Sequence[str]], cells: set[str], mark:
         if cell is None:
             yield name
         else:
-            yield from (f"{each}{name[len(cell):]}" for each in models.get(cell, ()))
+            yield from (f"{each}{name[len(cell) :]}" for each in models.get(cell, ()))
 
 
 def _ends(name: str, mark: str) -> Iterator[int]:

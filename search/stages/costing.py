@@ -26,10 +26,16 @@ from mspc.ir.layout import Layout
 from mspc.ops.collective.stage_messages import SendToStage
 from mspc.ops.control.times import nodes_with_times
 from mspc.output.stage_times import predicted_times
-from mspc.passes.pipelining.chosen_schedule import chosen_schedule
-from mspc.passes.pipelining.schedules import one_forward_one_backward, zero_bubble_h1
-from mspc.passes.pipelining.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
-from mspc.passes.sharding.parallel_optimizer import sharded_further
+from mspc.passes.lib.propagation import sharded_further
+from mspc.passes.lib.schedules import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    ONE_FORWARD_ONE_BACKWARD,
+    WEIGHT_GRADIENT,
+    ZERO_BUBBLE_H1,
+)
+from mspc.passes.lib.stage_placement import chosen_schedule
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan, together
 from mspc.runtime.memory_plan import peak_of
@@ -130,7 +136,7 @@ def unit_costs(
     units = network.units
     groups = _groups(units, network.is_folded)
     plan = _plan_of_parts(groups, units, micro_batches)
-    compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, tensor=tensor)
+    compiled = network.compiled(stages, plan, ZERO_BUBBLE_H1, tensor=tensor)
     found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
     like = [group.model for group in groups for _ in _each(group)]
     layouts = common_plan(compiled.strategies.plan(compiled.config.ranks), units, like)
@@ -148,7 +154,7 @@ def costs_of_slices(
     stored = replace(known.layouts, parameters={**known.layouts.parameters, **known.slices})
     layouts = common_plan(stored, units, like)
     plan = _plan_of_parts(groups, units, micro_batches)
-    compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, layouts)
+    compiled = network.compiled(stages, plan, ZERO_BUBBLE_H1, layouts)
     found = _of_units(network, groups, _of_parts(compiled, groups, machine, network, memory), machine)
     return CostedUnits(found, layouts, cut_further=tuple(known.slices))
 
@@ -161,7 +167,7 @@ def costs_of_states(
     groups = _groups(units, network.is_folded)
     layouts = replace(known.layouts, offload_states=True)
     plan = _plan_of_parts(groups, units, micro_batches)
-    compiled = network.compiled(stages, plan, zero_bubble_h1.NAME, layouts)
+    compiled = network.compiled(stages, plan, ZERO_BUBBLE_H1, layouts)
     parts = _of_parts(compiled, groups, machine, network, memory)
     found = _of_units(network, groups, parts, machine)
     for group in groups:  # of several units copies run at once: one's come back while another's leave
@@ -211,7 +217,7 @@ def _plan_of_parts(groups: Sequence[_Group], units: Sequence[Unit], micro_batche
         for part, own in group.parts:
             cells |= {name: part for unit in units[at : at + own] for name in unit.cells}
             at += own
-    return StagePlan(max(2, count), one_forward_one_backward.NAME, micro_batches, 1, together(cells), tries=True)
+    return StagePlan(max(2, count), ONE_FORWARD_ONE_BACKWARD, micro_batches, 1, together(cells), tries=True)
 
 
 def _of_parts(
@@ -242,9 +248,7 @@ def _between(count: int, folded: bool) -> tuple[int, ...]:
     return (some, count - some) if count - some > (some if folded else 0) else (count,)
 
 
-def _costs(
-    compiled: Compiled, part: int, machine: Machine, network: StagedNetwork, memory: bool
-) -> _Costs:
+def _costs(compiled: Compiled, part: int, machine: Machine, network: StagedNetwork, memory: bool) -> _Costs:
     """The costs of what is compiled as one stage."""
     graph = compiled.rank_graph(part * compiled.config.ranks)
     times = predicted_times(graph, machine)

@@ -8,7 +8,7 @@ from mspc.ir.graph import MICRO_BATCH, OFFLOAD, WORK, Constant, Graph, Node, Val
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import MakeTuple, taken_elements
-from mspc.passes.pipelining.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from mspc.passes.lib.schedules import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 
 def held_bytes(graph: Graph) -> tuple[float, float]:

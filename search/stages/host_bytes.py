@@ -10,8 +10,8 @@ import numpy as np
 from mspc.analysis.cost.machine import HOST_COPIES, Machine
 from mspc.ir.graph import MICRO_BATCH, WORK, Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.autodiff.recomputable_cells import within
-from mspc.passes.per_rank.stored_values import StoredValues, take_apart_calls
+from mspc.passes.lib.host_memory import HostStores, take_apart_calls
+from mspc.passes.lib.recomputation import within
 
 ON_DEVICE = 4
 """Micro-batches of which such values are on the device: they are made, leave, come back, and are read."""
@@ -55,7 +55,7 @@ def values_of(graph: Graph, cells: Sequence[str]) -> float:
     taken apart."""
     take_apart_calls(graph)
     found = 0.0
-    for each in StoredValues(graph):
+    for each in HostStores(graph):
         call = graph.nodes[each.made]
         if WORK in call.attrs and call.attrs[MICRO_BATCH] == 0 and any(within(each.maker.scope, c) for c in cells):
             found += each.value.type.nbytes

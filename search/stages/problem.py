@@ -8,24 +8,26 @@ from dataclasses import replace
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.pipelining.schedules import (
-    dual_pipe_v,
-    gpipe,
-    interleaved,
-    one_forward_one_backward,
-    zero_bubble_2p,
-    zero_bubble_h1,
-    zero_bubble_v,
-)  # fmt: skip
-from mspc.passes.pipelining.schedules.action import Schedule
-from mspc.passes.pipelining.schedules.named import SCHEDULES, THERE_AND_BACK, WITH_SPLIT_GRADIENTS
+from mspc.passes.lib.schedules import (
+    DUAL_PIPE_V,
+    GPIPE,
+    INTERLEAVED,
+    ONE_FORWARD_ONE_BACKWARD,
+    SCHEDULES,
+    THERE_AND_BACK,
+    WITH_SPLIT_GRADIENTS,
+    ZERO_BUBBLE_2P,
+    ZERO_BUBBLE_H1,
+    ZERO_BUBBLE_V,
+    Schedule,
+)
 from mspc.search.stages.host_bytes import HostBytes
 
 Numbers = np.ndarray
 """Float64, one of every unit."""
-ONE_CHUNK = (one_forward_one_backward.NAME, gpipe.NAME, zero_bubble_h1.NAME, zero_bubble_2p.NAME)
-TWO_CHUNKS = (zero_bubble_v.NAME, dual_pipe_v.NAME)
-IN_ROUNDS = interleaved.NAME
+ONE_CHUNK = (ONE_FORWARD_ONE_BACKWARD, GPIPE, ZERO_BUBBLE_H1, ZERO_BUBBLE_2P)
+TWO_CHUNKS = (ZERO_BUBBLE_V, DUAL_PIPE_V)
+IN_ROUNDS = INTERLEAVED
 MOST_CHUNKS = 4
 """Chunks of a stage at most, in rounds."""
 
@@ -173,7 +175,7 @@ class Way:
     @property
     def scheduler(self) -> str:
         """The schedule as scripts and plans name it, who say by the chunks that it is interleaved."""
-        return one_forward_one_backward.NAME if self.schedule == IN_ROUNDS else self.schedule
+        return ONE_FORWARD_ONE_BACKWARD if self.schedule == IN_ROUNDS else self.schedule
 
     @property
     def name(self) -> str:

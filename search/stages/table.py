@@ -12,7 +12,7 @@ import numpy as np
 from mspc.analysis.cost.machine import Machine
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.passes.pipelining.schedules import gpipe, one_forward_one_backward
+from mspc.passes.lib.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import together
 from mspc.search.plans.alternatives import MEGATRON
@@ -286,7 +286,7 @@ class StageSearch:
         kept = self._kept.get(best.stages)
         usual = [(name, way) for name, way in _usual_ways(best, units)]
         for size in self._tensor(best.stages):
-            way = replace(best, schedule=one_forward_one_backward.NAME, chunks=1, tensor=size)
+            way = replace(best, schedule=ONE_FORWARD_ONE_BACKWARD, chunks=1, tensor=size)
             usual.append((self._name(_Numbers.of(way)), way))
         for name, way in usual:
             if kept is not None and way.parts != len(kept) + 1:
@@ -390,7 +390,7 @@ def _layouts_note(row: _Row) -> str:
 
 def _usual_ways(best: Way, units: int) -> Iterator[tuple[str, Way]]:
     """(name, way) with as many units on each stage, as nearly as can be, and the layouts that the search finds."""
-    for name, schedule in (("equal stages, 1F1B", one_forward_one_backward.NAME), ("equal stages, GPipe", gpipe.NAME)):
+    for name, schedule in (("equal stages, 1F1B", ONE_FORWARD_ONE_BACKWARD), ("equal stages, GPipe", GPIPE)):
         yield name, replace(best, schedule=schedule, chunks=1)
     if 2 * best.stages <= units:
         yield "equal stages, interleaved", replace(best, schedule=IN_ROUNDS, chunks=2)

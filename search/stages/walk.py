@@ -1,4 +1,4 @@
-"""The step's time of many choices of borders at once, by the rules of `passes/pipelining/timeline.py`."""
+"""The step's time of many choices of borders at once, by the rules of `passes/lib/timeline.py`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from itertools import pairwise
 
 import numpy as np
 
-from mspc.passes.pipelining.schedules.action import (
+from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
     GRADIENTS,
     INPUT_GRADIENT,
     RELEASES,
     WEIGHT_GRADIENT,
+    Made,
     Schedule,
+    makes,
     parts_of,
+    reads,
 )  # fmt: skip
-from mspc.passes.pipelining.schedules.dependence import Made, makes, reads
-from mspc.passes.pipelining.timeline import equal_durations, timeline
+from mspc.passes.lib.timeline import equal_durations, timeline
 from mspc.search.stages.host_bytes import spared
 from mspc.search.stages.problem import Numbers, UnitCosts, Way
 

@@ -35,7 +35,7 @@ from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
-from mspc.passes.communication.redistribution_plan import plan
+from mspc.passes.lib.redistribution import plan
 from tests.runtime.region_graphs import graph, run_graphs
 
 GROUP = (0, 1, 2, 3)

@@ -12,7 +12,7 @@ import pytest
 from mspc.compiler import pipeline
 from mspc.ir.graph import Graph
 from mspc.passes.fusion.update_rows import UpdateRows
-from mspc.passes.per_rank.unused_states import drop_unused_parameters, stateless_nodes
+from mspc.passes.lib.unused_states import drop_unused_parameters, stateless_nodes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor

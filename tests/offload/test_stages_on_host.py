@@ -21,7 +21,7 @@ from mspc.ir.cell_names import each_of_cells
 from mspc.ops.tensor.host_memory import AssignOnHost, ToHost
 from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY
-from mspc.passes.pipelining.schedules import one_forward_one_backward
+from mspc.passes.lib.schedules import ONE_FORWARD_ONE_BACKWARD
 from mspc.plans.files.plan_file import read_plan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.stages.host_bytes import HostBytes
@@ -134,7 +134,7 @@ def test_cpus_have_no_other_memory() -> None:
 def test_as_few_cells_of_each_stage_as_fit() -> None:
     costs = replace(equal(16), host=HostBytes(np.full(16, 1.0), 1e-9))
     units = [Unit((f"cell{number}",), "") for number in range(16)]
-    way, borders = Way(8, one_forward_one_backward.NAME, 16, values=True), tuple(range(2, 16, 2))
+    way, borders = Way(8, ONE_FORWARD_ONE_BACKWARD, 16, values=True), tuple(range(2, 16, 2))
     row = np.array([borders])
     memory = walk_of(way.order).memory_of_stages
     none, every = memory(costs.only(np.zeros(16, bool)), row)[:, 0], memory(costs, row)[:, 0]

@@ -14,7 +14,7 @@ from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
 from mspc.ops.optim.all_finite import AT_ONCE, AllFinite
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import parse_passes, run_passes
-from mspc.passes.sharding.choices import operandwise_choice
+from mspc.passes.lib.choices import operandwise_choice
 from tests.interpret import run_on_ranks
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator
 

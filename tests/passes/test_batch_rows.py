@@ -12,7 +12,7 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.passes.base import parse_passes, run_passes
-from mspc.passes.sharding.batch import ROWS
+from mspc.passes.lib.batch_rows import ROWS
 
 SHARED = "grad,simplify,propagate_sharding,insert_redistribution,lower_redistribution"
 

@@ -14,7 +14,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import DumpPoint, compile_call
 from mspc.ir.graph import STAGE, Node
 from mspc.ops.control.loops import body_of
-from mspc.passes.pipelining.micro_batches import micro_batch_loop
+from mspc.passes.lib.stage_placement import micro_batch_loop
 
 
 @pytest.fixture(autouse=True)

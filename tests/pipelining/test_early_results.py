@@ -14,7 +14,7 @@ from mspc.compiler.driver import compile_call
 from mspc.ir.graph import WORK, Graph
 from mspc.ops.collective.stage_messages import SendToStage
 from mspc.output.stage_times import predicted_work
-from mspc.passes.pipelining.schedules.action import Action
+from mspc.passes.lib.schedules import Action
 
 
 class Layer(nn.Cell):

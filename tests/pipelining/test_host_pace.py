@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mspc.passes.pipelining.host_pace import Task, TaskCopies, copies_of, leaving
-from mspc.passes.pipelining.schedules.action import FORWARD, Schedule
-from mspc.passes.pipelining.schedules.named import named_schedule
-from mspc.passes.pipelining.timeline import Timeline, equal_durations, timeline
+from mspc.passes.lib.schedules import FORWARD, Schedule, named_schedule
+from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies, copies_of, equal_durations, leaving, timeline
 
 STAGES, PARTS = 4, 12
 
 
-def paced(schedule: Schedule, seconds: float, waits: bool = True) -> Timeline:
+def paced(schedule: Schedule, seconds: float, waits: bool = True) -> ScheduleTimeline:
     """Forwards and both gradients take one each, copies one way so long."""
     copies: dict[Task, TaskCopies] = {}
     for stage in range(STAGES):

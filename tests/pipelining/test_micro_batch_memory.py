@@ -17,8 +17,7 @@ from mspc.ir.graph import MICRO_BATCH, WORK, Graph
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.control.loops import Scan
 from mspc.ops.control.regions import Call
-from mspc.passes.pipelining.schedules.action import Action, actions_of
-from mspc.passes.pipelining.schedules.named import named_schedule
+from mspc.passes.lib.schedules import Action, actions_of, named_schedule
 from mspc.runtime.memory_plan import peak_of
 
 STAGES, ROWS, WIDTH, LAYERS = 4, 64, 64, 8

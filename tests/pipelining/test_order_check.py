@@ -6,19 +6,24 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
-from mspc.passes.pipelining.order_check import check, require_order
-from mspc.passes.pipelining.schedules.events import Event, Receive, Send, Work, programs_of
-from mspc.passes.pipelining.schedules.named import SCHEDULES, THERE_AND_BACK, named_schedule
-from mspc.passes.pipelining.schedules.problem import (
+from mspc.passes.lib.schedule_checks import (
     CYCLE,
     NO_PARTNER,
     OTHER_ORDER,
     OTHER_SIZE,
     SAME_KEY,
     TOO_EARLY,
+    Event,
+    ReceiveEvent,
+    SendEvent,
+    WorkEvent,
+    check,
+    programs_of,
+    require_order,
 )  # fmt: skip
+from mspc.passes.lib.schedules import SCHEDULES, THERE_AND_BACK, named_schedule
 
-A = Work("a", makes=(("x", 0), ("x", 1)))
+A = WorkEvent("a", makes=(("x", 0), ("x", 1)))
 
 
 def line(number: int) -> Location:
@@ -31,8 +36,19 @@ def kinds(programs: list[list[Event]], **options: bool) -> list[str]:
 
 def test_a_right_program() -> None:
     programs: list[list[Event]] = [
-        [A, Send(1, "x", 0, 8), Send(1, "x", 1, 8), Receive(1, "y", 0), Work("c", reads=(("y", 0),))],
-        [Receive(0, "x", 0, 8), Work("b", (("x", 0),), (("y", 0),)), Receive(0, "x", 1, 8), Send(0, "y", 0)],
+        [
+            A,
+            SendEvent(1, "x", 0, 8),
+            SendEvent(1, "x", 1, 8),
+            ReceiveEvent(1, "y", 0),
+            WorkEvent("c", reads=(("y", 0),)),
+        ],
+        [
+            ReceiveEvent(0, "x", 0, 8),
+            WorkEvent("b", (("x", 0),), (("y", 0),)),
+            ReceiveEvent(0, "x", 1, 8),
+            SendEvent(0, "y", 0),
+        ],
     ]
     assert check(programs) == check(programs, sends_wait=True) == []
 
@@ -65,11 +81,11 @@ def test_gpipe_alone_runs_where_sends_wait() -> None:
 @pytest.mark.parametrize(
     ("programs", "message"),
     [
-        ([[A, Send(1, "x", 0)], []], "stage 0 sends 'x' of micro-batch 0 to stage 1, which does not receive it"),
-        ([[], [Receive(0, "x", 0)]], "stage 1 receives 'x' of micro-batch 0 from stage 0, which does not send it"),
-        ([[A, Send(0, "x", 0)], []], "stage 0 sends 'x' of micro-batch 0 to stage 0, which is itself"),
-        ([[A, Send(2, "x", 0)], []], "to stage 2, but there are stages 0 to 1"),
-        ([[Receive(-1, "x", 0)], []], "from stage -1, but there are stages 0 to 1"),
+        ([[A, SendEvent(1, "x", 0)], []], "stage 0 sends 'x' of micro-batch 0 to stage 1, which does not receive it"),
+        ([[], [ReceiveEvent(0, "x", 0)]], "stage 1 receives 'x' of micro-batch 0 from stage 0, which does not send it"),
+        ([[A, SendEvent(0, "x", 0)], []], "stage 0 sends 'x' of micro-batch 0 to stage 0, which is itself"),
+        ([[A, SendEvent(2, "x", 0)], []], "to stage 2, but there are stages 0 to 1"),
+        ([[ReceiveEvent(-1, "x", 0)], []], "from stage -1, but there are stages 0 to 1"),
     ],
 )
 def test_messages_without_their_partner(programs: list[list[Event]], message: str) -> None:
@@ -79,14 +95,14 @@ def test_messages_without_their_partner(programs: list[list[Event]], message: st
 
 
 def test_another_micro_batch_is_two_messages_without_partners() -> None:
-    programs: list[list[Event]] = [[A, Send(1, "x", 0)], [Receive(0, "x", 1)]]
+    programs: list[list[Event]] = [[A, SendEvent(1, "x", 0)], [ReceiveEvent(0, "x", 1)]]
     assert kinds(programs) == [NO_PARTNER, NO_PARTNER]
 
 
 def test_messages_that_could_change_places() -> None:
     programs: list[list[Event]] = [
-        [A, Send(1, "x", 0, location=line(3)), Send(1, "x", 0, location=line(4))],
-        [Receive(0, "x", 0, location=line(8)), Receive(0, "x", 0, location=line(9))],
+        [A, SendEvent(1, "x", 0, location=line(3)), SendEvent(1, "x", 0, location=line(4))],
+        [ReceiveEvent(0, "x", 0, location=line(8)), ReceiveEvent(0, "x", 0, location=line(9))],
     ]
     (found,) = check(programs)
     assert found.kind == SAME_KEY
@@ -99,8 +115,8 @@ def test_messages_that_could_change_places() -> None:
 
 def test_orders_that_differ() -> None:
     programs: list[list[Event]] = [
-        [A, Send(1, "x", 0, location=line(3)), Send(1, "x", 1, location=line(4))],
-        [Receive(0, "x", 1, location=line(8)), Receive(0, "x", 0, location=line(9))],
+        [A, SendEvent(1, "x", 0, location=line(3)), SendEvent(1, "x", 1, location=line(4))],
+        [ReceiveEvent(0, "x", 1, location=line(8)), ReceiveEvent(0, "x", 0, location=line(9))],
     ]
     (found,) = check(programs)
     assert found.kind == OTHER_ORDER
@@ -113,7 +129,7 @@ def test_orders_that_differ() -> None:
 
 
 def test_sizes_that_differ() -> None:
-    programs: list[list[Event]] = [[A, Send(1, "x", 0, 8)], [Receive(0, "x", 0, 4)]]
+    programs: list[list[Event]] = [[A, SendEvent(1, "x", 0, 8)], [ReceiveEvent(0, "x", 0, 4)]]
     (found,) = check(programs)
     assert found.kind == OTHER_SIZE
     assert "in 8 bytes" in found.message
@@ -122,8 +138,8 @@ def test_sizes_that_differ() -> None:
 
 def test_values_that_are_read_too_early() -> None:
     programs: list[list[Event]] = [
-        [Send(1, "x", 0, location=line(2)), Work("a", makes=(("x", 0),), location=line(3))],
-        [Work("b", reads=(("x", 0), ("z", 0)), location=line(7)), Receive(0, "x", 0, location=line(8))],
+        [SendEvent(1, "x", 0, location=line(2)), WorkEvent("a", makes=(("x", 0),), location=line(3))],
+        [WorkEvent("b", reads=(("x", 0), ("z", 0)), location=line(7)), ReceiveEvent(0, "x", 0, location=line(8))],
     ]
     found = check(programs)
     assert [problem.kind for problem in found] == [TOO_EARLY] * 3
@@ -136,16 +152,17 @@ def test_values_that_are_read_too_early() -> None:
 
 
 def test_work_does_not_read_what_it_makes_itself() -> None:
-    assert kinds([[Work("a", (("x", 0),), (("x", 0),))]]) == [TOO_EARLY]
+    assert kinds([[WorkEvent("a", (("x", 0),), (("x", 0),))]]) == [TOO_EARLY]
 
 
 def test_stages_that_wait_for_each_other() -> None:
     """All three, one for the next; the fourth, which waits for them, is not in the circle."""
     programs: list[list[Event]] = [
-        [Receive((stage + 1) % 3, "x", 0, location=line(stage)), Send((stage - 1) % 3, "x", 0)] for stage in range(3)
+        [ReceiveEvent((stage + 1) % 3, "x", 0, location=line(stage)), SendEvent((stage - 1) % 3, "x", 0)]
+        for stage in range(3)
     ]
-    programs[0].append(Send(3, "x", 0))
-    programs.append([Receive(0, "x", 0)])
+    programs[0].append(SendEvent(3, "x", 0))
+    programs.append([ReceiveEvent(0, "x", 0)])
     (found,) = check(programs)
     assert found.kind == CYCLE
     assert str(found.error()) == (
@@ -157,13 +174,15 @@ def test_stages_that_wait_for_each_other() -> None:
 
 
 def test_two_circles_are_two_problems() -> None:
-    programs: list[list[Event]] = [[Receive(stage ^ 1, "x", 0), Send(stage ^ 1, "x", 0)] for stage in range(4)]
+    programs: list[list[Event]] = [
+        [ReceiveEvent(stage ^ 1, "x", 0), SendEvent(stage ^ 1, "x", 0)] for stage in range(4)
+    ]
     assert kinds(programs) == [CYCLE, CYCLE]
 
 
 def test_sends_that_wait() -> None:
     """Two stages that send first hang where a send lasts until its receiver is there, and nowhere else."""
-    programs: list[list[Event]] = [[A, Send(stage ^ 1, "x", stage), Receive(stage ^ 1, "x", 1 - stage)]
+    programs: list[list[Event]] = [[A, SendEvent(stage ^ 1, "x", stage), ReceiveEvent(stage ^ 1, "x", 1 - stage)]
                                    for stage in range(2)]  # fmt: skip
     assert check(programs) == []
     (found,) = check(programs, sends_wait=True)
@@ -172,11 +191,11 @@ def test_sends_that_wait() -> None:
 
 
 def test_a_missing_message_is_no_circle() -> None:
-    programs: list[list[Event]] = [[Receive(1, "x", 0), A, Send(1, "x", 0)], [Receive(0, "x", 0)]]
+    programs: list[list[Event]] = [[ReceiveEvent(1, "x", 0), A, SendEvent(1, "x", 0)], [ReceiveEvent(0, "x", 0)]]
     assert kinds(programs) == [NO_PARTNER]
 
 
 def test_all_problems_are_raised_together() -> None:
     with pytest.raises(MspcError, match="2 errors"):
-        require_order([[A, Send(1, "x", 0)], [Receive(0, "x", 1)]])
+        require_order([[A, SendEvent(1, "x", 0)], [ReceiveEvent(0, "x", 1)]])
     require_order([[A]])

@@ -5,24 +5,22 @@ from __future__ import annotations
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.pipelining.schedule_check import check_schedule
-from mspc.passes.pipelining.schedules.action import (
+from mspc.passes.lib.schedule_checks import check_schedule
+from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
     INPUT_GRADIENT,
+    SCHEDULES,
+    THERE_AND_BACK,
     WEIGHT_GRADIENT,
+    WITH_SPLIT_GRADIENTS,
     Overlapped,
     Schedule,
     actions_of,
-)  # fmt: skip
-from mspc.passes.pipelining.schedules.interleaved import groups_of
-from mspc.passes.pipelining.schedules.named import (
-    SCHEDULES,
-    THERE_AND_BACK,
-    WITH_SPLIT_GRADIENTS,
     check_name,
+    groups_of,
     named_schedule,
-)  # fmt: skip
+)  # fmt: skip  # fmt: skip
 
 STAGES = (1, 2, 3, 4, 8)
 MICRO_BATCHES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mspc.passes.pipelining.schedules.named import SCHEDULES, named_schedule
-from mspc.passes.pipelining.schedules.table import read_table, write_table
+from mspc.passes.lib.schedule_tables import read_table, write_table
+from mspc.passes.lib.schedules import SCHEDULES, named_schedule
 
 pytorch: Any = pytest.importorskip("torch.distributed.pipelining.schedules")
 

@@ -7,11 +7,7 @@ from random import Random
 
 import pytest
 
-from mspc.passes.pipelining.order_check import check
-from mspc.passes.pipelining.schedule_check import check_schedule
-from mspc.passes.pipelining.schedules.action import Schedule
-from mspc.passes.pipelining.schedules.events import programs_of
-from mspc.passes.pipelining.schedules.problem import (
+from mspc.passes.lib.schedule_checks import (
     CYCLE,
     DOUBLED,
     MISSING,
@@ -22,9 +18,13 @@ from mspc.passes.pipelining.schedules.problem import (
     TOO_EARLY,
     UNKNOWN,
     WRONG_STAGE,
+    check,
+    check_schedule,
+    programs_of,
 )  # fmt: skip
-from mspc.passes.pipelining.schedules.table import read_table, write_table
-from mspc.passes.pipelining.timeline import equal_durations, timeline
+from mspc.passes.lib.schedule_tables import read_table, write_table
+from mspc.passes.lib.schedules import Schedule
+from mspc.passes.lib.timeline import equal_durations, timeline
 from tests.random_schedules import (
     MESSAGE_FAULTS,
     SCHEDULE_FAULTS,

@@ -11,15 +11,14 @@ import pytest
 from mspc.output.schedule_svg import COLOURS, LEFT, READABLE, WHITE, WIDEST, contrast, schedule_svg
 from mspc.output.schedule_text import schedule_text
 from mspc.output.schedule_words import time_text
-from mspc.passes.pipelining.schedules.action import parts_of
-from mspc.passes.pipelining.schedules.named import SCHEDULES, named_schedule
-from mspc.passes.pipelining.timeline import Timeline, equal_durations, timeline
+from mspc.passes.lib.schedules import SCHEDULES, named_schedule, parts_of
+from mspc.passes.lib.timeline import ScheduleTimeline, equal_durations, timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 BLACK, DARK_PAGE = (0, 0, 0), (0x14, 0x17, 0x1B)
 
 
-def made(name: str, stages: int, micro_batches: int, message: float = 0) -> Timeline:
+def made(name: str, stages: int, micro_batches: int, message: float = 0) -> ScheduleTimeline:
     schedule = named_schedule(name, stages, micro_batches)
     return timeline(schedule, equal_durations(schedule), message)
 

@@ -8,11 +8,11 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGES
-from mspc.passes.pipelining.placement import SCHEDULER, TABLE, placement_of
-from mspc.passes.pipelining.schedule_check import check_schedule, require_schedule
-from mspc.passes.pipelining.schedules import table
-from mspc.passes.pipelining.schedules.named import SCHEDULES, named_schedule
-from mspc.passes.pipelining.schedules.table import read_table, read_table_file, write_table
+from mspc.passes.lib import schedule_tables
+from mspc.passes.lib.schedule_checks import check_schedule, require_schedule
+from mspc.passes.lib.schedule_tables import read_table, read_table_file, write_table
+from mspc.passes.lib.schedules import SCHEDULES, named_schedule
+from mspc.passes.lib.stage_placement import SCHEDULER, TABLE, placement_of
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -140,7 +140,7 @@ def test_a_number_of_micro_batches_that_is_given() -> None:
 
 
 def test_large_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "LARGEST", 7)
+    monkeypatch.setattr(schedule_tables, "LARGEST", 7)
     (tmp_path / "mine.csv").write_text("0F0,0B0\n")
     with pytest.raises(MspcError, match="has 8 bytes; a file of text may have 7"):
         read_table_file(tmp_path / "mine.csv")

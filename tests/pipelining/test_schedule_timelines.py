@@ -5,20 +5,21 @@ from __future__ import annotations
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.pipelining.schedules.action import FORWARD, Action, Overlapped, Schedule
-from mspc.passes.pipelining.schedules.named import named_schedule
-from mspc.passes.pipelining.timeline import Timeline, equal_durations, timeline
+from mspc.passes.lib.schedules import FORWARD, Action, Overlapped, Schedule, named_schedule
+from mspc.passes.lib.timeline import ScheduleTimeline, equal_durations, timeline
 
 STAGES = (2, 3, 4, 8)
 TIMES = [(1, 1, 1), (2, 2, 2), (3, 4, 2), (5, 5, 1), (2, 3, 2)]
 """Of a forward, a gradient for inputs and a gradient for weights of one chunk."""
 
 
-def of_equal_stages(schedule: Schedule, times: tuple[int, int, int] = (1, 1, 1), overlap: float = 0) -> Timeline:
+def of_equal_stages(
+    schedule: Schedule, times: tuple[int, int, int] = (1, 1, 1), overlap: float = 0
+) -> ScheduleTimeline:
     return timeline(schedule, equal_durations(schedule, *times), overlap=overlap)
 
 
-def idle(made: Timeline, *, postponed: bool = False) -> set[float]:
+def idle(made: ScheduleTimeline, *, postponed: bool = False) -> set[float]:
     """The idle times of all stages."""
     return {made.idle(stage, postponed=postponed) for stage in range(made.schedule.stages)}
 

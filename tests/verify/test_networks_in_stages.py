@@ -18,9 +18,9 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
 from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.math.arithmetic import AddN
-from mspc.passes.pipelining import chunk_graphs, split_sums
-from mspc.passes.pipelining.chunk_graphs import ChunkGraph
-from mspc.passes.pipelining.ordered_work import OrderedWork
+from mspc.passes.lib import stages
+from mspc.passes.lib.stage_programs import OrderedWork
+from mspc.passes.lib.stages import ChunkGraph
 
 SCRIPT = """\
 import numpy as np
@@ -117,7 +117,7 @@ def test_a_message_of_another_micro_batch_is_found(
 def test_a_gradient_that_is_added_twice_is_found(
     script: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fill = chunk_graphs._fill
+    fill = stages._fill
 
     def twice(chunk: ChunkGraph, *args: Any) -> None:
         fill(chunk, *args)
@@ -125,7 +125,7 @@ def test_a_gradient_that_is_added_twice_is_found(
             if isinstance(node.op, AddN) and node.inputs[0].name == "gradient_of_second.w":
                 node.inputs.append(node.inputs[-1])
 
-    monkeypatch.setattr(chunk_graphs, "_fill", twice)
+    monkeypatch.setattr(stages, "_fill", twice)
     file = tmp_path / "rows.json"
     with pytest.raises(ExecutionError) as caught:
         verify_target(script(), CompileOptions(2, json=file, loudness=QUIET), 1)
@@ -141,7 +141,7 @@ def test_a_gradient_that_is_added_twice_is_found(
 def test_a_tied_weight_whose_stages_do_not_add_up_is_found(
     script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carry = split_sums._carry
+    carry = stages._carry
 
     def alone(graph: Any, loop: Any, more: Any) -> None:
         carry(graph, loop, more)
@@ -149,7 +149,7 @@ def test_a_tied_weight_whose_stages_do_not_add_up_is_found(
             if isinstance(node.op, AddN) and node.attrs.get("reason", "").startswith("stages add up"):
                 node.inputs = node.inputs[:1]
 
-    monkeypatch.setattr(split_sums, "_carry", alone)
+    monkeypatch.setattr(stages, "_carry", alone)
     assert found(script()).notes[0].endswith(" is MatMul, added up over micro-batches, on stage 0")
 
 

@@ -19,7 +19,7 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.ops.control.loops import MakeStack
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGetItems
-from mspc.passes.per_rank.rank_kinds import own_constant, own_op
+from mspc.passes.lib.ranks import own_constant, own_op
 
 Array = Any
 

@@ -25,7 +25,7 @@ from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
 from mspc.passes.communication.reduce_gradients import summed_gradients
-from mspc.passes.sharding.batch_rows import FIRST, Rows, rows_beside
+from mspc.passes.lib.batch_rows import FIRST, Rows, rows_beside
 from mspc.verify.data_parallel.random_rows import rows_of_draws
 from mspc.verify.difference import Noise, noise_between
 from mspc.verify.one_device import Movement

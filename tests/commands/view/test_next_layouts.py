@@ -10,7 +10,7 @@ import pytest
 from mspc.analysis.cost.known_machines import H200
 from mspc.commands.view.alternatives import next_ways
 from mspc.commands.view.dump import Dump, read_dump
-from mspc.passes.sharding.layout_search import Search
+from mspc.passes.lib.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.model.model import CostModel
 from mspc.search.plans.machine_terms import LARGE

@@ -16,7 +16,7 @@ from mspc.commands.view.facts import page_facts
 from mspc.commands.view.page import html_of
 from mspc.ir.graph import WORK
 from mspc.output.stage_times import stage_times
-from mspc.passes.pipelining.schedules.action import parts_of
+from mspc.passes.lib.schedules import parts_of
 from tests import browser
 from tests.commands.view.reading import QUIET, compiled
 from tests.pipelining.staged_script import HEAD

@@ -14,7 +14,7 @@ from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.op import Op
-from mspc.passes.sharding.choices import make_choice
+from mspc.passes.lib.choices import make_choice
 from tests.ops.ranks import on_ranks
 from tests.ops.simulate import results_of
 from tests.shares import is_taken

@@ -8,7 +8,7 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul, Neg
-from mspc.passes.autodiff.custom_gradients import drop_own_gradients
+from mspc.passes.lib.gradients import drop_own_gradients
 
 
 def test_no_placeholder_and_nothing_computed_of_one_is_left() -> None:

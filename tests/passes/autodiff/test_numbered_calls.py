@@ -20,9 +20,9 @@ from mspc.ops.op import REGISTRY
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.passes.autodiff.grad import Grad
-from mspc.passes.autodiff.number_calls import number_calls
 from mspc.passes.base import PassManager
 from mspc.passes.cleanup.simplify import Simplify
+from mspc.passes.lib.gradients import number_calls
 from tests.passes.autodiff.differentiated import (
     COUNT,
     assert_gradients,

@@ -19,11 +19,11 @@ from mspc.ops.math.trigonometry import Sin
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Reshape
-from mspc.passes.autodiff import saved_values
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.autodiff.recompute import Recompute
 from mspc.passes.base import PassManager
 from mspc.passes.cleanup.simplify import Simplify
+from mspc.passes.lib import region_gradients
 from tests.passes.autodiff.differentiated import (
     COUNT,
     arrays_for,
@@ -84,12 +84,12 @@ def test_a_marked_part_of_a_body_is_computed_again() -> None:
 
 
 def test_turns_that_would_save_too_much_save_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saved_values, "MOST_SAVED", 3 * 144 - 1)
+    monkeypatch.setattr(region_gradients, "MOST_SAVED", 3 * 144 - 1)
     made = assert_gradients(loop, [0, 1])
     note = "48 bytes a turn: what a turn is given, since 3 turns of 144 bytes are more than 431"
     assert node_of(made, For).attrs["saved"] == note
     assert len(made.graphs()[1].results) == 2
-    monkeypatch.setattr(saved_values, "MOST_SAVED", 3 * 144)
+    monkeypatch.setattr(region_gradients, "MOST_SAVED", 3 * 144)
     assert node_of(assert_gradients(loop, [0, 1]), For).attrs["saved"].endswith("what gradients read")
 
 

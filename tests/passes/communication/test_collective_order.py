@@ -7,7 +7,7 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.point_to_point import Receive
 from mspc.ops.math.arithmetic import Add, Neg
-from mspc.passes.communication.collective_order import order_collectives
+from mspc.passes.lib.collective_order import order_collectives
 
 
 def test_what_is_received_without_an_operand_stays_where_the_script_has_it() -> None:

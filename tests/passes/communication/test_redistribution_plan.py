@@ -11,7 +11,7 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
-from mspc.passes.communication.redistribution_plan import cost, plan
+from mspc.passes.lib.redistribution import cost, plan
 from mspc.sharding import pieces
 from mspc.sharding.pieces import rank_exchange
 from tests.redistributions import (

@@ -10,7 +10,7 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.regroup import Regroup, regrouping
 from mspc.ops.modules import load_operators
-from mspc.passes.communication.redistribution_plan import plan
+from mspc.passes.lib.redistribution import plan
 from tests.interpret import run_on_ranks
 
 load_operators()

@@ -33,8 +33,8 @@ from mspc.ops.op import REGISTRY, Op
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.output.programs import config_of
 from mspc.passes.base import find_pass, parse_passes, run_passes
-from mspc.passes.communication.collective_order import AHEAD_OF_SUMS, order_collectives
 from mspc.passes.communication.schedule_communication import ScheduleCommunication
+from mspc.passes.lib.collective_order import AHEAD_OF_SUMS, order_collectives
 from mspc.runtime.memory_plan import plan_memory
 from tests.interpret import run_global, run_on_ranks, same, slice_for
 from tests.networks import PASSES, RandomNetwork

@@ -20,7 +20,7 @@ from mspc.ops.optim.optimizer import SGD, AssignAdd, Update
 from mspc.ops.tensor.embedding import GatherGrad, UnsortedSegmentSum
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion.update_rows import UpdateRows
-from mspc.passes.per_rank.unused_states import stateless_nodes
+from mspc.passes.lib.unused_states import stateless_nodes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor

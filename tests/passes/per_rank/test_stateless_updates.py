@@ -12,7 +12,7 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.optim.optimizer import SGD, ApplyMomentum
-from mspc.passes.per_rank.unused_states import drop_unused_parameters, stateless_nodes
+from mspc.passes.lib.unused_states import drop_unused_parameters, stateless_nodes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor

@@ -9,7 +9,7 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.math.grouped_product import GroupedProduct
-from mspc.passes.sharding.expert_meshes import mesh_of
+from mspc.passes.lib.experts import mesh_of
 
 NAMES = ("dp", "ep", "tp")
 

@@ -9,7 +9,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from mspc.passes.sharding.batch_rows import FIRST, FedRows
+from mspc.passes.lib.batch_rows import FIRST, FedRows
 
 load_operators()
 

@@ -10,7 +10,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY
-from mspc.passes.sharding.choices import multiplies, rule_of
+from mspc.passes.lib.choices import multiplies, rule_of
 
 load_operators()
 

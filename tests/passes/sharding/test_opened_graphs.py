@@ -21,7 +21,7 @@ from mspc.ops.control.loops import For, Scan
 from mspc.ops.control.regions import Call, emit_regions
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager, find_pass
-from mspc.passes.sharding.opened_graphs import close_regions, open_regions
+from mspc.passes.lib.opened_graphs import close_regions, open_regions
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor

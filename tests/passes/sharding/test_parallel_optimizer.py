@@ -12,7 +12,7 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.optim.optimizer import AssignAdd
-from mspc.passes.sharding.parallel_optimizer import shard_parameters, why_not_sharded
+from mspc.passes.lib.propagation import shard_parameters, why_not_sharded
 
 BELOW = "all parameters that are trained are below the threshold of {} KiB"
 MESHES = ((8,), (2, 4), (4, 2), (2, 2, 2), (4, 2, 3), (3, 4, 2))

@@ -22,8 +22,8 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
-from mspc.passes.sharding.choices import ShardingChoice, multiplies
-from mspc.passes.sharding.layout_search import Search
+from mspc.passes.lib.choices import ShardingChoice, multiplies
+from mspc.passes.lib.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of, place_forward
 from mspc.search.model.domains import THROUGH_ALL, domain_of
 

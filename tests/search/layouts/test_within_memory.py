@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.passes.sharding.layout_search import Search
-from mspc.passes.sharding.search_terms import LEAST
+from mspc.passes.lib.layout_search import Search
+from mspc.passes.lib.plan_header import LEAST
 from mspc.search.layouts.cheapest import mesh_of
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.model.memory import MemoryModel

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.layout import Layout
-from mspc.passes.communication.redistribution_plan import cost
+from mspc.passes.lib.redistribution import cost
 from mspc.search.model import distances
 from mspc.search.model.distances import Hosts, LayoutTable
 

@@ -15,7 +15,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_traced, trace_call
 from mspc.compiler.sent_bytes import sent_by_ranks
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.passes.sharding.search_terms import Terms
+from mspc.passes.lib.plan_header import Terms
 from mspc.search.layouts import together
 from mspc.search.layouts.cheapest import FoundPlan
 from mspc.search.model import model as search_model

@@ -1,0 +1,378 @@
+"""Choices of an operator: the strategies its rule allows, and the constraints that a script puts on layouts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import cast
+
+from mspc.analysis.aliasing import Updates, aliased_operands
+from mspc.analysis.lifetimes import last_reads
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Value, element_types, operand_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
+from mspc.ir.types import TupleType, Type
+from mspc.ops.collective.collectives import LayoutChange
+from mspc.ops.control.constraint import is_constraint
+from mspc.ops.op import Op
+from mspc.ops.tensor.cast import Cast
+from mspc.sharding.factors import Dim, Rule
+
+# Finds how one operator can be sharded, given what a plan says of it, and which sharding follows from the layouts
+# around it, for all sharding passes.
+#
+# An operator's sharding gives every factor of its rule some axes of a mesh. From it follow the layouts that the inputs
+# need and the layouts of the results, partial ones included. Nothing here knows an operator by name.
+
+
+Source = tuple[tuple[Dim, ...], Layout]
+"""Dimensions of a tensor in a rule, and a layout that it has or should have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingChoice:
+    """One way to shard an operator.
+
+    inputs: the layout needed of every input (partial where a linear operator lets a partial sum pass).
+    outputs: the layout of every result tensor.
+    work: points of the operator's iteration space that one rank computes.
+    """
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    work: float
+
+    def layout(self, type: Type) -> Layout | tuple[Layout, ...]:
+        """The placement of a result of this type: one layout, or one for every element of a tuple."""
+        return self.outputs if isinstance(type, TupleType) else self.outputs[0]
+
+
+def rule_of(node: Node) -> Rule | None:
+    """The node's rule, or None for structural operators and changes of layout, which have none."""
+    op = node.op
+    if not isinstance(op, Op) or type(op).rule is Op.rule or isinstance(op, LayoutChange):
+        return None
+    try:
+        return op.parsed_rule(*operand_types(node))
+    except MspcError as error:
+        if error.location is not None:
+            raise
+        raise node.error(error.message, error.notes, error.kind or ValueError) from None
+
+
+def make_choice(
+    rule: Rule,
+    mesh: tuple[int, ...],
+    axes: Sequence[Axes],
+    passing: int = -1,
+    passed: Axes = (),
+    reduction: str = "sum",
+) -> ShardingChoice:
+    """The choice that shards factor f over `axes[f]`.
+
+    `passed` are axes over which input `passing` (all inputs where it is -1) stays partial, and so does the result.
+    """
+    ins, outs = rule.layouts(mesh, axes, passed, reduction)
+    if passed:
+        ins = tuple(
+            _with_partial(rule, mesh, axes, i, passed, reduction) if passing in (i, -1) else layout
+            for i, layout in enumerate(ins)
+        )
+    shards = math.prod(mesh[a] for f in axes for a in f)
+    return ShardingChoice(ins, outs, math.prod(rule.sizes) / shards)
+
+
+def operandwise_choice(op: Op, operands: Sequence[Layout], ranks: int) -> ShardingChoice:
+    """The choice of an `operandwise` operator that takes its operands as they lie and gives a scalar: the result is
+    partial over all axes that shard any of them (over all ranks where their meshes cross)."""
+    mesh: tuple[int, ...] | None = (ranks,)
+    for layout in operands:
+        mesh = None if mesh is None else common_mesh(mesh, layout.mesh)
+    sharded = [layout for layout in operands if any(layout.dims)]
+    if mesh is None:
+        out = Layout.of((ranks,), (), (0,), op.reduction)
+    else:
+        axes = {a for layout in sharded for dim in on_mesh(layout, mesh)[0] for a in dim}
+        out = Layout.of(mesh, (), axes, op.reduction)
+    return ShardingChoice(tuple(operands), (out,), 0.0)
+
+
+def _with_partial(
+    rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes], index: int, passed: Axes, reduction: str
+) -> Layout:
+    dims = [tuple(a for f in dim for a in axes[f]) for dim in rule.inputs[index]]
+    return Layout.of(mesh, dims, passed, reduction)
+
+
+@lru_cache(maxsize=16384)
+def merge(rule: Rule, sources: tuple[Source, ...], ranks: int) -> tuple[tuple[int, ...], tuple[Axes, ...]]:
+    """(mesh, axes of every factor) that follow from `sources`, the first one having the last word.
+
+    A later source adds what does not contradict: axes not yet used, on factors not yet sharded. A source whose mesh
+    crosses the others' is passed over.
+    """
+    composite = any(len(dim) > 1 for dims in (*rule.inputs, *rule.outputs) for dim in dims)
+    mesh: tuple[int, ...] = (ranks,)
+    selected: list[Source] = []
+    for source in sources:
+        finer = common_mesh(mesh, source[1].mesh)
+        if finer is not None:
+            mesh = finer
+            selected.append(source)
+    if composite:
+        mesh = _primes(mesh)
+    axes: list[Axes] = [()] * len(rule.names)
+    used: set[int] = set()
+    for dims, layout in selected:
+        placed, _ = on_mesh(layout, mesh)
+        before = list(axes)
+        for dim, wanted in zip(dims, placed, strict=True):
+            _shard_dimension(rule, mesh, dim, wanted, before, axes, used)
+    _legalise(rule, mesh, axes)
+    return mesh, tuple(axes)
+
+
+def _shard_dimension(
+    rule: Rule, mesh: tuple[int, ...], dim: Dim, wanted: Axes, before: list[Axes], axes: list[Axes], used: set[int]
+) -> None:
+    """Give the factors of one dimension as many of the wanted axes as are free and fit."""
+    position = 0
+    for f in dim:
+        if f in rule.frozen:
+            return
+        if before[f]:
+            if wanted[position : position + len(before[f])] != before[f]:
+                return
+            position += len(before[f])
+        elif axes[f]:
+            return
+        else:
+            shards = 1
+            while position < len(wanted) and wanted[position] not in used:
+                size = mesh[wanted[position]]
+                if rule.sizes[f] % (shards * size):
+                    break
+                shards *= size
+                used.add(wanted[position])
+                axes[f] = (*axes[f], wanted[position])
+                position += 1
+        if math.prod(mesh[a] for a in axes[f]) != rule.sizes[f]:
+            return
+
+
+def _legalise(rule: Rule, mesh: tuple[int, ...], axes: list[Axes]) -> None:
+    """Drop shardings of a minor factor whose major factors are not sharded to single elements: they would not be
+    slices."""
+    changed = True
+    while changed:
+        changed = False
+        for dims in (*rule.inputs, *rule.outputs):
+            for dim in dims:
+                complete = True
+                for f in dim:
+                    if axes[f] and not complete:
+                        axes[f] = ()
+                        changed = True
+                    complete = complete and math.prod(mesh[a] for a in axes[f]) == rule.sizes[f]
+
+
+def composite_conflict(rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes]) -> bool:
+    """Whether a dimension made of several factors would not be sharded into contiguous slices."""
+    legal = list(axes)
+    _legalise(rule, mesh, legal)
+    return legal != list(axes)
+
+
+@lru_cache(maxsize=4096)
+def _primes(mesh: tuple[int, ...]) -> tuple[int, ...]:
+    found: list[int] = []
+    for size in mesh:
+        divisor = 2
+        while size > 1:
+            while size % divisor == 0:
+                found.append(divisor)
+                size //= divisor
+            divisor += 1
+    return tuple(found) or (1,)
+
+
+@lru_cache(maxsize=16384)
+def choices(
+    op: Op, rule: Rule, operands: tuple[Layout | None, ...], hints: tuple[Source, ...], ranks: int
+) -> tuple[ShardingChoice, ...]:
+    """The choices worth weighing for an operator, without repetition, in a fixed order.
+
+    Every operand's layout leads once and the others follow; every hint (a layout that the result should have, or that
+    the corresponding forward operator used) leads once. Partial operands of linear operators may pass.
+    """
+    sources: list[Source] = [
+        (dims, layout.without_partial())
+        for dims, layout in zip(rule.inputs, operands, strict=True)
+        if layout is not None and dims
+    ]
+    orders: list[tuple[Source, ...]] = []
+    scattered = [
+        (dims, variant)
+        for dims, layout in zip(rule.inputs, operands, strict=True)
+        if layout is not None and layout.partial
+        for variant in _scattered(layout)
+    ]
+    leaders = [*hints, *sources, *scattered]
+    for leader in leaders:
+        rest = [s for s in sources if s is not leader]
+        orders.append((leader, *rest))
+        orders.append((leader, *reversed(rest)))
+    if not orders:
+        orders.append(())
+    found: dict[ShardingChoice, None] = {}
+    shardings: dict[tuple[tuple[int, ...], tuple[Axes, ...]], None] = {}
+    for order in orders:
+        shardings[merge(rule, order, ranks)] = None
+    for mesh, axes in shardings:
+        for choice in _passing(op, rule, mesh, axes, operands):
+            found[choice] = None
+        found[make_choice(rule, mesh, axes)] = None
+    return tuple(found)
+
+
+def _scattered(layout: Layout) -> list[Layout]:
+    """Where a partial value may go by a reduce-scatter: the partial axes shard one of its dimensions."""
+    return [
+        Layout.of(layout.mesh, [(*axes, *layout.partial) if d == at else axes for d, axes in enumerate(layout.dims)])
+        for at in range(len(layout.dims))
+    ]
+
+
+def _passing(
+    op: Op, rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...], operands: Sequence[Layout | None]
+) -> Iterable[ShardingChoice]:
+    """Variants in which partial sums go through a linear operator."""
+    partial = [
+        (i, o) for i, o in enumerate(operands) if o is not None and o.is_partial and o.reduction in ("sum", "mean")
+    ]
+    if not partial:
+        return
+    if op.additive:
+        first = partial[0][1]
+        if len(partial) < len(operands) or any(o.partial != first.partial or o.mesh != first.mesh or
+                                               o.reduction != first.reduction for _, o in partial):  # fmt: skip
+            return
+        partial = [(-1, first)]
+    for i, layout in partial:
+        if i >= 0 and i not in op.linear_in:
+            continue
+        finer = common_mesh(mesh, layout.mesh)
+        if finer is None:
+            continue
+        _, passed = on_mesh(layout, finer)
+        fine_axes = _refine(mesh, finer, axes)
+        taken = {a for f in fine_axes for a in f}
+        own = any(fine_axes[f] for f in rule.reduced)
+        if taken & set(passed) or (own and rule.reduction != layout.reduction):
+            continue
+        yield make_choice(rule, finer, fine_axes, i, passed, layout.reduction)
+
+
+@lru_cache(maxsize=16384)
+def _refine(mesh: tuple[int, ...], finer: tuple[int, ...], axes: tuple[Axes, ...]) -> tuple[Axes, ...]:
+    dims, _ = on_mesh(Layout(mesh, axes), finer)
+    return dims
+
+
+def exchanges(node: Node) -> bool:
+    """Whether ranks may exchange something inside of an operator: borders of windows, statistics of a batch."""
+    return isinstance(node.op, Op) and type(node.op).moved_bytes is not Op.moved_bytes
+
+
+def multiplies(rule: Rule, node: Node) -> bool:
+    """Whether an operator computes more than once with its operands' elements, as products of matrices do; not where it
+    finds rows by integers, whatever it could find."""
+    if _looks_up(rule, node):
+        return False
+    largest = max((t.size for value in (node, *node.inputs) for t in element_types(value.type)), default=0)
+    return points_of(rule) > largest
+
+
+def _looks_up(rule: Rule, node: Node) -> bool:
+    """Whether integers name places of an operand, and no two operands of other elements are combined beside."""
+    types = operand_types(node)
+    if not cast(Op, node.op).index_limits(*types):
+        return False
+    outs = {f for dims in rule.outputs for dim in dims for f in dim}
+    combined = Counter(
+        f for type, dims in zip(types, rule.inputs, strict=True) if not type.dtype.is_integer
+        for f in {f for dim in dims for f in dim} - outs
+    )  # fmt: skip
+    return max(combined.values(), default=0) < 2
+
+
+@lru_cache(maxsize=4096)
+def points_of(rule: Rule) -> int:
+    """Elements that an operator combines with each other. Factors of one input alone, or of results alone, lie beside
+    each other: a concatenation has those of its operands and of its result."""
+    outs = {f for dims in rule.outputs for dim in dims for f in dim}
+    readers = Counter(f for dims in rule.inputs for f in {f for dim in dims for f in dim})
+    own = {f for f in range(len(rule.names)) if not readers[f] or (readers[f] == 1 and f not in outs)}
+    tensors = (*rule.inputs, *rule.outputs)
+    apart = max((math.prod(rule.sizes[f] for dim in dims for f in dim if f in own) for dims in tensors), default=1)
+    return math.prod(size for f, size in enumerate(rule.sizes) if f not in own) * apart
+
+
+def options_of(
+    node: Node, rule: Rule, layouts: tuple[Layout, ...], results: Sequence[Layout] | None, ranks: int
+) -> list[ShardingChoice]:
+    """The choices for an operator that layouts of its operands, and those of its results, lead to. The first is what a
+    plan means that says nothing of results."""
+    op = cast(Op, node.op)
+    if op.operandwise:
+        return [operandwise_choice(op, list(layouts), ranks)]
+    taken = tuple((d, layout.without_partial()) for d, layout in zip(rule.inputs, layouts, strict=True) if d)
+    found = [make_choice(rule, *merge(rule, taken, ranks))]
+    if any(layout.partial for layout in layouts):
+        passing = choices(op, rule, layouts, (), ranks)
+        found = [*(option for option in passing if option.inputs == layouts), *found]
+    if results is not None:
+        made = tuple((d, layout.without_partial()) for d, layout in zip(rule.outputs, results, strict=True) if d)
+        found.append(make_choice(rule, *merge(rule, (*taken, *made), ranks)))
+        found += choices(op, rule, layouts, made, ranks)
+    return found
+
+
+# Removes sharding constraints once they have taken effect: who read one reads the constrained value itself.
+
+
+def release_constraints(graph: Graph) -> bool:
+    """Let every reader of a constraint read what it constrains; True where there was any.
+
+    The constraints stay, read by nobody, so that people see them among the operators' strategies, until a rank's graph
+    is made. One that is read behind an update of the parameter that it shows becomes a copy: its readers want what
+    stood there before.
+    """
+    if not any(map(is_constraint, graph.nodes)):
+        return False
+    updates = Updates(graph)
+    reads = last_reads(graph, aliased_operands)
+    replaced: dict[Value, Value] = {}
+    for number, node in enumerate(graph.nodes):
+        node.inputs = [replaced.get(v, v) for v in node.inputs]
+        if node.forward is not None and node.forward in replaced:
+            source = replaced[node.forward]
+            node.forward = source if isinstance(source, Node) else None
+        if not is_constraint(node):
+            continue
+        value = node.inputs[0]
+        if updates.changes(value) and updates.between((value,), number, reads.get(node, -1)):
+            node.op = Cast(dst_type=value.tensor_type.dtype)
+            continue
+        replaced[node] = value
+        node.attrs["unused"] = True
+    graph.results = [replaced.get(v, v) for v in graph.results]
+    return True
+
+
+def is_released(value: Value) -> bool:
+    """Whether a value is a constraint that nobody reads any more."""
+    return is_constraint(value) and isinstance(value, Node) and "unused" in value.attrs

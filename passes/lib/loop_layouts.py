@@ -1,0 +1,308 @@
+"""Layouts in which loops carry values, and how often loops repeat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.layout import Layout
+from mspc.ir.types import StackType
+from mspc.ops.control.borders import Back, Border, Enter, Joined, Keep, StandIn
+from mspc.ops.control.constraint import is_constraint
+from mspc.ops.control.loops import For, Loop, MakeStack, Scan
+from mspc.ops.control.regions import RegionOp
+from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.op import Op
+from mspc.passes.lib.layout_search import State, restore, state_of
+from mspc.passes.lib.opened_graphs import is_zero
+from mspc.passes.lib.placement import Traffic, result_layouts, sent_inside
+
+# Finds the layouts in which loops carry values, for graphs whose regions are open.
+#
+# What is carried has one layout at every turn. At first that is the one in which it enters the loop; where a turn
+# leaves it otherwise, that other layout is tried, and kept where ranks send fewer bytes over all turns. Sums that begin
+# at zero, as gradients of what every turn reads, may be carried as partial sums: ranks then add them up once, behind
+# the loop.
+
+
+LEFT = "what a turn leaves"
+"""Where the layout of what is carried is from."""
+CLEARLY = 0.999
+"""Of the bytes of one choice those of another are so many at most, where that is to be taken in its place."""
+TRIES = 4
+"""How often the layouts of a graph's loops are changed at most."""
+
+
+def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
+    """Decide on all layouts, again while that lets loops carry values in layouts that cost less.
+
+    What is carried in a layout that was given stays so. Where loops of the forward graph have changed, all else is
+    decided on once more, so that it follows from the forward graph alone, as under a plan that gives its layouts.
+    decide: gives all nodes and parameters layouts that have none.
+    """
+    values: list[Value] = [*graph.nodes, *graph.parameters]
+    begin = [state_of(value) for value in values]
+    if _settle(graph, decide, values) and any(_is_back(node) and node.phase != "forward" for node in graph.nodes):
+        decided = [value for value in values if isinstance(value, Node) and value.phase == "forward"]
+        found = [state_of(value) for value in decided]
+        restore(values, begin)
+        restore(decided, found)
+        _settle(graph, decide, values)
+
+
+def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bool:
+    """Decide on all layouts, as `settle_loops`; whether others than the first are taken."""
+    begin = [state_of(value) for value in values]
+    given = {node for node in graph.nodes if isinstance(node.op, Enter) and node.layout is not None}
+    decide()
+    if not any(map(_is_back, graph.nodes)) or any(map(is_constraint, graph.nodes)):
+        return False
+    best, found = step_bytes(graph), [state_of(value) for value in values]
+    is_other = False
+
+    def tried(wanted: dict[Node, Layout]) -> set[Node]:
+        """Decide with these layouts; what cannot be carried so."""
+        fixed = dict(zip(values, begin, strict=True)) | {v: (v.op, (layout,), layout) for v, layout in wanted.items()}
+        _try(values, [fixed[value] for value in values], wanted, decide)
+        return _impossible(graph)
+
+    stored = _as_stored(graph, given)
+    for turn in range(TRIES):
+        wanted = (stored if turn == 0 else {}) or dict(_better(graph, given))
+        if not wanted:
+            break
+        before = {enter: enter.layout for enter in wanted if isinstance(enter.layout, Layout)}
+        no = tried(wanted)
+        if no and turn == 0:
+            no = tried(wanted | {enter: layout for enter, layout in before.items() if enter in no})
+        now = math.inf if no else step_bytes(graph)
+        if now < CLEARLY * best:
+            best, found, is_other = now, [state_of(value) for value in values], True
+            continue
+        restore(values, found)
+        if turn or not stored:
+            break
+    restore(values, found)
+    return is_other
+
+
+def _impossible(graph: Graph) -> set[Node]:
+    """What is carried as a part of a sum though a turn leaves, or adds to it, what is complete."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if not isinstance(node.op, Back):
+            continue
+        enter, left = node.inputs
+        layout = enter.layout
+        if not isinstance(enter, Node) or not isinstance(layout, Layout) or not layout.partial:
+            continue
+        added = left.inputs if isinstance(left, Node) and enter in left.inputs else ()
+        if any(_is_complete(value, layout) for value in (left, *added)):
+            found.add(enter)
+    return found
+
+
+def _is_complete(value: Value, layout: Layout) -> bool:
+    own = value.layout
+    return not isinstance(own, Layout) or (own.partial, own.mesh) != (layout.partial, layout.mesh)
+
+
+def _as_stored(graph: Graph, given: set[Node]) -> dict[Node, Layout]:
+    """Layouts of all that is carried, of sums that begin at zero, and that updates of parameters read behind the loop,
+    those of these parameters, added up behind the loop over ranks that store the same; {} where all are so."""
+    stored = _layouts_of_updates(graph)
+    found: dict[Node, Layout] = {}
+    for node in graph.nodes:
+        op = node.op
+        if isinstance(op, Enter) and not op.scanned and node not in given and isinstance(node.layout, Layout):
+            layout = stored.get((op.owner, op.number)) if is_zero(node.inputs[0]) else None
+            found[node] = node.layout if layout is None else Layout.of(layout.mesh, layout.dims, layout.unused)
+    return found if any(layout != node.layout for node, layout in found.items()) else {}
+
+
+def _lay_zeros(value: Value, layout: Layout) -> None:
+    """Make zeros in a layout; they are parts of a sum of zeros, too."""
+    value.layout = layout
+    if isinstance(value, Node):
+        value.in_layouts = tuple(_whole(operand, layout.ranks) for operand in value.inputs)
+
+
+def _layouts_of_updates(graph: Graph) -> dict[tuple[Node, int], Layout]:
+    """By loop and number of a result the layout of the parameter that is updated by it, element by element."""
+    found: dict[tuple[Node, int], Layout] = {}
+    wanted: dict[Value, Layout] = {}
+    for node in reversed(graph.nodes):
+        op = node.op
+        if isinstance(op, Op) and op.mutates and node.phase == "update":
+            stored = node.inputs[op.mutates[0]]
+            layout = stored.layout
+            if isinstance(layout, Layout):
+                wanted.update((v, layout) for v in node.inputs if v.type == stored.type)
+        elif node in wanted:
+            layout = wanted[node]
+            if isinstance(op, TupleGetItem) and isinstance(node.inputs[0], Node):
+                joined = node.inputs[0]
+                owner = joined.op.owner if isinstance(joined.op, Joined) else joined
+                found[owner, op.index] = layout
+            else:
+                wanted.update((v, layout) for v in node.inputs if isinstance(v, Node) and v.type == node.type)
+    return found
+
+
+def _is_back(node: Node) -> bool:
+    return isinstance(node.op, Back)
+
+
+def _try(values: list[Value], states: list[State], wanted: dict[Node, Layout], decide: Callable[[], None]) -> None:
+    restore(values, states)
+    for enter, layout in wanted.items():
+        enter.attrs["strategy_from"] = LEFT
+        if is_zero(enter.inputs[0]):
+            _lay_zeros(enter.inputs[0], layout)
+    decide()
+
+
+def _better(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
+    """What is carried, and the layout in which a turn leaves it, where that is another; all that is carried as it
+    enters stays so, and so does what was `given`."""
+    changed = False
+    found: list[tuple[Node, Layout]] = []
+    for node in graph.nodes:
+        if not isinstance(node.op, Back):
+            continue
+        enter, left = node.inputs
+        if not isinstance(enter, Node) or not isinstance(enter.op, Enter) or not isinstance(enter.layout, Layout):
+            continue
+        if enter in given:
+            continue
+        layout = _left(enter, left)
+        if layout is None:
+            layout = enter.layout
+        changed |= layout != enter.layout
+        found.append((enter, layout))
+    return iter(found if changed else ())
+
+
+def _left(enter: Node, left: Value) -> Layout | None:
+    """The layout in which a turn leaves what entered it so."""
+    zeros = is_zero(enter.inputs[0])
+    if zeros and isinstance(left, Node) and isinstance(left.op, Op) and left.op.additive and enter in left.inputs:
+        others = [v.layout for v in left.inputs if v is not enter and isinstance(v.layout, Layout)]
+        return others[0] if others else None
+    if not isinstance(left.layout, Layout):
+        return None
+    return left.layout if zeros else left.layout.without_partial()
+
+
+def _whole(value: Value, ranks: int) -> Layout:
+    return Layout.replicated(ranks, len(value.shape))
+
+
+def step_bytes(graph: Graph) -> float:
+    """Bytes that a rank sends, with those of loops as often as these turn."""
+    traffic, turns = Traffic(graph), LoopTurns(graph)
+    traffic.required = result_layouts(graph)
+    total = sum(turns.made(parameter) * traffic.of_value(parameter) for parameter in graph.parameters)
+    for node in graph.nodes:
+        inside = traffic.of_sum(node) + sent_inside([node])
+        total += turns.made(node) * traffic.of_value(node) + turns.runs(node) * inside
+    return total
+
+
+# Tells how often a step runs the nodes of a graph whose regions are open, and how often it makes their values.
+
+
+UNKNOWN_TURNS = 10
+"""How many turns a loop counts for that nobody has counted yet."""
+
+
+class LoopTurns:
+    """The turns of one opened graph.
+
+    backs: what carries a value from a turn to the next one, or brings a branch's result to where the other branch left
+    its own, with the Enter or the Leave in whose layout that is. kept: what loops of the forward graph keep of
+    every turn for gradients alone.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.backs: list[tuple[Node, Node]] = []
+        self.kept: set[Node] = set()
+        self._runs: dict[Node, int] = {}
+        self._made: dict[Value, int] = {}
+        entries: dict[Value, int] = {}
+        turns = {node.op.owner: turns_of(node.op.op) for node in graph.nodes if isinstance(node.op, Border)}
+        if not turns:
+            return
+        self.kept = _kept_for_gradients(graph)
+        times = [1]
+        for node in graph.nodes:
+            op = node.op
+            if isinstance(op, Border):
+                if op.region:
+                    times.pop()
+                if not op.is_end:
+                    times.append(times[-1] * turns[op.owner])
+            self._runs[node] = times[-1]
+            if isinstance(node.type, StackType):
+                entries[node] = _entries(node, entries, turns)
+                self._made[node] = (times[-2] if isinstance(op, Keep) else times[-1]) * entries[node]
+            elif isinstance(op, Enter):
+                self._made[node] = times[-1] * turns[op.owner]
+            elif isinstance(op, Keep):
+                self._made[node] = times[-2]
+            if isinstance(op, StandIn) and isinstance(node.inputs[0], Node):
+                self._made[node.inputs[1]] = times[-1] * len(node.inputs[0].inputs)
+            elif isinstance(op, Back) and isinstance(node.inputs[0], Node):
+                self.backs.append((node, node.inputs[0]))
+
+    def runs(self, node: Node) -> int:
+        """How often a step runs a node."""
+        return self._runs.get(node, 1)
+
+    def made(self, value: Value) -> int:
+        """How often a step makes a value, every entry of a stack by itself, or reads another one in its place."""
+        found = self._made.get(value)
+        if found is None:
+            found = self._runs.get(value, 1) if isinstance(value, Node) else 1
+        return found
+
+
+def _kept_for_gradients(graph: Graph) -> set[Node]:
+    users, results = graph.users(), set(graph.results)
+
+    def is_read(node: Node, index: int) -> bool:
+        """Whether the forward graph, or the caller, reads a result of a loop."""
+        shown = [user for user, _ in users.get(node, ())]
+        if node in results or not all(isinstance(user.op, TupleGetItem) for user in shown):
+            return True
+        own = [user for user in shown if isinstance(user.op, TupleGetItem) and user.op.index == index]
+        return any(each in results or any(user.phase == "forward" for user, _ in users.get(each, ())) for each in own)
+
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if isinstance(node.op, Joined) and node.phase == "forward":
+            for index, value in enumerate(node.inputs):
+                if isinstance(value, Node) and isinstance(value.op, Keep) and not is_read(node, index):
+                    found.add(value)
+    return found
+
+
+def _entries(node: Node, known: Mapping[Value, int], turns: Mapping[Node, int]) -> int:
+    """The entries of the stack that a node makes or hands on."""
+    op = node.op
+    if isinstance(op, MakeStack):
+        return len(node.inputs)
+    if isinstance(op, Keep):
+        return turns[op.owner]
+    value = node.inputs[0] if node.inputs else None
+    if isinstance(op, TupleGetItem) and isinstance(value, Node) and isinstance(value.op, MakeTuple):
+        value = value.inputs[op.index]
+    return 1 if value is None else known.get(value, 1)
+
+
+def turns_of(op: RegionOp) -> int:
+    """The turns of a loop, `UNKNOWN_TURNS` where nobody has counted them; 1 of any other operator."""
+    if not isinstance(op, Loop):
+        return 1
+    return max(1, op.turns) if isinstance(op, For | Scan) and op.turns >= 0 else UNKNOWN_TURNS

@@ -1,0 +1,498 @@
+"""Graphs whose regions are opened into one list of nodes, and closed again."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import field, replace
+from itertools import count
+from typing import cast
+
+from mspc.ir.builder import Builder, TypedOp
+from mspc.ir.compare import difference
+from mspc.ir.copies import copied_node, copied_region
+from mspc.ir.graph import Constant, Graph, Layouts, Node, Parameter, Value, element_types
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Layout
+from mspc.ir.types import TupleType
+from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined, Keep, Leave, StandIn, Turn
+from mspc.ops.control.loops import Loop, MakeStack, is_stack_of_parameters
+from mspc.ops.control.regions import If, RegionOp, with_effects
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.op import Op
+from mspc.ops.tensor.broadcast import BroadcastTo
+
+# Opens a graph with regions, so that all their nodes are in one list; `closed_graphs.py` closes it again.
+#
+# Passes that decide on the layouts of all operators together work on the opened graph: a value that a region reads from
+# outside is read there as it is, and what is carried, scanned, kept or chosen goes through operators of its own
+# (`ops/control/borders.py`), whose rules say how layouts pass the border.
+#
+# A graph that several nodes run is opened as a copy for each but the first, since their layouts may differ; copies that
+# are equal behind the pass become one graph again.
+
+
+@contextmanager
+def opened(graph: Graph) -> Generator[Graph]:
+    """Work on a graph whose regions are open; one without regions stays as it is."""
+    if not any(node.regions for node in graph.nodes):
+        yield graph
+        return
+    open_regions(graph)
+    try:
+        yield graph
+    finally:
+        close_regions(graph)
+
+
+def open_regions(graph: Graph) -> None:
+    """Put the nodes of all regions into the list of the graph's own."""
+    unshare_regions(graph)
+    opener = _Opener(graph)
+    for node in graph.nodes:
+        opener.take(node)
+    graph.nodes = opener.nodes
+    for node in graph.nodes:
+        if node.forward in opener.marks and node.forward_input >= 0:
+            node.forward, node.forward_input = opener.marks[node.forward][node.forward_input]
+    take_zeros_apart(graph)
+
+
+def unshare_regions(graph: Graph) -> None:
+    """Give every node with regions graphs of its own."""
+    _unshare(graph, set(), {each.name for each in graph.graphs()})
+
+
+def _unshare(graph: Graph, taken: set[Graph], names: set[str]) -> None:
+    def free(name: str) -> str:
+        base = name.partition(COPY)[0]
+        found = next(f"{base}{COPY}{i}" for i in count(1) if f"{base}{COPY}{i}" not in names)
+        names.add(found)
+        return found
+
+    for node in graph.nodes:
+        node.regions = tuple(copied_region(region, free) if region in taken else region for region in node.regions)
+        for region in node.regions:
+            taken.add(region)
+            _unshare(region, taken, names)
+
+
+class _Opener:
+    def __init__(self, graph: Graph) -> None:
+        self.nodes: list[Node] = []
+        self.builder = Builder(graph, self.nodes)
+        self.scalar = Layout.replicated(int(graph.attrs.get("ranks", 1)), 0)
+        self.outside: dict[Value, Value] = {}
+        """For parameters of regions that are open what is read in their place."""
+        self.marks: dict[Node, list[tuple[Node, int]]] = {}
+        """For every node that is open, by the number of an operand, the mark that reads it, and as which operand."""
+
+    def take(self, node: Node) -> None:
+        """Append a node of the graph or of a region, with its regions."""
+        node.inputs = [self.outside.get(value, value) for value in node.inputs]
+        if not node.regions:
+            self.nodes.append(node)
+            return
+        op = node.op
+        assert isinstance(op, RegionOp)
+        changed = tuple(stands_for(node.inputs[index]) for index in op.mutates)
+        varying = tuple(stands_for(value) for value in node.inputs if is_stack_of_parameters(value))
+        border = Border(node, op, node.regions, 0, changed, varying)
+        self.builder.like(node).phase = node.phase
+        results = self.loop(node, op, border) if isinstance(op, Loop) else self.branches(node, op, border)
+        node.op, node.regions, node.in_layouts = Joined(node), (), None
+        node.inputs = list(results)
+        self.nodes.append(node)
+
+    def branches(self, node: Node, op: RegionOp, border: Border) -> list[Value]:
+        """Of an If or a Call."""
+        given = node.inputs
+        if isinstance(op, If):
+            self.read(node, self.emit(Decide(node), self.scalar if node.layout is not None else None, given[0]))
+            given = given[1:]
+        self.hand(node, given)
+        found: list[Value] = []
+        kind = op.name
+        for number, region in enumerate(border.regions):
+            self.border(border, number)
+            self.outside |= dict(zip(region.parameters, given, strict=True))
+            for place, value in enumerate(self.region(region)):
+                layout = _element(node.layout, place)
+                if number:
+                    found[place] = self.emit(Back(node, kind, place, False), layout, found[place], value)
+                else:
+                    found.append(self.emit(Leave(node, kind, place), layout, value))
+        self.border(border, len(border.regions))
+        return found
+
+    def loop(self, node: Node, op: Loop, border: Border) -> list[Value]:
+        if op.first:
+            self.read(node, self.emit(Decide(node), self.scalar if node.layout is not None else None, node.inputs[0]))
+        body = border.regions[-1]
+        entered = [self.enter(node, op, body, i) for i in (*op.carried_operands, *op.scanned_operands)]
+        self.hand(node, node.inputs[op.scanned_operands.stop :])
+        for region in border.regions:
+            lead = op.leading if region is body else 0
+            if lead:
+                self.outside[region.parameters[0]] = self.emit(Turn(node), self.scalar)
+            read = [*entered, *node.inputs[op.scanned_operands.stop :]]
+            self.outside |= dict(zip(region.parameters[lead:], read, strict=True))
+        self.border(border, 0)
+        for number, region in enumerate(border.regions[:-1]):
+            (condition,) = self.region(region)
+            self.emit(Decide(node), self.scalar if node.layout is not None else None, condition)
+            self.border(border, number + 1)
+        results = self.region(body)
+        found: list[Value] = []
+        for number in range(op.carried):
+            back = Back(node, op.name, number, True)
+            found.append(self.emit(back, _own(entered[number].layout), entered[number], results[number]))
+        turns = op.known_turns([value.type for value in node.inputs])
+        counts = len(element_types(node.type)) - op.carried - op.stacked
+        kept: list[Node] = []
+        for i, value in enumerate(results[op.carried :]):
+            layout = _element(node.layout, op.carried + counts + i)
+            kept.append(self.emit(Keep(node, op.name, i, turns), layout, value))
+        self.border(border, len(border.regions))
+        counted = [self.emit(Turn(node, True), self.scalar) for _ in range(counts)]
+        return [*found, *counted, *kept]
+
+    def enter(self, node: Node, op: Loop, body: Graph, operand: int) -> Value:
+        number = operand - op.first
+        value = node.inputs[operand]
+        if is_stack_of_parameters(value):
+            made = self.builder.emit(StandIn(node, number), value, stands_for(value))
+            made.layout = ()
+            self.marks.setdefault(node, []).append((made, 0))
+            return stands_for(value)
+        parameter = body.parameters[cast(int, op.inside(0, operand))]
+        enter = Enter(node, op.name, number, operand in op.scanned_operands)
+        made = self.emit(enter, parameter.layout, node.inputs[operand])
+        made.name = parameter.name
+        self.read(node, made)
+        return made
+
+    def region(self, region: Graph) -> list[Value]:
+        """Append the nodes of a region whose parameters are known, and return its results."""
+        b = self.builder
+        before = b.scope, b.frames, b.phase
+        for node in region.nodes:
+            self.take(node)
+        b.scope, b.frames, b.phase = before
+        return [self.outside.get(value, value) for value in region.results]
+
+    def hand(self, node: Node, captured: Sequence[Value]) -> None:
+        made = self.builder.emit(Handed(node), *captured)
+        made.layout = ()
+        self.read(node, made)
+
+    def read(self, node: Node, mark: Node) -> None:
+        """Note that a mark reads the next operands of a node."""
+        self.marks.setdefault(node, []).extend((mark, number) for number in range(len(mark.inputs)))
+
+    def border(self, border: Border, number: int) -> None:
+        made = self.builder.emit(replace(border, region=number))
+        made.layout = ()
+
+    def emit(self, op: TypedOp, layout: Layouts, *inputs: Value) -> Node:
+        made = self.builder.emit(op, *inputs)
+        made.layout = layout
+        if isinstance(layout, Layout) and inputs:
+            made.in_layouts = _needed(op, layout, inputs)
+        return made
+
+
+def stands_for(value: Value) -> Value:
+    """What stands for a value in a region that scans it: of a stack of parameters the first."""
+    return value.inputs[0] if is_stack_of_parameters(value) else value
+
+
+def _needed(op: TypedOp, layout: Layout, inputs: Sequence[Value]) -> tuple[Layout, ...]:
+    """How operands of a border lie whose result lies in `layout`."""
+    dims = layout.dims
+    if isinstance(op, Enter) and op.scanned and len(inputs[0].shape) > len(dims):
+        dims = ((), *dims)
+    elif isinstance(op, Keep) and len(dims) > len(inputs[0].shape):
+        dims = dims[1:]
+    needed = Layout.of(layout.mesh, dims, layout.partial, layout.reduction or "sum")
+    return (needed,) * len(inputs)
+
+
+def _own(layout: Layouts) -> Layout | None:
+    return layout if isinstance(layout, Layout) else None
+
+
+def _element(layout: Layouts, number: int) -> Layout | None:
+    return layout[number] if isinstance(layout, tuple) and layout else None
+
+
+# Closes a graph that `opened_graphs.py` has opened: every region gets its own nodes, parameters and results again.
+#
+# What a pass has put into a region is part of it by its place in the list; what nodes of a region read from outside
+# becomes an operand of the node that runs it: first what was one before, in that order, then the rest as it is read.
+
+
+COPY = "/copy"
+"""In the name of a graph: behind it is the number of the node that it was copied for."""
+_MARKS = (Handed, StandIn, Enter, Turn, Decide, Leave, Back, Keep)
+
+
+@dataclass
+class _Parts:
+    """A node with regions that is being read: the nodes of each region, and what passes their borders.
+
+    entered: by number, all that turns differ in. results: by number, of the last region; left: of the first.
+    """
+
+    border: Border | None = None
+    hands: Node | None = None
+    handed: list[Value] = field(default_factory=list[Value])
+    lists: list[list[Node]] = field(default_factory=list[list[Node]])
+    given: list[Node] = field(default_factory=list[Node])
+    entered: dict[int, Node] = field(default_factory=dict[int, Node])
+    turn: Node | None = None
+    conditions: list[Node] = field(default_factory=list[Node])
+    left: dict[int, Node] = field(default_factory=dict[int, Node])
+    backs: dict[int, Node] = field(default_factory=dict[int, Node])
+    kept: dict[int, Node] = field(default_factory=dict[int, Node])
+
+
+def close_regions(graph: Graph) -> None:
+    """Give the graph's nodes their regions back; a graph that is not open stays as it is."""
+    if not any(isinstance(node.op, Joined) for node in graph.nodes):
+        return
+    closer = _Closer(graph)
+    for node in graph.nodes:
+        if isinstance(node.op, MakeStack):
+            _lie_alike(node)
+        closer.take(node)
+    assert len(closer.lists) == 1, "a region has no end"
+    graph.nodes = closer.lists[0]
+    graph.results = [closer.outer.get(value, value) for value in graph.results]
+    for each in graph.graphs():
+        for node in each.nodes:
+            if node.forward in closer.operands:
+                node.forward, node.forward_input = closer.operands[node.forward][node.forward_input]
+    _share_again(graph)
+
+
+def _lie_alike(stack: Node) -> None:
+    """What stands for others has its layout for all of them."""
+    layout = stack.inputs[0].layout
+    if isinstance(layout, Layout):
+        for value in (stack, *stack.inputs):
+            value.layout = layout
+        stack.in_layouts = None
+
+
+class _Closer:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.is_sliced = "rank" in graph.attrs
+        self.lists: list[list[Node]] = [[]]
+        """Of the graph, then of every region that is open, the innermost last."""
+        self.parts: dict[Node, _Parts] = {}
+        self.outer: dict[Value, Value] = {}
+        """For what a border hands out the element of the node's tuple."""
+        self.operands: dict[Node, list[tuple[Node, int]]] = {}
+        """For every mark, by the number of its operand, the node, and which of its operands that is."""
+        self.read_directly = {
+            value for node in graph.nodes if not isinstance(node.op, (*_MARKS, Joined)) for value in node.inputs
+        } | set(graph.results)
+
+    def take(self, node: Node) -> None:
+        op = node.op
+        node.inputs = [self.outer.get(value, value) for value in node.inputs]
+        if isinstance(op, Border):
+            self.pass_border(op)
+        elif isinstance(op, Joined):
+            self.finish(node, self.parts.pop(op.owner))
+        elif isinstance(op, _MARKS):
+            self.note(node, self.parts.setdefault(op.owner, _Parts()))
+        else:
+            self.lists[-1].append(node)
+
+    def pass_border(self, border: Border) -> None:
+        parts = self.parts.setdefault(border.owner, _Parts())
+        if border.region:
+            self.lists.pop()
+        parts.border = border
+        if not border.is_end:
+            parts.lists.append([])
+            self.lists.append(parts.lists[-1])
+
+    def note(self, node: Node, parts: _Parts) -> None:
+        op = node.op
+        if isinstance(op, Decide):
+            (parts.conditions if parts.lists else parts.given).append(node)
+        elif isinstance(op, Handed):
+            parts.hands, parts.handed = node, node.inputs
+        elif isinstance(op, Enter | StandIn):
+            parts.entered[op.number] = node
+        elif isinstance(op, Leave):
+            parts.left[op.number] = node
+        elif isinstance(op, Back):
+            parts.backs[op.number] = node
+        elif isinstance(op, Keep):
+            parts.kept[op.number] = node
+        elif isinstance(op, Turn) and not op.is_count:
+            parts.turn = node
+
+    # The node ------------------------------------------------------------------------------------------------
+
+    def finish(self, node: Node, parts: _Parts) -> None:
+        """Make the node of its parts, and append it."""
+        border = parts.border
+        assert border is not None, f"{node.label} has no regions"
+        op = border.op
+        results = _results(border, parts)
+        marks = [parts.entered[number] for number in sorted(parts.entered)]
+        entered = [mark.inputs[1] if isinstance(mark.op, StandIn) else mark for mark in marks]
+        turn = [parts.turn] if parts.turn is not None else []
+        captured = _captured(parts, results, {*entered, *turn})
+        lead = len(parts.given) + len(entered)
+        for number, mark in enumerate((*parts.given, *marks)):
+            self.operands[mark] = [(node, number)]
+        if parts.hands is not None:
+            places = {value: lead + place for place, value in enumerate(captured)}
+            self.operands[parts.hands] = [(node, places.get(value, -1)) for value in parts.handed]
+        handed_out = list(node.inputs)
+        node.inputs = [*(mark.inputs[0] for mark in (*parts.given, *marks)), *captured]
+        node.type = TupleType(tuple(value.tensor_type for value in handed_out))
+        layouts = [value.layout for value in handed_out if isinstance(value.layout, Layout)]
+        node.layout = tuple(layouts) if len(layouts) == len(handed_out) else None
+        regions: list[Graph] = []
+        for number, region in enumerate(border.regions):
+            first = turn if number == len(border.regions) - 1 else []
+            names = _names(region, len(first) + len(entered), parts.handed, captured)
+            made = _closed(region.name, parts.lists[number], results[number])
+            made.attrs, made.returns_tuple = dict(region.attrs), region.returns_tuple
+            _add_parameters(made, [*first, *entered, *captured], names, self.is_sliced)
+            regions.append(made)
+        node.op = with_effects(op, node.inputs, regions)  # type: ignore[assignment]  # see RegionOp
+        node.regions = tuple(regions)
+        self.lists[-1].append(node)
+        self.hand_out(node, handed_out)
+
+    def hand_out(self, node: Node, made: Sequence[Value]) -> None:
+        """Append elements of the node for those who read what a border made."""
+        for number, value in enumerate(made):
+            if value not in self.read_directly or value in self.outer:
+                continue
+            b = Builder(self.graph, self.lists[-1]).like(node)
+            b.phase = node.phase
+            item = self.outer[value] = b.emit(TupleGetItem(number), node, name=value.name)
+            item.layout = value.layout
+
+
+def _results(border: Border, parts: _Parts) -> list[list[Value]]:
+    """What every region returns."""
+    backs = [parts.backs[number].inputs[1] for number in sorted(parts.backs)]
+    if isinstance(border.op, Loop):
+        kept = [parts.kept[number].inputs[0] for number in sorted(parts.kept)]
+        return [*([mark.inputs[0]] for mark in parts.conditions), [*backs, *kept]]
+    left = [parts.left[number].inputs[0] for number in sorted(parts.left)]
+    return [left, backs] if isinstance(border.op, If) else [left]
+
+
+def _captured(parts: _Parts, results: Sequence[Sequence[Value]], inside: set[Value]) -> list[Value]:
+    """What the regions read from outside: what was handed in before, if it is still read, then the rest."""
+    read: dict[Value, None] = {}
+    for nodes, returned in zip(parts.lists, results, strict=True):
+        made: set[Value] = {*inside, *nodes}
+        for value in (*(value for node in nodes for value in node.inputs), *returned):
+            if value not in made and not isinstance(value, Constant):
+                read.setdefault(value)
+    before = [value for value in dict.fromkeys(parts.handed) if value in read]
+    known = set(before)
+    return [*before, *(value for value in read if value not in known)]
+
+
+def _names(region: Graph, lead: int, handed: Sequence[Value], captured: Sequence[Value]) -> list[str]:
+    """Names of a region's parameters, each once: those that it had, or those of what is handed in."""
+    had = dict(zip(handed, (parameter.name for parameter in region.parameters[lead:]), strict=False))
+    found = dict.fromkeys(parameter.name for parameter in region.parameters[:lead])
+    for value in captured:
+        wanted = name = had.get(value) or value.name or "value"
+        number = 1
+        while name in found:
+            number += 1
+            name = f"{wanted}_{number}"
+        found[name] = None
+    return list(found)
+
+
+def _closed(name: str, nodes: list[Node], results: Sequence[Value]) -> Graph:
+    """A region with these nodes and results, which still reads what is outside."""
+    made = Graph(name)
+    made.nodes, made.results = nodes, list(results)
+    return made
+
+
+def _add_parameters(region: Graph, read: Sequence[Value], names: Sequence[str], is_sliced: bool) -> None:
+    """Let parameters stand for what a region reads; those of a rank's graph have no layouts, as its nodes have none."""
+    of: dict[Value, Value] = {}
+    for value, name in zip(read, names, strict=True):
+        layout = value.layout if isinstance(value.layout, Layout) and not is_sliced else None
+        of[value] = parameter = Parameter(name, value.type, layout=layout)
+        region.parameters.append(parameter)
+    region.replace(of)
+
+
+def _share_again(graph: Graph) -> None:
+    """Let nodes whose graphs were copies of one run one, where they are still equal."""
+    variants: dict[str, list[Graph]] = {}
+    for node in graph.nodes:
+        node.regions = tuple(_shared(region, variants) for region in node.regions)
+
+
+def _shared(region: Graph, variants: dict[str, list[Graph]]) -> Graph:
+    """The first of the graphs that are equal to a region but for the name, and copies of one graph with it."""
+    for node in region.nodes:
+        node.regions = tuple(_shared(inner, variants) for inner in node.regions)
+    base, _, number = region.name.partition(COPY)
+    known = variants.setdefault(base, [])
+    if number:
+        for other in known:
+            if _equal(other, region):
+                return other
+    known.append(region)
+    return region
+
+
+def _equal(one: Graph, other: Graph) -> bool:
+    own, other.name = other.name, one.name
+    same = not difference(one, other)
+    other.name = own
+    return same
+
+
+# Sums that loops carry and that begin at zero: zeros lie in no layout that means anything, so each has its own.
+
+
+def take_zeros_apart(graph: Graph) -> None:
+    """Give every sum that begins at zero zeros of its own, as sums of one shape may be carried in different layouts."""
+    taken: set[Value] = set()
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if isinstance(node.op, Enter) and is_zero(node.inputs[0]):
+            zeros = node.inputs[0]
+            if isinstance(zeros, Node) and (zeros in taken or zeros.phase != node.phase):
+                zeros = copied_node(zeros, zeros.inputs)
+                zeros.phase = node.phase
+                nodes.append(zeros)
+                node.inputs[0] = zeros
+            taken.add(zeros)
+        nodes.append(node)
+    graph.nodes = nodes
+
+
+def is_zero(value: Value) -> bool:
+    """Whether a value is a tensor of zeros that is made where it is needed."""
+    if isinstance(value, Constant):
+        return False
+    if not isinstance(value, Node) or not isinstance(value.op, Op) or not value.inputs:
+        return False
+    zero = value.inputs[0]
+    made = isinstance(value.op, BroadcastTo) or value.op.follows_neighbours
+    return made and isinstance(zero, Constant) and zero.value.size == 1 and not zero.value.any()

@@ -1,0 +1,190 @@
+"""Tables of schedules, as users write them: a line for every stage, and in it the stage's actions in order.
+
+A cell is `0F3`: chunk, kind (F, B, I, W: see `action.py`) and micro-batch; `(0F3;7B1)OVERLAP_F_B` is a forward and a
+backward at once; an empty cell is nothing. The form is that of PyTorch's `torch.distributed.pipelining`, which reads
+tables of actions without messages, too. Which stage has a chunk follows from the line that it is in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.files.atomic_writing import reason_of, shown_path
+from mspc.ir.files.regular import check_regular
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.location import Location
+from mspc.ir.nearest import did_you_mean
+from mspc.passes.lib.schedules import (
+    BACKWARD,
+    FORWARD,
+    KINDS,
+    Action,
+    Entry,
+    Overlapped,
+    Schedule,
+    parts_of,
+)
+
+LARGEST = 64 << 20
+"""Bytes of a table at most: 405B in 16 stages has some 20,000 cells."""
+_ACTION = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})", re.ASCII)
+_OVERLAPPED = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
+_LIKE_ACTION = re.compile(r"(\d*)([A-Za-z_]+)(\d*)", re.ASCII)
+_MESSAGES = ("SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD")
+"""Kinds of PyTorch's tables with messages."""
+
+
+@dataclass(frozen=True)
+class ScheduleTable:
+    """A schedule, and where each entry of each stage stands."""
+
+    schedule: Schedule
+    lines: tuple[tuple[Location, ...], ...]
+
+
+def write_table(schedule: Schedule) -> str:
+    """The table of a schedule."""
+    return "".join(",".join(map(str, entries)) + "\n" for entries in schedule.entries)
+
+
+def read_table_file(path: Path, micro_batches: int | None = None) -> ScheduleTable:
+    """`read_table` of a file. Raises MspcError also where the file cannot be read."""
+    return read_table(text_of_table(path), shown_path(path), micro_batches)
+
+
+def text_of_table(path: Path) -> str:
+    """The text of the file of a table. Raises MspcError where it cannot be read."""
+    shown = shown_path(path)
+    try:
+        check_regular(path, LARGEST)
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise MspcError(f"there is no schedule {shown!r}, as there is no such file", kind=ValueError) from None
+    except OSError as error:
+        raise MspcError(f"cannot read the schedule {shown}: {reason_of(error)}") from None
+    except ValueError as error:
+        raise MspcError(f"the schedule {shown} is no text in UTF-8: {error}", kind=ValueError) from None
+    if not text.strip():
+        raise _empty(shown)
+    return text
+
+
+def _empty(file: str) -> MspcError:
+    return MspcError("the table of a schedule is empty", Location(file, 1), kind=ValueError)
+
+
+def read_table(text: str, file: str, micro_batches: int | None = None) -> ScheduleTable:
+    """The schedule that a table says. What it lacks or orders wrongly finds `schedule_check`.
+
+    Args:
+        file: the name of the table, for messages.
+        micro_batches: how many there are; None: as many as the table has.
+
+    Raises:
+        MspcError: a cell is no action, or chunks have no stage, or two.
+    """
+    rows = [row.rstrip("\r") for row in text.split("\n")]
+    while rows and not rows[-1].strip():
+        rows.pop()
+    errors: list[MspcError] = []
+    stages: list[tuple[Entry, ...]] = []
+    lines: list[tuple[Location, ...]] = []
+    for stage, row in enumerate(rows):
+        entries: list[Entry] = []
+        places: list[Location] = []
+        for cell, place in _cells(row, file, stage + 1):
+            try:
+                entries.append(_entry(cell, place, stage))
+                places.append(place)
+            except MspcError as error:
+                errors.append(error)
+        if not row.strip(" ,\t"):
+            errors.append(MspcError(f"stage {stage} has no action", Location(file, stage + 1), kind=ValueError))
+        stages.append(tuple(entries))
+        lines.append(tuple(places))
+    if not rows:
+        errors.append(_empty(file))
+    raise_all(errors)
+    placement = _placement(stages, lines, file)
+    if micro_batches is None:
+        numbers = {part.micro_batch for entries in stages for entry in entries for part in parts_of(entry)}
+        micro_batches = _count("micro-batch", numbers, file)
+    return ScheduleTable(Schedule(file, micro_batches, placement, tuple(stages)), tuple(lines))
+
+
+def _cells(row: str, file: str, line: int) -> Iterator[tuple[str, Location]]:
+    """The cells of a line that are not empty, without spaces around them, each with its columns."""
+    start = 0
+    for cell in row.split(","):
+        text = cell.strip()
+        if text:
+            column = start + len(cell) - len(cell.lstrip()) + 1
+            yield text, Location(file, line, column, column + len(text), row)
+        start += len(cell) + 1
+
+
+def _entry(cell: str, place: Location, stage: int) -> Entry:
+    pair = _OVERLAPPED.fullmatch(cell)
+    if pair is None:
+        return _action(cell, place, stage)
+    first, second = (_action(text.strip(), place, stage) for text in pair.groups())
+    if (first.kind, second.kind) == (BACKWARD, FORWARD):
+        first, second = second, first
+    if (first.kind, second.kind) != (FORWARD, BACKWARD):
+        kinds = f"{KINDS[first.kind]} and a {KINDS[second.kind]}"
+        raise MspcError(f"a forward and a backward run at once, not a {kinds}", place, kind=ValueError)
+    return Overlapped(first, second)
+
+
+def _action(cell: str, place: Location, stage: int) -> Action:
+    found = _ACTION.fullmatch(cell)
+    if found is None:
+        raise MspcError(f"{cell!r} is no action", place, _notes(cell, stage), kind=ValueError)
+    chunk, kind, number = found.groups()
+    return Action(kind, int(chunk), int(number))
+
+
+def _notes(cell: str, stage: int) -> list[str]:
+    """What would be right in place of a cell."""
+    form = f"an action is chunk, kind and micro-batch, such as '{stage}F0'; kinds are " + ", ".join(
+        f"{kind} ({name})" for kind, name in KINDS.items()
+    )
+    like = _LIKE_ACTION.fullmatch(cell)
+    if like is None:
+        return [form]
+    chunk, kind, number = like.groups()
+    if kind in _MESSAGES:
+        return ["a table has no messages: mspc sends and receives what the actions read", form]
+    near = [kind] if kind in KINDS else [each for each in KINDS if each.casefold() == kind.casefold()]
+    meant = [text for each in near if number and _ACTION.fullmatch(text := f"{chunk or stage}{each}{number}")]
+    return [*(did_you_mean(meant[0], meant) if meant else []), form]
+
+
+def _placement(
+    stages: list[tuple[Entry, ...]], lines: list[tuple[Location, ...]], file: str
+) -> tuple[int, ...]:  # fmt: skip
+    """The stage of every chunk."""
+    errors: list[MspcError] = []
+    found: dict[int, tuple[int, Location]] = {}
+    for stage, (entries, places) in enumerate(zip(stages, lines, strict=True)):
+        for entry, place in zip(entries, places, strict=True):
+            for part in parts_of(entry):
+                first, line = found.setdefault(part.chunk, (stage, place))
+                if first != stage:
+                    notes = [f"its first action is on stage {first}, at {line}"]
+                    message = f"{part} is on stage {stage}, but chunk {part.chunk} is on stage {first}"
+                    errors.append(MspcError(message, place, notes, kind=ValueError))
+    raise_all(errors)
+    return tuple(found[chunk][0] for chunk in range(_count("chunk", set(found), file)))
+
+
+def _count(what: str, numbers: set[int], file: str) -> int:
+    """How many there are, if their numbers leave none out. Raises MspcError where they do."""
+    absent = next((number for number in range(len(numbers)) if number not in numbers), None)
+    if absent is not None:
+        message = f"no stage has an action of {what} {absent}, but there is one of {what} {max(numbers)}"
+        raise MspcError(message, Location(file, 1), kind=ValueError)
+    return len(numbers)

@@ -1,0 +1,550 @@
+"""Schedules of pipelines: for every stage the order of its actions on micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import pairwise
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.nearest import all_of, did_you_mean
+
+GPIPE, ONE_FORWARD_ONE_BACKWARD, INTERLEAVED = "gpipe", "1f1b", "interleaved"
+ZERO_BUBBLE_H1, ZERO_BUBBLE_2P = "zero_bubble_h1", "zero_bubble_2p"
+ZERO_BUBBLE_V, DUAL_PIPE_V = "zero_bubble_v", "dual_pipe_v"
+"""The schedules by the names that scripts give them."""
+# A schedule is data: for every stage of a pipeline the order of what it does to which micro-batch.
+#
+# Chunks are what stages run in one go, numbered as values flow: with v chunks on each of p stages there are p v of
+# them.
+
+
+FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "F", "B", "I", "W"
+KINDS = {
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    INPUT_GRADIENT: "gradient for inputs",
+    WEIGHT_GRADIENT: "gradient for weights",
+}
+"""What an action may be, and how it is called. A backward is both gradients in one go."""
+GRADIENTS = (BACKWARD, INPUT_GRADIENT)
+"""The kinds that hand a gradient on to the chunk before."""
+RELEASES = (BACKWARD, WEIGHT_GRADIENT)
+"""The kinds that need what forward has kept for the last time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a stage does in one go. kind: one of KINDS. chunk, micro_batch: numbers from 0."""
+
+    kind: str
+    chunk: int
+    micro_batch: int
+
+    def __str__(self) -> str:
+        """As tables have it: `3F0` is the forward of chunk 3 on micro-batch 0."""
+        return f"{self.chunk}{self.kind}{self.micro_batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Overlapped:
+    """A forward and a backward of one stage that run at once, so that one's messages pass during the other's work."""
+
+    forward: Action
+    backward: Action
+
+    def __str__(self) -> str:
+        return f"({self.forward};{self.backward})OVERLAP_F_B"
+
+
+Entry = Action | Overlapped
+"""What stands in the order of a stage."""
+
+
+def parts_of(entry: Entry) -> tuple[Action, ...]:
+    """The actions of an entry, which begin and end together."""
+    return (entry.forward, entry.backward) if isinstance(entry, Overlapped) else (entry,)
+
+
+def actions_of(entries: tuple[Entry, ...]) -> Iterator[Action]:
+    """The actions of a stage one by one, those that overlap one behind the other."""
+    for entry in entries:
+        yield from parts_of(entry)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The order of work of every stage.
+
+    name: as users write it; of a table, its file. micro_batches: how many, at least 1. placement: the stage of every
+    chunk. entries: for every stage what it does, in order.
+    """
+
+    name: str
+    micro_batches: int
+    placement: tuple[int, ...]
+    entries: tuple[tuple[Entry, ...], ...]
+
+    @property
+    def stages(self) -> int:
+        return len(self.entries)
+
+    @property
+    def chunks(self) -> int:
+        """Those of all stages together."""
+        return len(self.placement)
+
+    def chunks_of(self, stage: int) -> list[int]:
+        """The chunks that a stage has, in order."""
+        return [chunk for chunk, place in enumerate(self.placement) if place == stage]
+
+
+# Which values an action reads and makes: the one statement of what has to come before what.
+#
+# A forward reads the activation of the chunk before; a backward, or a gradient for inputs, what its own forward has
+# kept and the gradient of the chunk behind, if there is one; a gradient for weights the gradient for inputs.
+
+
+Made = tuple[str, int, int]
+"""A value by the kind of the action that makes it, its chunk and its micro-batch; of a backward, which makes both
+gradients, the kinds are INPUT_GRADIENT and WEIGHT_GRADIENT."""
+
+
+def reads(action: Action, chunks: int) -> tuple[Made, ...]:
+    """The values that there must be before an action. chunks: of the whole pipeline."""
+    kind, chunk, number = action.kind, action.chunk, action.micro_batch
+    if kind == FORWARD:
+        return ((FORWARD, chunk - 1, number),) if chunk else ()
+    if kind == WEIGHT_GRADIENT:
+        return ((INPUT_GRADIENT, chunk, number),)
+    own = (FORWARD, chunk, number)
+    return (own, (INPUT_GRADIENT, chunk + 1, number)) if chunk + 1 < chunks else (own,)
+
+
+def makes(action: Action) -> tuple[Made, ...]:
+    """The values that there are behind an action."""
+    if action.kind == BACKWARD:
+        return tuple((kind, action.chunk, action.micro_batch) for kind in (INPUT_GRADIENT, WEIGHT_GRADIENT))
+    return ((action.kind, action.chunk, action.micro_batch),)
+
+
+def handed_on(action: Action, chunks: int) -> tuple[Made, int] | None:
+    """What an action makes that another chunk reads, and that chunk; None where no other does."""
+    if action.kind == FORWARD and action.chunk + 1 < chunks:
+        return (FORWARD, action.chunk, action.micro_batch), action.chunk + 1
+    if action.kind in GRADIENTS and action.chunk:
+        return (INPUT_GRADIENT, action.chunk, action.micro_batch), action.chunk - 1
+    return None
+
+
+# What schedules ask of the numbers that they are made for, and the stages that their chunks are on.
+
+
+def check_counts(
+    name: str, stages: int, micro_batches: int, chunks: int, known: int | None = None, of: str = ""
+) -> None:
+    """Raises MspcError where a number is none, or where the schedule has another number of chunks a stage.
+
+    known: the one number of chunks that it has, None where it has any. of: what would be right otherwise.
+    """
+    for what, number in (("stages", stages), ("micro-batches", micro_batches), ("chunks a stage", chunks)):
+        if number < 1:
+            raise MspcError(f"a schedule is for at least one of {what}, not for {number}", kind=ValueError)
+    if known is not None and chunks != known:
+        has = f"{known} chunk{'s' if known > 1 else ''} a stage"
+        raise MspcError(f"the schedule {name!r} has {has}, not {chunks}", notes=[of] if of else [], kind=ValueError)
+
+
+def in_rounds(stages: int, chunks: int) -> tuple[int, ...]:
+    """Chunk k is on stage k modulo the number of stages. chunks: a stage's."""
+    return tuple(range(stages)) * chunks
+
+
+def there_and_back(stages: int) -> tuple[int, ...]:
+    """Stage i has chunks i and 2 p - 1 - i: values go there and come back, as the letter V does."""
+    return (*range(stages), *reversed(range(stages)))
+
+
+def gpipe(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
+    """GPipe (arXiv 1811.06965): all forwards, then all backwards.
+
+    A stage is idle for (p - 1) (F + B) / v and keeps all m micro-batches. With several chunks a stage it is the looped
+    schedule of arXiv 2211.05953, breadth first. Backwards are in the order of forwards, not in the reverse one of the
+    paper's figure: neither is idle for longer, and so gradients are summed in the order that other schedules have.
+
+    chunks: a stage's. Raises MspcError where a number is not positive.
+    """
+    check_counts(GPIPE, stages, micro_batches, chunks)
+    entries = [
+        (
+            *(Action(FORWARD, c, n) for c in range(stage, stages * chunks, stages) for n in range(micro_batches)),
+            *(
+                Action(BACKWARD, c, n)
+                for c in reversed(range(stage, stages * chunks, stages))
+                for n in range(micro_batches)
+            ),
+        )
+        for stage in range(stages)
+    ]
+    return Schedule(GPIPE, micro_batches, in_rounds(stages, chunks), tuple(entries))
+
+
+def one_forward_one_backward(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
+    """1F1B (arXiv 1806.03377 and 2006.09503): as soon as a stage has a gradient, forwards and backwards take turns.
+
+    Stage i begins with p - 1 - i forwards, as many as it takes until the first gradient comes back. It is idle for
+    (p - 1) (F + B), as in GPipe, but keeps p - i micro-batches in place of all.
+
+    Raises MspcError where a stage has more than one chunk.
+    """
+    check_counts(
+        ONE_FORWARD_ONE_BACKWARD, stages, micro_batches, chunks, known=1, of="'interleaved' is 1F1B with several"
+    )
+    entries: list[tuple[Entry, ...]] = []
+    for stage in range(stages):
+        forward = [Action(FORWARD, stage, number) for number in range(micro_batches)]
+        backward = [Action(BACKWARD, stage, number) for number in range(micro_batches)]
+        entries.append(taking_turns(forward, backward, stages - 1 - stage))
+    return Schedule(ONE_FORWARD_ONE_BACKWARD, micro_batches, in_rounds(stages, 1), tuple(entries))
+
+
+def taking_turns(forward: list[Action], backward: list[Action], ahead: int) -> tuple[Entry, ...]:
+    """So many forwards ahead, then a forward and a backward in turn, then the backwards that are left."""
+    found: list[Entry] = list(forward[:ahead])
+    for place, action in enumerate(backward, min(ahead, len(forward))):
+        found += forward[place : place + 1]
+        found.append(action)
+    return tuple(found)
+
+
+def interleaved(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
+    """Interleaved 1F1B (arXiv 2104.04473): 1F1B with v chunks a stage, which micro-batches pass in groups.
+
+    A group of micro-batches passes all chunks of a stage before the next one begins. The paper's groups have p
+    micro-batches; here there are m // p groups that differ by one micro-batch at most, because a group smaller than p
+    would leave stages idle within a step. A stage is idle for (p - 1) (F + B) / v for every m >= p; F and B are the
+    times of all its chunks together. Stage 0 stores (v - 1) g + 2 p - 1 micro-batches of chunks for a largest group g:
+    (v + 1) p - 1 if p divides m.
+
+    chunks: a stage's. Raises MspcError where a number is not positive.
+    """
+    check_counts(INTERLEAVED, stages, micro_batches, chunks)
+    groups = groups_of(micro_batches, stages)
+    longest = max(map(len, groups))
+    entries: list[tuple[Entry, ...]] = []
+    for stage in range(stages):
+        own = range(stage, stages * chunks, stages)
+        forward = [Action(FORWARD, chunk, n) for group in groups for chunk in own for n in group]
+        backward = [Action(BACKWARD, chunk, n) for group in groups for chunk in reversed(own) for n in group]
+        # A micro-batch needs 2 (p - 1 - i) further turns from this stage to the last one and back.
+        ahead = (chunks - 1) * longest + 2 * (stages - 1 - stage)
+        entries.append(taking_turns(forward, backward, ahead))
+    return Schedule(INTERLEAVED, micro_batches, in_rounds(stages, chunks), tuple(entries))
+
+
+def groups_of(micro_batches: int, stages: int) -> list[range]:
+    """The micro-batches in m // p groups, or one, that differ by one at most; larger ones come first."""
+    count = max(1, micro_batches // stages)
+    size, larger = divmod(micro_batches, count)
+    starts = [size * number + min(number, larger) for number in range(count + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
+
+
+# The order of a stage that computes gradients for weights some micro-batches later than those for inputs.
+#
+# Both handcrafted schedules of arXiv 2401.10241 are of this form: the later a stage is in the pipeline, the longer it
+# puts gradients for weights off, and hands gradients for inputs back the sooner; what was put off fills the time at the
+# end in which the stages before it still wait for gradients.
+
+
+def with_delayed_weights(chunk: int, micro_batches: int, ahead: int, delay: int) -> tuple[Entry, ...]:
+    """The order of a stage.
+
+    chunk: the one that it has. ahead: forwards before the first gradient. delay: micro-batches by which gradients for
+    weights come later. It keeps `ahead + delay` micro-batches at most.
+    """
+    found: list[Entry] = [Action(FORWARD, chunk, number) for number in range(min(ahead, micro_batches))]
+    for number in range(micro_batches):
+        found.append(Action(INPUT_GRADIENT, chunk, number))
+        if number >= delay:
+            found.append(Action(WEIGHT_GRADIENT, chunk, number - delay))
+        if number + ahead < micro_batches:
+            found.append(Action(FORWARD, chunk, number + ahead))
+    late = range(max(0, micro_batches - delay), micro_batches)
+    return (*found, *(Action(WEIGHT_GRADIENT, chunk, number) for number in late))
+
+
+def zero_bubble_h1(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
+    """ZB-H1 (arXiv 2401.10241): 1F1B in whose idle time stages compute gradients for weights.
+
+    Stage i begins with p - i forwards, as 1F1B does, and puts gradients for weights off by i micro-batches. So every
+    stage keeps p micro-batches, as many as stage 0 of 1F1B, and is idle for (p - 1) (F + I - W), where I is the time of
+    the gradient for inputs: a third of 1F1B's where F = I = W. (With B = I + W it is the (p - 1) (F + B - 2 W) of
+    ZB1P.)
+
+    Raises MspcError where a stage has more than one chunk.
+    """
+    check_counts(ZERO_BUBBLE_H1, stages, micro_batches, chunks, known=1, of="'zero_bubble_v' has two")
+    entries = (with_delayed_weights(i, micro_batches, stages - i, i) for i in range(stages))
+    return Schedule(ZERO_BUBBLE_H1, micro_batches, in_rounds(stages, 1), tuple(entries))
+
+
+def zero_bubble_2p(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
+    """ZB-2P (arXiv 2401.10241, there the handcrafted ZB-H2): no idle time, for twice the memory.
+
+    Stage i begins with 2 (p - i) - 1 forwards, which last until the first gradient comes back, and puts gradients for
+    weights off by 2 i micro-batches, which last until the stages before it have ended. So every stage keeps 2 p - 1
+    micro-batches and is never idle between its first and last action, where F = I = W and m >= 2 p - 1. Stages begin
+    and end one behind the other: where the optimizer's check is postponed, a stage begins its next step before others
+    have ended this one.
+
+    Raises MspcError where a stage has more than one chunk.
+    """
+    check_counts(ZERO_BUBBLE_2P, stages, micro_batches, chunks, known=1, of="'zero_bubble_v' has two")
+    entries = (with_delayed_weights(i, micro_batches, 2 * (stages - i) - 1, 2 * i) for i in range(stages))
+    return Schedule(ZERO_BUBBLE_2P, micro_batches, in_rounds(stages, 1), tuple(entries))
+
+
+WARM_UP = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
+STEADY = (WEIGHT_GRADIENT, FORWARD, INPUT_GRADIENT)
+AT_THE_END = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
+"""Which kind of action comes first in the three parts of a step."""
+
+
+def zero_bubble_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
+    """ZB-V (arXiv 2401.10241, and 2405.15362): stages with two chunks, there and back, no idle time, 1F1B's memory.
+
+    Stage i has chunks i and 2 p - 1 - i, so that the loss is on stage 0, where the first gradient is there at once. The
+    order is found by rules, as if forwards and both gradients took one unit each:
+
+    - A stage keeps at most 2 p chunks' micro-batches, which is as much as p of a whole stage; from its first
+      gradient on the last place is for its second chunk, without which no gradient would come.
+    - Before its first gradient it runs forwards, those of the second chunk first, as many as it may keep.
+    - Then gradients for weights come first, which make room, then forwards, those of the second chunk first, then
+      gradients for inputs, those of the earliest micro-batch first.
+    - Once the forwards of the second chunk have ended, gradients for inputs come before those for weights, which fill
+      the time until the former can be computed.
+
+    No stage is idle between its first and last action where F = I = W and m >= 2 p - 1.
+
+    Raises MspcError where a stage has not two chunks.
+    """
+    check_counts(ZERO_BUBBLE_V, stages, micro_batches, chunks, known=2)
+    order = [_ZeroBubbleVStage(stages, stage, micro_batches) for stage in range(stages)]
+    made: set[Made] = set()
+    left = stages * micro_batches * len(STEADY) * chunks
+    while left:
+        chosen = [action for stage in order if (action := stage.choose(made))]
+        if not chosen:
+            raise AssertionError(f"no stage of {stages} has anything to do with {left} actions left")
+        made.update(value for action in chosen for value in makes(action))
+        left -= len(chosen)
+    return Schedule(ZERO_BUBBLE_V, micro_batches, there_and_back(stages), tuple(tuple(stage.found) for stage in order))
+
+
+class _ZeroBubbleVStage:
+    """One stage as its order is found, a unit of time after the other."""
+
+    def __init__(self, stages: int, stage: int, micro_batches: int) -> None:
+        self.stages, self.micro_batches = stages, micro_batches
+        self.there, self.back = stage, 2 * stages - 1 - stage
+        self.counts = {(kind, chunk): 0 for kind in STEADY for chunk in (self.there, self.back)}
+        """Micro-batches of which the action of a kind on a chunk is done."""
+        self.kept = 0
+        self.found: list[Action] = []
+
+    def choose(self, made: set[Made]) -> Action | None:
+        """What it does in this unit of time, given the values that there are; None where there is nothing to do."""
+        for kind in self._kinds():
+            chunks = (self.back, self.there)
+            if kind != FORWARD:
+                chunks = sorted(chunks, key=lambda chunk: (self.counts[kind, chunk], -chunk))
+            for chunk in chunks:
+                action = Action(kind, chunk, self.counts[kind, chunk])
+                if action.micro_batch < self.micro_batches and self._may(action, made):
+                    self._do(action)
+                    return action
+        return None
+
+    def _kinds(self) -> tuple[str, ...]:
+        if self.counts[FORWARD, self.back] == self.micro_batches:
+            return AT_THE_END
+        return STEADY if self.counts[INPUT_GRADIENT, self.back] else WARM_UP
+
+    def _may(self, action: Action, made: set[Made]) -> bool:
+        if action.kind == FORWARD:
+            reserved = 1 if action.chunk == self.there and self.counts[INPUT_GRADIENT, self.back] else 0
+            if self.kept + reserved >= 2 * self.stages:
+                return False
+        return made.issuperset(reads(action, 2 * self.stages))
+
+    def _do(self, action: Action) -> None:
+        self.counts[action.kind, action.chunk] += 1
+        self.kept += {FORWARD: 1, INPUT_GRADIENT: 0, WEIGHT_GRADIENT: -1}[action.kind]
+        self.found.append(action)
+
+
+def dual_pipe_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
+    """DualPipe-V: stages with two chunks, there and back, and a forward of one beside a backward of the other.
+
+    DualPipe is from the report on DeepSeek-V3 (arXiv 2412.19437); the half of it in which stage i has chunks i and
+    2 p - 1 - i needs each parameter on one stage only. It is 1F1B of 2 p stages folded in the middle: chunk k has 2 p -
+    k micro-batches on the way, so a stage keeps 2 p + 1 chunks' micro-batches. Where a gradient is waited for,
+    gradients for weights come apart and later. A stage is idle for (p - 1) (F&B + B - 3 W), times of one chunk, F&B
+    that of both at once.
+
+    The numbers of turns follow from when values arrive if every action takes one unit: on stage i the first forward of
+    the second chunk comes 2 (p - 1 - i) + 1 units behind that of the first, its first gradient 2 (i + 1) units later,
+    and the first gradient of the first chunk 3 (p - 1 - i) units behind that one.
+
+    Raises MspcError where a stage has not two chunks.
+    """
+    check_counts(DUAL_PIPE_V, stages, micro_batches, chunks, known=2)
+    entries = (_DualPipeVStage(stages, stage, micro_batches).entries() for stage in range(stages))
+    return Schedule(DUAL_PIPE_V, micro_batches, there_and_back(stages), tuple(entries))
+
+
+class _DualPipeVStage:
+    """The order of one stage as it is written; turns for which no micro-batch is left are passed over."""
+
+    def __init__(self, stages: int, stage: int, micro_batches: int) -> None:
+        self.stages, self.stage, self.micro_batches = stages, stage, micro_batches
+        self.there, self.back = stage, 2 * stages - 1 - stage
+        self.forwards = {self.there: 0, self.back: 0}
+        self.backwards = {self.there: 0, self.back: 0}
+        self.late: list[Action] = []
+        """Gradients for weights that are still to be computed, the oldest first."""
+        self.found: list[Entry] = []
+
+    def entries(self) -> tuple[Entry, ...]:
+        there, back = self.there, self.back
+        behind = self.stages - 1 - self.stage
+        for _ in range(2 * behind):
+            self._forward(there)
+        for _ in range(self.stage + 1):
+            self._forward(there)
+            self._forward(back)
+        for _ in range(behind):
+            self._input_gradient(back)
+            self._weight_gradient()
+            self._forward(back)
+        while self.forwards[there] < self.micro_batches:
+            self._both(there, back)
+            self._both(back, there)
+        for _ in range(behind):
+            self._backward(back)
+            self._both(back, there)
+        for turn in range(self.stage + 1):
+            step = self._backward if turn < (self.stage + 1) // 2 else self._input_gradient
+            step(back)
+            step(there)
+        for _ in range(behind):
+            self._weight_gradient()
+            self._input_gradient(there)
+        self._rest()
+        return tuple(self.found)
+
+    def _forward(self, chunk: int) -> None:
+        number = self.forwards[chunk]
+        if number < self.micro_batches:
+            self.found.append(Action(FORWARD, chunk, number))
+            self.forwards[chunk] += 1
+
+    def _backward(self, chunk: int, kind: str = BACKWARD) -> bool:
+        number = self.backwards[chunk]
+        if number == self.micro_batches:
+            return False
+        self.found.append(Action(kind, chunk, number))
+        self.backwards[chunk] += 1
+        return True
+
+    def _input_gradient(self, chunk: int) -> None:
+        if self._backward(chunk, INPUT_GRADIENT):
+            self.late.append(Action(WEIGHT_GRADIENT, chunk, self.backwards[chunk] - 1))
+
+    def _weight_gradient(self) -> None:
+        if self.late:
+            self.found.append(self.late.pop(0))
+
+    def _both(self, forward: int, backward: int) -> None:
+        """A forward of one chunk and a backward of the other, at once where both are left."""
+        ahead, behind = self.forwards[forward], self.backwards[backward]
+        if ahead < self.micro_batches and behind < self.micro_batches:
+            self.found.append(Overlapped(Action(FORWARD, forward, ahead), Action(BACKWARD, backward, behind)))
+            self.forwards[forward] += 1
+            self.backwards[backward] += 1
+        else:
+            self._forward(forward)
+            self._backward(backward)
+
+    def _rest(self) -> None:
+        """What fewer micro-batches than the turns above leave."""
+        for chunk in (self.back, self.there):
+            while self.backwards[chunk] < self.micro_batches:
+                self._input_gradient(chunk)
+        while self.late:
+            self._weight_gradient()
+
+
+# The schedules by the names that scripts give them: MindSpore's, and those that mspc has beside them.
+
+
+SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {
+    GPIPE: gpipe,
+    ONE_FORWARD_ONE_BACKWARD: one_forward_one_backward,
+    INTERLEAVED: interleaved,
+    ZERO_BUBBLE_H1: zero_bubble_h1,
+    ZERO_BUBBLE_2P: zero_bubble_2p,
+    ZERO_BUBBLE_V: zero_bubble_v,
+    DUAL_PIPE_V: dual_pipe_v,
+}
+"""The function that makes a schedule for numbers of stages, of micro-batches and of chunks a stage, by its name."""
+IN_PARTS = ("seqpipe", "seqvpp", "seqsmartvpp")
+"""MindSpore's schedules that cut micro-batches along the sequence, too."""
+WITH_SPLIT_GRADIENTS = frozenset(
+    (ZERO_BUBBLE_H1, ZERO_BUBBLE_2P, ZERO_BUBBLE_V, DUAL_PIPE_V)
+)  # fmt: skip
+"""Those that take gradients for inputs and for weights apart."""
+THERE_AND_BACK = frozenset((ZERO_BUBBLE_V, DUAL_PIPE_V))
+"""Those in which stage i has chunks i and 2 p - 1 - i."""
+
+
+def check_name(name: str) -> None:
+    """Raises MspcError where there is no schedule of a name, with the nearest ones, or where it is refused."""
+    if name in IN_PARTS:
+        raise MspcError(
+            f"the schedule {name!r} cuts micro-batches along the sequence, which mspc does not do",
+            notes=["'1f1b', with interleaving for several chunks a stage, runs the same network"],
+            kind=ValueError,
+        )
+    if name not in SCHEDULES:
+        notes = [*did_you_mean(name, SCHEDULES), f"there are {all_of(name, SCHEDULES)}"]
+        raise MspcError(f"there is no schedule {name!r}", notes=notes, kind=ValueError)
+
+
+def named_schedule(
+    name: str, stages: int, micro_batches: int, chunks: int | None = None, *, interleave: bool = False
+) -> Schedule:
+    """The schedule of a name.
+
+    Args:
+        chunks: of every stage; None: as many as the schedule has, two of one that may have any number of them.
+        interleave: what MindSpore's setting of that name says: a stage has several chunks. With `1f1b` that is
+            interleaved 1F1B; schedules that have several chunks always need no word of it.
+
+    Raises:
+        MspcError: there is no such schedule, or it is not for these numbers.
+    """
+    check_name(name)
+    if interleave and name == ONE_FORWARD_ONE_BACKWARD:
+        name = INTERLEAVED
+    if chunks is None:
+        several = name in THERE_AND_BACK or name == INTERLEAVED or (interleave and name == GPIPE)
+        chunks = 2 if several else 1
+    return _made(name, stages, micro_batches, chunks)
+
+
+@lru_cache(maxsize=64)  # every stage of a program asks for the same one
+def _made(name: str, stages: int, micro_batches: int, chunks: int) -> Schedule:
+    return SCHEDULES[name](stages, micro_batches, chunks)

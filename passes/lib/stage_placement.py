@@ -1,0 +1,188 @@
+"""The stage of every chunk, and the schedule and the micro-batches of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import STAGE, STAGES, Graph, Node, Parameter
+from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.loops import Scan
+from mspc.ops.control.structural import Depend
+from mspc.passes.lib.schedule_checks import require_schedule
+from mspc.passes.lib.schedule_tables import ScheduleTable, read_table
+from mspc.passes.lib.schedules import (
+    BACKWARD,
+    INPUT_GRADIENT,
+    THERE_AND_BACK,
+    WEIGHT_GRADIENT,
+    WITH_SPLIT_GRADIENTS,
+    Schedule,
+    actions_of,
+    named_schedule,
+)
+
+# Says which chunk of a network is on which stage.
+#
+# Chunks are what stages run in one go, numbered as values flow. A stage has one, or, with interleaving, several: in
+# rounds (chunk k on stage k modulo p), or there and back (stage i has chunks i and 2 p - 1 - i), as the schedules with
+# a V have it.
+
+
+SCHEDULER, TABLE = "pipeline_scheduler", "pipeline_table"
+"""Attributes of the graph: the name of the schedule, "1f1b" without it, or of the file of a table; that table."""
+CHUNKS = "pipeline_chunks"
+"""Attribute of the graph: how many chunks there are, where they are more than stages."""
+GIVEN_CHUNKS = "stages_are_chunks"
+"""Attribute of the graph: what cells have been given are the numbers of chunks, as a plan says them."""
+ONCE, ROUNDS, V_SHAPED = "once", "rounds", "v"
+
+
+@dataclass(frozen=True)
+class StagePlacement:
+    """The stages of chunks. stages: how many. shape: ONCE, ROUNDS or V_SHAPED. numbered: cells have been given numbers
+    of chunks, where else they have those of stages."""
+
+    stages: int
+    shape: str = ONCE
+    numbered: bool = False
+
+    def stage(self, chunk: int) -> int:
+        """The stage that has a chunk."""
+        if self.shape == V_SHAPED and chunk >= self.stages:
+            return 2 * self.stages - 1 - chunk
+        return chunk % self.stages
+
+    def has(self, given: int) -> bool:
+        """Whether a number is one that a cell may have been given."""
+        return 0 <= given < self.stages or self.numbered
+
+    def stage_given(self, given: int) -> int:
+        """The stage that a cell has been given by a number."""
+        return self.stage(given) if self.numbered else given
+
+    def chunk(self, stage: int, behind: int) -> int | None:
+        """The first chunk of a stage that is not ahead of chunk `behind`; None where there is none."""
+        if self.shape == ONCE or self.numbered:
+            return stage if stage >= behind else None
+        if self.shape == ROUNDS:
+            return behind + (stage - behind) % self.stages
+        return next((each for each in (stage, 2 * self.stages - 1 - stage) if each >= behind), None)
+
+
+def is_interleaved(attrs: Mapping[str, Any]) -> bool:
+    """Whether the header of a graph asks for several chunks on a stage, in rounds."""
+    return bool(attrs.get("pipeline_interleave")) or int(attrs.get("pipeline_segments", 1)) > 1
+
+
+def placement_of(attrs: Mapping[str, Any]) -> StagePlacement:
+    """The placement that the header of a graph asks for."""
+    stages = int(attrs.get(STAGES, 1))
+    table = table_of(attrs)
+    if table is not None:
+        return _placement_of_table(table, stages)
+    numbered = bool(attrs.get(GIVEN_CHUNKS))
+    if attrs.get(SCHEDULER) in THERE_AND_BACK:
+        return StagePlacement(stages, V_SHAPED, numbered)
+    return StagePlacement(stages, ROUNDS if is_interleaved(attrs) else ONCE, numbered)
+
+
+def computed_by(attrs: Mapping[str, Any], stage: int) -> Callable[[Node], bool]:
+    """Whether a stage computes a node of the loop over micro-batches, for the header of its graph; any stage for -1."""
+    placement = placement_of(attrs) if stage >= 0 else None
+
+    def mine(node: Node) -> bool:
+        return placement is None or STAGE not in node.attrs or placement.stage(int(node.attrs[STAGE])) == stage
+
+    return mine
+
+
+def table_of(attrs: Mapping[str, Any], micro_batches: int | None = None) -> ScheduleTable | None:
+    """The table of a graph whose schedule is one. Raises MspcError where it cannot be read."""
+    return read_table(attrs[TABLE], str(attrs[SCHEDULER]), micro_batches) if TABLE in attrs else None
+
+
+def _placement_of_table(table: ScheduleTable, stages: int) -> StagePlacement:
+    """Raises MspcError where the table is for other stages, or has its chunks as no network is placed."""
+    schedule = table.schedule
+    if schedule.stages != stages:
+        last = min(schedule.stages, stages + 1) - 1
+        place = table.lines[last][0]
+        if last < stages:
+            message = f"this is the last line, of stage {last}, and pipeline_stages is {stages}"
+        else:
+            message = f"this line is of stage {last}, and pipeline_stages is {stages}"
+        raise MspcError(message, place, ["a table has a line for every stage"], kind=ValueError)
+    for shape in (ONCE, ROUNDS, V_SHAPED):
+        found = StagePlacement(stages, shape)
+        fits = len(schedule.placement) == (stages if shape == ONCE else len(schedule.placement))
+        if fits and schedule.placement == tuple(map(found.stage, range(schedule.chunks))):
+            return found
+    raise MspcError(
+        f"the schedule {schedule.name} has chunks on stages {', '.join(map(str, schedule.placement))}",
+        notes=["chunks are on stages in rounds (0, 1, 0, 1), or there and back (0, 1, 1, 0)"], kind=ValueError,
+    )  # fmt: skip
+
+
+# The schedule that the header of a graph asks for.
+
+
+def kinds_of(kind: str, weights_apart: bool) -> tuple[str, ...]:
+    """The graphs of a chunk that an action of a kind runs: both gradients in one go are two where they are apart."""
+    return (INPUT_GRADIENT, WEIGHT_GRADIENT) if kind == BACKWARD and weights_apart else (kind,)
+
+
+def has_weights_apart(attrs: Mapping[str, Any]) -> bool:
+    """Whether gradients for weights run apart from those for inputs."""
+    table = table_of(attrs)
+    if table is None:
+        return attrs.get(SCHEDULER) in WITH_SPLIT_GRADIENTS
+    return any(part.kind == WEIGHT_GRADIENT for entries in table.schedule.entries for part in actions_of(entries))
+
+
+def chosen_schedule(attrs: Mapping[str, Any], micro_batches: int) -> Schedule:
+    """The schedule for the stages and chunks of a graph with this header; a table is proved first.
+
+    Raises:
+        MspcError: there is no such schedule, it is not for these numbers, or it does not run to its end.
+    """
+    table = table_of(attrs, micro_batches)
+    if table is not None:
+        require_schedule(table.schedule, table.lines)
+        return table.schedule
+    name, stages, interleave = str(attrs.get(SCHEDULER, "1f1b")), int(attrs.get(STAGES, 1)), is_interleaved(attrs)
+    chunks = -(-int(attrs.get(CHUNKS, stages)) // stages)
+    fixed = name in THERE_AND_BACK or not interleave
+    return named_schedule(name, stages, micro_batches, None if fixed else max(chunks, 2), interleave=interleave)
+
+
+# Finds the loop over micro-batches, of which a program has one at most, and checks who reads its sums.
+
+
+_SUMS = "accu_grads."
+"""How MindSpore names parameters to which it adds the gradients of micro-batches behind a script's back."""
+
+
+def check_sums(graph: Graph) -> None:
+    """Raise MspcError where something is computed of a parameter to which MindSpore would add gradients."""
+    for node in graph.nodes:
+        for index, value in enumerate(node.inputs):
+            if isinstance(value, Parameter) and value.name.startswith(_SUMS) and not isinstance(node.op, Depend):
+                if index not in node.op.mutates:
+                    raise node.error(
+                        f"{node.label} reads {value.name!r}, to which nothing adds gradients here",
+                        ["the gradients of a PipelineCell are sums over its micro-batches: use them themselves"],
+                        RuntimeError,
+                    )
+
+
+def micro_batch_loop(graph: Graph) -> Node | None:
+    """The loop over micro-batches. Raises MspcError where there are several."""
+    found = [node for node in graph.nodes if isinstance(node.op, Scan) and node.op.micro_batches]
+    if len(found) > 1:
+        raise found[1].error(
+            "a program with several stages has one loop over micro-batches, and this is the second",
+            ["call one PipelineCell in a step"],
+        )
+    return found[0] if found else None

@@ -1,0 +1,611 @@
+"""Stages of a network: boundaries, parameters that several stages read, and a graph for each chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, NamedTuple
+
+from mspc.analysis.cost.nodes import work_of
+from mspc.ir.copies import copied_node
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.free_names import free_name
+from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value
+from mspc.ir.iterative import iterative
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Layout
+from mspc.ir.stage_marks import mark_stages
+from mspc.ir.types import TensorType
+from mspc.ops.control.loops import MakeStack, Scan, body_of
+from mspc.ops.control.regions import with_effects
+from mspc.ops.control.structural import Depend, TupleGetItem
+from mspc.ops.math.arithmetic import AddN
+from mspc.ops.op import Op
+from mspc.ops.tensor.cast import Cast
+from mspc.passes.lib.schedule_tables import ScheduleTable
+from mspc.passes.lib.schedules import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action, parts_of
+from mspc.passes.lib.stage_placement import StagePlacement
+
+# Brings nodes behind what they read.
+
+
+def in_order(graph: Graph) -> None:
+    """Sort a graph's nodes so that each comes behind what it reads, and else stays where it is."""
+    own = set(graph.nodes)
+    done: set[Value] = set()
+    waiting: dict[Value, list[Node]] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        stack = [node]
+        while stack:
+            each = stack.pop()
+            missing = next((value for value in each.inputs if value in own and value not in done), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(each)
+                continue
+            nodes.append(each)
+            done.add(each)
+            stack.extend(reversed(waiting.pop(each, ())))
+    graph.nodes = nodes
+
+
+# Lets values pass the border between two stages where they are fewest and smallest.
+#
+# Input:  stage 0 has `%3 = ReLU(%2)` sharded over 4 ranks and `%4 = AllGather(%3)`, which stage 1 alone reads
+# Output: the AllGather is of stage 1, so that every rank sends its slice.
+#
+# The same holds for all that makes one tensor of one, belongs to no cell with a stage, and makes it larger.
+#
+# Input:  stage 0 has `%9 = AddN(%5, %7, %8)`, the gradient of what stages read, where %7 and %8 are of stage 1
+# Output: stage 1 has `%10 = AddN(%7, %8)`, and stage 0 `%9 = AddN(%5, %10)`.
+#
+# The same where %8 is of stage 2 and something of stage 1 reads it: it is there anyway, as gradients along residuals
+# are.
+
+
+FROM = "stage_from"
+"""Attribute: which rule has given a node its stage."""
+_ADDED = "the one whose gradients it adds up, so that their sum alone is sent"
+
+
+def cross_borders(body: Graph, stages: dict[Value, int]) -> None:
+    """Give what makes tensors larger to the stages that read them, and sums of gradients to those that send them."""
+    _add_up(body, stages)
+    readers: dict[Value, list[Node]] = {}
+    for node in body.nodes:
+        for value in node.inputs:
+            readers.setdefault(value, []).append(node)
+    kept = set(body.results)
+    for node in reversed(body.nodes):
+        if FROM not in node.attrs or node in kept or node.op.mutates or node not in stages:
+            continue
+        own = {stages[reader] for reader in readers.get(node, ()) if reader in stages}
+        later = node.phase != "backward"
+        nearest = (min if later else max)(own, default=stages[node])
+        is_behind = nearest > stages[node] if later else nearest < stages[node]
+        if is_behind and _grows(node):
+            node.attrs[STAGE] = stages[node] = nearest
+            node.attrs[FROM] = "who reads it, since it is larger than what it is made of"
+
+
+def _add_up(body: Graph, stages: dict[Value, int]) -> None:
+    """Let a stage add up what it has of a gradient before it hands it on."""
+    readers: dict[Value, set[int]] = {}
+    for node in body.nodes:
+        for value in node.inputs if node in stages and not isinstance(node.op, AddN) else ():
+            readers.setdefault(value, set()).add(stages[node])
+    nodes: list[Node] = []
+    for node in body.nodes:
+        if isinstance(node.op, AddN) and node.phase == "backward" and node in stages:
+            own = stages[node]
+            for stage in sorted({stages[v] for v in node.inputs if stages.get(v, own) > own}, reverse=True):
+                terms = [value for value in node.inputs if _is_at(value, stage, stages, readers)]
+                if len(terms) == len(node.inputs):
+                    node.attrs[STAGE] = stages[node] = stage
+                    node.attrs[FROM] = _ADDED
+                elif len(terms) > 1:
+                    nodes.append(_sum_of(node, terms, stage, stages))
+        nodes.append(node)
+    body.nodes = nodes
+
+
+def _is_at(value: Value, stage: int, stages: dict[Value, int], readers: dict[Value, set[int]]) -> bool:
+    """Whether a stage has a gradient: its own, or one of a later stage that it reads."""
+    own = stages.get(value, -1)
+    return own == stage or (own > stage and stage in readers.get(value, ()))
+
+
+def _sum_of(node: Node, terms: list[Value], stage: int, stages: dict[Value, int]) -> Node:
+    """A sum of its own for some terms of `node`, which reads it in the place of the first."""
+    made = copied_node(node, terms)
+    made.attrs[STAGE] = stages[made] = stage
+    made.attrs[FROM] = _ADDED
+    first = next(k for k, value in enumerate(node.inputs) if value in terms)
+    kept = [k for k, value in enumerate(node.inputs) if k == first or value not in terms]
+    if node.in_layouts is not None:  # they are one layout: terms of a sum are laid out alike
+        made.in_layouts = node.in_layouts[: len(terms)]
+        node.in_layouts = node.in_layouts[: len(kept)]
+    node.inputs = [made if k == first else node.inputs[k] for k in kept]
+    return made
+
+
+def _grows(node: Node) -> bool:
+    """Whether a node makes one tensor of one, and a rank's slice of it is larger."""
+    read = [value for value in node.inputs if not isinstance(value, Constant)]
+    return len(read) == 1 and 0 < _slice_bytes(read[0]) < _slice_bytes(node)
+
+
+def _slice_bytes(value: Value) -> int:
+    if not isinstance(value.type, TensorType):
+        return 0
+    if not isinstance(value.layout, Layout):
+        return value.type.nbytes
+    return value.type.with_shape(value.layout.local_shape(value.type.shape)).nbytes
+
+
+# Puts what reads parameters, and nothing that another chunk computes, into the chunk that reads it.
+#
+# A stage may have several chunks. What a cell makes of its parameters alone could run in the first of them, but a
+# parameter that micro-batches change must be read and changed in the same one: there micro-batches pass in their order.
+
+
+def near_their_readers(
+    body: Graph, forward: Sequence[Node], found: dict[Value, int], placement: StagePlacement, errors: list[MspcError]
+) -> None:  # fmt: skip
+    """Move operators that read nothing of a chunk to the latest one of their stage that is not behind their readers,
+    and to that of an operator which changes what they read. found: the chunks of operators."""
+    readers: dict[Value, list[Node]] = {}
+    for node in forward:
+        for value in node.inputs:
+            readers.setdefault(value, []).append(node)
+    movable = {node for node in forward if node in found and not any(value in found for value in node.inputs)}
+    for node in reversed(forward):
+        if node in movable:
+            nearest = min((found[each] for each in readers.get(node, ()) if each in found), default=found[node])
+            own = [each for each in range(found[node], nearest + 1) if _may_be(node, each, found, placement)]
+            found[node] = max(own, default=found[node])
+    for parameter in body.parameters:
+        mine = [node for node in readers.get(parameter, ()) if node in found]
+        changing = [node for node in mine if any(node.inputs[index] is parameter for index in node.op.mutates)]
+        if changing:
+            _together(parameter, changing[0], mine, movable, found, placement, errors)
+
+
+def check_order(body: Graph, found: Mapping[Value, int], table: ScheduleTable, errors: list[MspcError]) -> None:
+    """Note where a table runs micro-batches out of order through a chunk that changes a parameter, as a moving average:
+    it would go through other values than on one device. found: the chunks of operators."""
+    changing: dict[int, tuple[Node, Parameter]] = {}
+    for node in body.nodes:
+        for value in (node.inputs[index] for index in node.op.mutates):
+            if isinstance(value, Parameter) and node in found:
+                changing.setdefault(found[node], (node, value))
+    for entries, places in zip(table.schedule.entries, table.lines, strict=True):
+        last: dict[int, Action] = {}
+        for action, place in ((part, place) for e, place in zip(entries, places, strict=True) for part in parts_of(e)):
+            if action.kind != FORWARD or action.chunk not in changing:
+                continue
+            before = last.setdefault(action.chunk, action)
+            if action.micro_batch < before.micro_batch:
+                node, parameter = changing[action.chunk]
+                errors.append(MspcError(
+                    f"{action} comes after {before}, and {node.label} changes {parameter.name} in every "
+                    "micro-batch, so that their order decides its value",
+                    place, [f"run the forwards of chunk {action.chunk} in the order of the micro-batches"],
+                    kind=ValueError,
+                ))  # fmt: skip
+                break
+            last[action.chunk] = action
+
+
+def _may_be(node: Node, chunk: int, found: dict[Value, int], placement: StagePlacement) -> bool:
+    return placement.stage(chunk) == placement.stage(found[node])
+
+
+def _together(
+    parameter: Parameter, changing: Node, mine: Sequence[Node], movable: set[Node], found: dict[Value, int],
+    placement: StagePlacement, errors: list[MspcError],
+) -> None:  # fmt: skip
+    """Bring those that read a parameter into the chunk that changes it."""
+    fixed = [node for node in mine if node not in movable]
+    chunk = found[changing] if changing in fixed or not fixed else found[fixed[0]]
+    for node in mine:
+        if node in movable and _may_be(node, chunk, found, placement):
+            found[node] = chunk
+    apart = next((node for node in mine if found[node] != chunk), None)
+    if apart is not None:
+        errors.append(apart.error(
+            f"{apart.label} of stage {placement.stage(found[apart])} reads {parameter.name}, which micro-batches "
+            f"change on stage {placement.stage(chunk)}",
+            ["put both into one stage: a micro-batch would have to wait for the one before to come back"],
+            ValueError,
+        ))  # fmt: skip
+
+
+# Finds the stages of parameters that a step changes outside of micro-batches: weights, states of optimizers, loss
+# scales, counters.
+#
+# A stage reads such a parameter where one of its own operators needs it, directly or through what is of no stage. All
+# that read it must update it. So the moments of a weight are updated on its stage alone, and a loss scale, which every
+# stage reads, on all of them, though the overflow that changes it is computed on one.
+
+
+Stages = frozenset[int]
+
+
+def updated_where_read(
+    graph: Graph, of: Mapping[Node, Stages], loop: Node | None, stages: int
+) -> dict[Value, Stages]:  # fmt: skip
+    """The stages of parameters that are updated on fewer stages than read them; none where that is all stages.
+
+    of: the stages of the operators outside of micro-batches, none of what every stage can compute.
+    """
+    everyone = frozenset(range(stages))
+    reading = _reading(graph, of, loop, everyone)
+    found: dict[Value, Stages] = {}
+    for value, where in _updating(graph, of, everyone).items():
+        both = where | reading.get(value, Stages())
+        if both != where:
+            found[value] = Stages() if both == everyone else both
+    return found
+
+
+def updated_parameters(node: Node) -> list[Parameter]:
+    """The parameters that a node overwrites, those of stacks, too."""
+    found: list[Parameter] = []
+    for index in node.op.mutates:
+        value = node.inputs[index]
+        parts = value.inputs if isinstance(value, Node) and isinstance(value.op, MakeStack) else [value]
+        found += [part for part in parts if isinstance(part, Parameter)]
+    return found
+
+
+def place_parameters(
+    graph: Graph, of: Mapping[Node, Stages], known: Mapping[Value, Stages], loop: Node | None, stages: int
+) -> None:  # fmt: skip
+    """Note the stages of parameters that not all stages hold: those that read or update them. known: of those that
+    micro-batches read."""
+    everyone = frozenset(range(stages))
+    reading, updating = _reading(graph, of, loop, everyone), _updating(graph, of, everyone)
+    for parameter in graph.parameters:
+        if parameter.kind != "parameter":
+            continue
+        found = known.get(parameter, Stages()) | reading.get(parameter, Stages()) | updating.get(parameter, Stages())
+        if found and found != everyone:
+            mark_stages(parameter.attrs, found)
+
+
+def _reading(graph: Graph, of: Mapping[Node, Stages], loop: Node | None, everyone: Stages) -> dict[Value, Stages]:
+    """The stages that read each value outside of micro-batches, without updates of it."""
+    wanted: dict[Value, Stages] = dict.fromkeys(graph.results, everyone)
+    for node in reversed(graph.nodes):
+        if node is loop:
+            continue
+        mutated = {node.inputs[index] for index in node.op.mutates}
+        own = of[node] or (everyone if mutated else wanted.get(node, Stages()))
+        for value in node.inputs[:1] if isinstance(node.op, Depend) else node.inputs:
+            if value not in mutated:
+                wanted[value] = wanted.get(value, Stages()) | own
+    return wanted
+
+
+def _updating(graph: Graph, of: Mapping[Node, Stages], everyone: Stages) -> dict[Value, Stages]:
+    """The stages on which parameters are updated; of several updates those that all of them have."""
+    found: dict[Value, Stages] = {}
+    for node in graph.nodes:
+        for parameter in updated_parameters(node) if node in of else ():  # the loop is in none
+            found[parameter] = found.get(parameter, everyone) & (of[node] or everyone)
+    return found
+
+
+# Adds the gradients of a weight that several stages read up on each stage, and over the stages once, behind the loop.
+#
+# Input:  a loop over micro-batches that carries `%9 = AddN(%total, %5, %8)`, where %5 is of stage 0 and %8 of stage 3
+# Output: it carries a total for each, `%9 = AddN(%total, %5)` and `%10 = AddN(%total_1, %8)`, and `AddN` of both
+# follows.
+
+
+def split_sums(graph: Graph, loop: Node, inside: dict[Value, int]) -> None:
+    """Split what a loop adds up over several stages; `inside` has the stages of its operators, and gets those of new
+    ones."""
+    op, body = loop.op, body_of(loop)
+    assert isinstance(op, Scan)
+    users = {value for node in body.nodes for value in node.inputs}
+    more: list[tuple[int, Parameter, Node]] = []
+    for number in range(op.carried):
+        total, result = body.parameters[number], body.results[number]
+        if not isinstance(result, Node) or not isinstance(result.op, AddN) or total not in result.inputs:
+            continue
+        if result in users:
+            continue
+        terms = [term for value in result.inputs if value is not total for term in _terms(body, value, inside)]
+        stages = sorted({inside[term] for term in terms if term in inside})
+        if len(stages) < 2:
+            continue
+        first, *others = stages
+        for stage in others:
+            own = Parameter(f"{total.name}_of_stage_{stage}", total.type, "input", layout=total.layout)
+            made = copied_node(result, [own, *(t for t in terms if inside.get(t) == stage)])
+            made.attrs[STAGE] = inside[made] = stage
+            body.nodes.append(made)
+            more.append((number, own, made))
+        result.inputs = [total, *(t for t in terms if inside.get(t, first) == first)]
+        result.attrs[STAGE] = inside[result] = first
+    if more:
+        _carry(graph, loop, more)
+    body.nodes = _used(body)
+
+
+@iterative
+def _terms(body: Graph, value: Value, inside: dict[Value, int]) -> Generator[Any, list[Value], list[Value]]:
+    """What a value is the sum of, as far as it is of several stages."""
+    if not isinstance(value, Node):
+        return [value]
+    if isinstance(value.op, AddN) and len({inside[v] for v in value.inputs if v in inside}) > 1:
+        found: list[Value] = []
+        for each in value.inputs:
+            found += yield body, each, inside
+        return found
+    if isinstance(value.op, Cast):
+        terms = yield body, value.inputs[0], inside
+        if len(terms) > 1:
+            made: list[Value] = []
+            for term in terms:
+                cast = copied_node(value, [term])
+                if term in inside:
+                    cast.attrs[STAGE] = inside[cast] = inside[term]
+                body.nodes.append(cast)
+                made.append(cast)
+            return made
+    return [value]
+
+
+def _used(body: Graph) -> list[Node]:
+    """The nodes that have to run, each behind what it reads."""
+    in_order(body)
+    needed: set[Value] = set(body.results)
+    kept: list[Node] = []
+    for node in reversed(body.nodes):
+        if node in needed or node.op.has_side_effect or node.op.mutates:
+            needed.update(node.inputs)
+            kept.append(node)
+    return kept[::-1]
+
+
+def _carry(graph: Graph, loop: Node, more: list[tuple[int, Parameter, Node]]) -> None:
+    """Let the loop carry further totals, which begin as those that they are of, and add all up behind it."""
+    op, body = loop.op, body_of(loop)
+    assert isinstance(op, Scan)
+    at, layouts = op.carried, loop.layout if isinstance(loop.layout, tuple) else ()
+    needed = loop.in_layouts
+    for k, (number, own, made) in enumerate(more):
+        body.parameters.insert(at + k, own)
+        body.results.insert(at + k, made)
+        loop.inputs.insert(at + k, loop.inputs[number])
+        if layouts:
+            layouts = (*layouts[: at + k], layouts[number], *layouts[at + k :])
+        if needed is not None:
+            needed = (*needed[: at + k], needed[number], *needed[at + k :])
+    changed = replace(op, carried=op.carried + len(more))
+    loop.op = with_effects(changed, loop.inputs, loop.regions)  # type: ignore[assignment]  # fields, see RegionOp
+    loop.type = changed.results_of(loop.regions, [v.type for v in loop.inputs])
+    loop.layout, loop.in_layouts = layouts or loop.layout, needed
+    nodes: list[Node] = []
+    sums: dict[Value, Value] = {}
+    for node in graph.nodes:
+        node.inputs = [sums.get(v, v) for v in node.inputs]
+        nodes.append(node)
+        if node.inputs[:1] != [loop]:
+            continue
+        assert isinstance(node.op, TupleGetItem)
+        index = node.op.index
+        if index >= at:
+            node.op = TupleGetItem(index + len(more))
+        parts: list[Value] = [node]
+        for k, (number, _, _) in enumerate(more):
+            if number == index:
+                part = copied_node(node, [loop], TupleGetItem(at + k))
+                part.attrs.pop("gradient_for", None)
+                nodes.append(part)
+                parts.append(part)
+        if len(parts) > 1:
+            total = copied_node(node, parts, AddN())
+            node.attrs.pop("gradient_for", None)
+            total.attrs["reason"] = "stages add up the gradient of what all of them read"
+            nodes.append(total)
+            sums[node] = total
+    graph.nodes = nodes
+    graph.results = [sums.get(v, v) for v in graph.results]
+
+
+# Splits the body of a loop over micro-batches into a graph for each chunk of the network and kind of work.
+#
+# A chunk is what one stage runs in one go: operators with its number as `stage`. Kinds are `F`, its forward operators,
+# and `B`, those of its gradients; where a schedule has them apart `I`, what other chunks wait for of these, and `W`,
+# the
+# rest: the gradients of weights, but for cheap ones. What belongs to no chunk goes into every graph that reads it, and
+# what costs nothing to be made again into those of gradients. What else a graph reads of another one is a parameter of
+# it, and a result of the other.
+
+
+_WORDS = {
+    FORWARD: "forward", BACKWARD: "backward", INPUT_GRADIENT: "input_gradients", WEIGHT_GRADIENT: "weight_gradients",
+}  # fmt: skip
+
+
+WITH_INPUTS = "with_input_gradients"
+"""Attribute of what runs with gradients of inputs, until graphs are made."""
+
+
+class Key(NamedTuple):
+    """kind: of the work. chunk: its number."""
+
+    kind: str
+    chunk: int
+
+
+@dataclass
+class ChunkGraph:
+    """The work of a kind of one chunk, on one micro-batch.
+
+    graph: its nodes. given: parameters of the body that it reads; read: values of other graphs; its own parameters
+    stand for these in this order. results: values of the body that it returns.
+    """
+
+    key: Key
+    graph: Graph
+    given: list[Parameter] = field(default_factory=list[Parameter])
+    read: list[Node] = field(default_factory=list[Node])
+    results: list[Node] = field(default_factory=list[Node])
+
+
+@dataclass
+class Chunks:
+    """The graphs of a body. made_in: where the values that graphs read of each other, and results, are made."""
+
+    graphs: dict[Key, ChunkGraph]
+    made_in: dict[Value, Key]
+
+
+def chunk_graphs(body: Graph, apart: bool = False) -> Chunks:
+    """The graphs of all chunks of a body. apart: gradients of weights have graphs of their own."""
+    members = _members(body)
+    if apart:
+        members = {key: nodes for each in members.items() for key, nodes in _apart(body, *each)}
+    made_in: dict[Value, Key] = {}
+    for key in sorted(members):  # of a node in several graphs the forward one hands it on
+        made_in |= dict.fromkeys(members[key], key)
+    for key, own in members.items():
+        if key.kind != FORWARD:
+            _make_again(body, own)
+    graphs = {
+        key: ChunkGraph(key, Graph(f"{body.name}_{_WORDS[key.kind]}_{key.chunk}")) for key in sorted(members)
+    }  # fmt: skip
+    wanted: dict[Key, dict[Node, None]] = {key: {} for key in graphs}
+    for key, chunk in graphs.items():
+        own = members[key]
+        given: dict[Parameter, None] = {}
+        read: dict[Node, None] = {}
+        for node in body.nodes:
+            for value in node.inputs if node in own else ():
+                if isinstance(value, Parameter):
+                    given[value] = None
+                elif isinstance(value, Node) and value not in own:
+                    read[value] = None
+                    wanted[made_in[value]][value] = None
+        chunk.given, chunk.read = list(given), list(read)
+    for value in body.results:
+        if isinstance(value, Node):
+            wanted[made_in[value]][value] = None
+    for key, chunk in graphs.items():
+        chunk.results = list(wanted[key])
+        _fill(chunk, body, members[key])
+    return Chunks(graphs, made_in)
+
+
+def mark_apart(body: Graph) -> None:
+    """Mark what runs with gradients of inputs, in the graph of all ranks: what one rank reads of an exchange another
+    one may only send, and all ranks have to meet in one order."""
+    for each in _members(body).items():
+        for key, nodes in _apart(body, *each):
+            for node in nodes if key.kind == INPUT_GRADIENT else ():
+                node.attrs[WITH_INPUTS] = True
+
+
+def _members(body: Graph) -> dict[Key, set[Node]]:
+    """The nodes of each graph; those of no chunk are where they are read, ahead of all else in the forward graph."""
+    readers: dict[Value, list[Node]] = {}
+    for node in body.nodes:
+        for value in node.inputs:
+            readers.setdefault(value, []).append(node)
+    of: dict[Node, set[Key]] = {}
+    first = Key(FORWARD, min((int(n.attrs[STAGE]) for n in body.nodes if STAGE in n.attrs), default=0))
+    for node in reversed(body.nodes):
+        made = _tuple_of(node)
+        if STAGE in made.attrs:
+            of[node] = {Key(BACKWARD if made.phase == "backward" else FORWARD, int(made.attrs[STAGE]))}
+            continue
+        keys = {key for reader in readers.get(node, ()) for key in of.get(reader, ())}
+        if node in body.results or node.op.has_side_effect or node.op.mutates:
+            keys |= {first}
+        of[node] = {key for key in keys if key.kind == FORWARD or Key(FORWARD, key.chunk) not in keys}
+    members: dict[Key, set[Node]] = {}
+    for node in body.nodes:
+        for key in of[node]:
+            members.setdefault(key, set()).add(node)
+    return members
+
+
+def _tuple_of(node: Node) -> Node:
+    """Of an element of a tuple the node that makes the tuple: graphs hand on elements, no tuples."""
+    while isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node):
+        node = node.inputs[0]
+    return node
+
+
+def _apart(body: Graph, key: Key, own: set[Node]) -> list[tuple[Key, set[Node]]]:
+    """Gradients that other chunks read with all that they are made of, and the others. What is marked is decided."""
+    if key.kind != BACKWARD:
+        return [(key, own)]
+    marked: set[Value] = {node for node in own if node.attrs.get(WITH_INPUTS)}
+    needed = marked.union(v for node in body.nodes if node not in own for v in node.inputs if v in own)
+    for node in reversed(body.nodes):
+        if node in own and node in needed:
+            needed.update(value for value in node.inputs if value in own)
+    inputs = {node for node in own if _tuple_of(node) in needed or node in needed}
+    if inputs and not marked:
+        inputs |= _cheap(body, own - inputs)
+    pairs = [(Key(INPUT_GRADIENT, key.chunk), inputs), (Key(WEIGHT_GRADIENT, key.chunk), own - inputs)]
+    return [pair for pair in pairs if pair[1]]
+
+
+def _cheap(body: Graph, nodes: set[Node]) -> set[Node]:
+    """Of gradients of weights those that no product is made for, as of norms and biases: they take less time where
+    their operands are at hand, for other gradients, than to keep these."""
+    late: set[Node] = set()
+    for node in body.nodes:
+        if node in nodes and (node.regions or work_of(node) or any(value in late for value in node.inputs)):
+            late.add(node)
+    wanted: set[Value] = set(body.results)
+    found: set[Node] = set()
+    for node in reversed(body.nodes):
+        if node in wanted and node in nodes and node not in late:
+            found.add(node)
+            wanted.update(node.inputs)
+    return found
+
+
+def _make_again(body: Graph, own: set[Node]) -> None:
+    """Add to a graph of gradients what costs nothing to be made of what it is made of, and would be kept beside that:
+    a view, or what one smaller tensor is cast or repeated to."""
+    for node in reversed(body.nodes):
+        for value in node.inputs if node in own else ():
+            if isinstance(value, Node) and value not in own and _is_free(value):
+                own.add(value)
+
+
+def _is_free(node: Node) -> bool:
+    op = node.op
+    if isinstance(op, TupleGetItem) or not isinstance(op, Op) or not isinstance(node.type, TensorType):
+        return False
+    if op.is_view:
+        return True
+    made_of = [value for value in node.inputs if not isinstance(value, Constant)]
+    plain = not (node.regions or op.draws or op.mutates or op.has_side_effect or op.is_collective or work_of(node))
+    return plain and len(made_of) == 1 and 0 < made_of[0].type.nbytes < node.type.nbytes
+
+
+def _fill(chunk: ChunkGraph, body: Graph, own: set[Node]) -> None:
+    graph = chunk.graph
+    graph.returns_tuple = True
+    of: dict[Value, Value] = {}
+    taken: set[str] = set()
+    for value in (*chunk.given, *chunk.read):
+        name = free_name(value.name or "received", taken)
+        of[value] = parameter = Parameter(name, value.type, "input")
+        graph.parameters.append(parameter)
+    for node in body.nodes:
+        if node in own:
+            of[node] = copy = copied_node(node, [v if isinstance(v, Constant) else of[v] for v in node.inputs])
+            copy.attrs.pop(WITH_INPUTS, None)
+            graph.nodes.append(copy)
+    graph.results = [of[value] for value in chunk.results]

@@ -1,0 +1,341 @@
+"""The timeline of a pipeline's actions: idle time, values stored for backwards, and copies to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field
+
+from mspc.ir.late_dataclass import dataclass
+from mspc.passes.lib.schedule_checks import require_schedule
+from mspc.passes.lib.schedules import (
+    BACKWARD,
+    FORWARD,
+    GRADIENTS,
+    INPUT_GRADIENT,
+    RELEASES,
+    WEIGHT_GRADIENT,
+    Action,
+    Entry,
+    Made,
+    Overlapped,
+    Schedule,
+    actions_of,
+    makes,
+    parts_of,
+    reads,
+)
+
+# When a pipeline's stages do what, by the times of actions: their idle time, and what they keep for backwards.
+#
+# Each stage takes its actions in their order, each as soon as the values that it reads are there. Messages pass beside
+# the work. What a stage does behind its last action, updates, may wait for what other stages send behind theirs. What
+# forwards keep may leave for the host meanwhile (`host_pace.py`). Times are in any one unit, seconds in a compile.
+
+
+Durations = Mapping[tuple[int, str], float]
+"""The time of each kind of action on each chunk; of a backward by default the sum of both gradients."""
+Messages = float | Mapping[tuple[int, int], float]
+"""The time of a message between two stages: of any, or by the chunks that send and read it; 0 of those left out."""
+Awaited = Mapping[int, Collection[tuple[int, Action | None]]]
+"""For stages the others that send them what they need behind their own last actions, each with the action behind which
+it does; None for its last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An entry of a stage, and its time. awaited: the value for which the stage has waited before it, None where it has
+    not."""
+
+    entry: Entry
+    start: float
+    end: float
+    awaited: Made | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTail:
+    """The work of a stage behind its last action, and its time."""
+
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class ScheduleTimeline:
+    """A schedule with the time of every entry of every stage, or of the actions of those that run one behind the other,
+    from 0 on. tails: of the stages that have one."""
+
+    schedule: Schedule
+    spans: tuple[tuple[Span, ...], ...]
+    tails: Mapping[int, StepTail] = field(default_factory=dict[int, StepTail])
+
+    def end(self, stage: int) -> float:
+        """When a stage has done all."""
+        spans = self.spans[stage]
+        return self.tails[stage].end if stage in self.tails else spans[-1].end if spans else 0
+
+    @property
+    def makespan(self) -> float:
+        """The time until the last stage has ended: of a step, where all stages wait for each other behind it."""
+        return max(map(self.end, range(len(self.spans))), default=0)
+
+    @property
+    def period(self) -> float:
+        """The longest time of one stage from its first start to its last end: of a step, where each stage begins the
+        next one by itself (ZB-2P and ZB-V, with the optimizer's check postponed)."""
+        return max((self.end(stage) - spans[0].start for stage, spans in enumerate(self.spans) if spans), default=0)
+
+    def busy(self, stage: int) -> float:
+        """The time in which a stage works."""
+        tail = self.tails.get(stage, StepTail(0, 0))
+        return sum(span.end - span.start for span in self.spans[stage]) + tail.end - tail.start
+
+    def idle(self, stage: int, *, postponed: bool = False) -> float:
+        """The time of a step in which a stage does not work. postponed: a step takes its period, not its makespan."""
+        return max(0, (self.period if postponed else self.makespan) - self.busy(stage))  # sums are rounded
+
+    def idle_share(self, stage: int, *, postponed: bool = False) -> float:
+        """The part of a step in which a stage does not work, 0 to 1."""
+        step = self.period if postponed else self.makespan
+        return self.idle(stage, postponed=postponed) / step if step else 0.0
+
+    def kept(self, stage: int) -> int:
+        """Micro-batches of chunks that a stage keeps at most at once, each from its forward's start until the end of
+        the last gradient that reads what the forward has kept."""
+        return int(self.kept_bytes(stage, [1] * self.schedule.chunks))
+
+    def kept_bytes(self, stage: int, bytes_of_chunk: Sequence[float]) -> float:
+        """Bytes that a stage keeps at most at once. bytes_of_chunk: what each chunk keeps of one micro-batch."""
+        return max(self.kept_behind(stage, bytes_of_chunk), default=0)
+
+    def kept_behind(self, stage: int, bytes_of_chunk: Sequence[float]) -> list[float]:
+        """Bytes that a stage keeps during each of its entries: what forwards add is there from their start, what
+        gradients release until their end."""
+        found: list[float] = []
+        kept = 0.0
+        for span in self.spans[stage]:
+            parts = parts_of(span.entry)
+            kept += sum(bytes_of_chunk[part.chunk] for part in parts if part.kind == FORWARD)
+            found.append(kept)
+            kept -= sum(bytes_of_chunk[part.chunk] for part in parts if part.kind in RELEASES)
+        return found
+
+
+def equal_durations(
+    schedule: Schedule, forward: float = 1, input_gradient: float = 1, weight_gradient: float = 1
+) -> Durations:
+    """The same times for all chunks."""
+    times = {FORWARD: forward, INPUT_GRADIENT: input_gradient, WEIGHT_GRADIENT: weight_gradient}
+    return {(chunk, kind): time for chunk in range(schedule.chunks) for kind, time in times.items()}
+
+
+def timeline(
+    schedule: Schedule, durations: Durations, message: Messages = 0, overlap: float | None = 0,
+    behind: Mapping[int, float] | None = None, awaited: Awaited | None = None,
+    copies: Copies | None = None,
+) -> ScheduleTimeline:  # fmt: skip
+    """The times of a schedule.
+
+    Args:
+        overlap: the part of the shorter one's time that is saved where a forward and a backward run at once, 0 to 1;
+        None where they run one behind the other, as in a stage's program: each has a span then.
+        behind: what stages do behind their last actions. awaited: what there must be before that.
+        copies: of what forwards keep, to the host and back; None for none.
+
+    Raises:
+        MspcError: the schedule does not run to its end.
+    """
+    walk = _Walk(schedule, durations, message, overlap, HostPace(copies or {}))
+    if any(len(spans) < len(entries) for spans, entries in zip(walk.spans, walk.entries, strict=True)):
+        require_schedule(schedule)
+        raise AssertionError(f"the schedule {schedule.name!r} has come to a stop")
+    made = ScheduleTimeline(schedule, tuple(map(tuple, walk.spans)))
+    tails: dict[int, StepTail] = {}
+    for stage, time in (behind or {}).items():
+        start = max([made.end(stage), *(_sent(made, *each) for each in (awaited or {}).get(stage, ()))])
+        tails[stage] = StepTail(start, start + time)
+    return ScheduleTimeline(schedule, made.spans, tails)
+
+
+def _sent(line: ScheduleTimeline, stage: int, behind: Action | None) -> float:
+    """When a stage sends what others need behind their last actions."""
+    if behind is None:
+        return line.end(stage)
+    made = set(makes(behind))
+    ends = (span.end for span in line.spans[stage] if any(made <= set(makes(part)) for part in parts_of(span.entry)))
+    return next(ends, line.end(stage))
+
+
+class _Walk:
+    """The clocks of all stages, which have run as far as they go."""
+
+    def __init__(
+        self, schedule: Schedule, durations: Durations, message: Messages, overlap: float | None, pace: HostPace
+    ) -> None:  # fmt: skip
+        self.pace = pace
+        self.schedule, self.durations, self.message, self.overlap = schedule, durations, message, overlap or 0
+        apart = [tuple(actions_of(entries)) for entries in schedule.entries]
+        self.entries: Sequence[tuple[Entry, ...]] = apart if overlap is None else schedule.entries
+        self.there: dict[Made, tuple[float, int]] = {}
+        """When each value has been made, and on which stage."""
+        self.waiting: dict[Made, list[int]] = {}
+        self.spans: list[list[Span]] = [[] for _ in schedule.entries]
+        running = list(range(schedule.stages))
+        while running:
+            running += self._run(running.pop())
+
+    def _run(self, stage: int) -> list[int]:
+        """Run a stage until it waits for a value that there is not yet; the stages that go on because of it."""
+        released: list[int] = []
+        spans = self.spans[stage]
+        for entry in self.entries[stage][len(spans) :]:
+            start, awaited = spans[-1].end if spans else 0, None
+            for part, value in ((p, v) for p in parts_of(entry) for v in reads(p, self.schedule.chunks)):
+                if value not in self.there:
+                    self.waiting.setdefault(value, []).append(stage)
+                    return released
+                made, source = self.there[value]
+                comes = made if source == stage else made + self._message(value, part)
+                if comes > start:
+                    start, awaited = comes, value
+            start = self.pace.begin(stage, entry, start)
+            spans.append(Span(entry, start, start + self._duration(entry), awaited))
+            self.pace.ran(stage, entry, spans[-1].end)
+            for value in (value for part in parts_of(entry) for value in makes(part)):
+                self.there[value] = spans[-1].end, stage
+                released += self.waiting.pop(value, ())
+        return released
+
+    def _message(self, value: Made, reader: Action) -> float:
+        if isinstance(self.message, Mapping):
+            return self.message.get((value[1], reader.chunk), 0)
+        return self.message
+
+    def _duration(self, entry: Entry) -> float:
+        times = [self._time(part.chunk, part.kind) for part in parts_of(entry)]
+        return sum(times) - (self.overlap * min(times) if isinstance(entry, Overlapped) else 0)
+
+    def _time(self, chunk: int, kind: str) -> float:
+        if kind == BACKWARD and (chunk, kind) not in self.durations:
+            return self.durations[chunk, INPUT_GRADIENT] + self.durations[chunk, WEIGHT_GRADIENT]
+        return self.durations[chunk, kind]
+
+
+# How copies to the host and back pace the stages of a pipeline: what forwards keep of micro-batches leaves, and comes
+# back ahead of its gradients. Copies one way run one behind another, beside the work of their stage; where the program
+# of a stage waits for one its next work begins later.
+
+
+AT_ONCE = 2
+"""Forwards of which values are on the device where those leave as early as may be: of one that runs, and of the one
+whose values leave meanwhile."""
+AHEAD = 3
+"""From so many gradients before on values come back where nothing waits for what leaves."""
+Task = tuple[str, int, int]
+"""Work on a micro-batch: its kind, its chunk, and the micro-batch."""
+Copied = tuple[int, int, int]
+"""Values that are copied together: the chunk that has made them, the micro-batch, and a number."""
+
+
+@dataclass
+class TaskCopies:
+    """The copies of one task. ahead: those that come back from a place ahead of it on, with their seconds, and those
+    that have left before the program goes on, with 0, in the order of the program. read: that have come back before it
+    begins. left: that leave behind it, with their seconds."""
+
+    ahead: list[tuple[Copied, float]] = field(default_factory=list["tuple[Copied, float]"])
+    read: list[Copied] = field(default_factory=list[Copied])
+    left: list[tuple[Copied, float]] = field(default_factory=list["tuple[Copied, float]"])
+
+    def like(self, chunks: Mapping[int, int]) -> TaskCopies:
+        """The same of other chunks, by those that these are of."""
+
+        def of(copied: Copied) -> Copied:
+            return (chunks[copied[0]], *copied[1:])
+
+        return TaskCopies(
+            [(of(each), time) for each, time in self.ahead], [*map(of, self.read)],
+            [(of(each), time) for each, time in self.left],
+        )  # fmt: skip
+
+
+Copies = Mapping[Task, TaskCopies]
+
+
+class HostPace:
+    """The copies of all stages, which is told of every entry in the order of its stage."""
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        self._gone: dict[Copied, float] = {}
+        self._back: dict[Copied, float] = {}
+        self._out: dict[int, float] = {}
+        self._in: dict[int, float] = {}
+        """When the last copy of a stage to the host is over, and the last one from it."""
+        self._worked: dict[int, float] = {}
+
+    def begin(self, stage: int, entry: Entry, ready: float) -> float:
+        """When an entry begins that could at `ready` without copies."""
+        reached = self._worked.get(stage, 0.0)
+        for task in self._of(entry):
+            for each, time in task.ahead:
+                if time:
+                    self._back[each] = self._in[stage] = max(self._in.get(stage, 0.0), reached) + time
+                else:
+                    reached = max(reached, self._gone.get(each, 0.0))
+            ready = max(ready, reached, *(self._back.get(each, 0.0) for each in task.read))
+        return ready
+
+    def ran(self, stage: int, entry: Entry, end: float) -> None:
+        """An entry has run up to `end`."""
+        self._worked[stage] = end
+        for task in self._of(entry):
+            for each, time in task.left:
+                self._gone[each] = self._out[stage] = max(self._out.get(stage, 0.0), end) + time
+
+    def _of(self, entry: Entry) -> Iterator[TaskCopies]:
+        for part in parts_of(entry) if self._copies else ():
+            kinds = (BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT) if part.kind == BACKWARD else (part.kind,)
+            for kind in kinds:
+                task = self._copies.get((kind, part.chunk, part.micro_batch))
+                if task is not None:
+                    yield task
+
+
+def leaving(schedule: Schedule, stage: int) -> Iterator[tuple[int, int]]:
+    """(chunk, micro-batch) of what may leave: gradients come behind so many other forwards that room is spared."""
+    forwards = 0
+    since: dict[tuple[int, int], int] = {}
+    for action in actions_of(schedule.entries[stage]):
+        own = action.chunk, action.micro_batch
+        if action.kind == FORWARD:
+            forwards += 1
+            since[own] = forwards
+        elif action.kind in GRADIENTS and forwards - since[own] >= AT_ONCE:
+            yield own
+
+
+def copies_of(
+    schedule: Schedule, stage: int, seconds: Mapping[int, float], waits: bool
+) -> dict[Task, TaskCopies]:  # fmt: skip
+    """Copies of all that may leave a stage. seconds: of what each chunk keeps, one way. waits: a forward does, until
+    what all but the last one before it have kept has left, and what a gradient reads comes back from the gradient
+    before on; else nothing does, and it comes back from some gradients before on."""
+    found: dict[Task, TaskCopies] = {}
+    forwards: list[tuple[int, int]] = []
+    gradients: list[TaskCopies] = []
+    leaves = {*leaving(schedule, stage)}
+    ahead = 1 if waits else AHEAD
+    for action in actions_of(schedule.entries[stage]):
+        own = action.chunk, action.micro_batch
+        task = found.setdefault((action.kind, *own), TaskCopies())
+        copied = [((*own, 0), seconds.get(action.chunk, 0.0))] if own in leaves else []
+        if action.kind == FORWARD:
+            task.ahead += [((*each, 0), 0.0) for each in forwards[-AT_ONCE : 1 - AT_ONCE] if waits and each in leaves]
+            task.left += copied
+            forwards.append(own)
+        elif action.kind in GRADIENTS:
+            gradients.append(task)
+            gradients[-1 - ahead :][0].ahead += copied
+            task.read += [each for each, _ in copied]
+    return found
