@@ -35,7 +35,7 @@ from mspc.readers.pytorch.program import (
 
 BY_NAME = 2
 """What says of an argument that it was given by name."""
-DEEPEST = 16
+DEEPEST_GRAPHS = 16
 """Graphs inside of each other."""
 
 
@@ -52,7 +52,7 @@ class GraphReader:
 
     def graph(self, value: Any, where: str = "its graph", depth: int = 0) -> ExportedGraph:
         """A graph. Raises ValueError with what is wrong, and where."""
-        if depth > DEEPEST:
+        if depth > DEEPEST_GRAPHS:
             raise ValueError(f"{where} stands too deep in other graphs")
         return _OneGraph(self, object_in(value, where), where, depth).read()
 

@@ -21,7 +21,6 @@ from mspc.readers.pytorch.program import ExportedGraph
 FEW = 16
 """Rows up to which every turn is nodes of its own."""
 
-Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
 Turned = Callable[[Any, ExportedGraph, Sequence[Any]], list[Any]]
 """What a graph gives for operands, by an evaluator."""
 

@@ -8,9 +8,6 @@ from mspc.api import mint, ops
 from mspc.ir.types import BOOL, FLOAT32
 from mspc.readers.pytorch.kinds.kind import row
 
-_PLACE = "-layout=None, -device=None, -pin_memory=None"
-_NEW = f"dtype=None, {_PLACE}"
-_FORMAT = f"{_NEW}, -memory_format=None"
 
 
 def dropped(input: Any, p: Any, train: Any) -> Any:

@@ -27,7 +27,7 @@ from mspc.readers.pytorch.program import ExportedProgram
 
 PASSING = frozenset(("Cast", "Load"))
 """Operators that hand a parameter on, element by element."""
-PRODUCTS = frozenset(("MatMul", "BatchMatMul"))
+MATMULS = frozenset(("MatMul", "BatchMatMul"))
 EXPERTS, PACKED, GROUPED = 3, "packed_colwise", "GroupedProduct"
 IMPORTED = "-ImportedNetwork"
 """What the front end calls the cell of a program."""
@@ -152,7 +152,7 @@ class LayerPlan:
             return {0: (axis,)} if style.weight == OUT else {}
         if name == "Gather":  # an embedding: its vectors are what it gives
             return {1 if style.weight == OUT else 0: (axis,)}
-        if name not in PRODUCTS:
+        if name not in MATMULS:
             return {}
         attributes = node.op.attributes()
         across = (number == 1 and not attributes.get("transpose_b")) or (number == 0 and attributes.get("transpose_a"))
@@ -181,7 +181,7 @@ class LayerPlan:
                 if factors and rule.sizes[factors[0]] % self.plan.parts == 0:
                     axes[factors[0]] = (self.plan.tensor_axis,)
         node.in_strategy = tuple(self._layout(dims, axes) for dims in rule.inputs)
-        if style is not None and style.weight == IN and style.gives == WHOLE and node.op.name in PRODUCTS:
+        if style is not None and style.weight == IN and style.gives == WHOLE and node.op.name in MATMULS:
             whole = {factor: names for factor, names in axes.items() if self.plan.tensor_axis not in names}
             node.out_strategy = tuple(self._layout(dims, whole) for dims in rule.outputs)
 
