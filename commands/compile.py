@@ -157,8 +157,7 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object) -
         notes = write_picture(compiled, options.schedule, options.machine, options.keep_more)
     if options.out_torch is not None:
         from mspc.ir.files.atomic_writing import write_atomically  # late, as above
-        from mspc.readers.pytorch.plans.layers_back import plan_back
-        from mspc.readers.pytorch.plans.torch_code import torch_code
+        from mspc.readers.pytorch.plans.torch_code import plan_back, torch_code
 
         if compiled.config.pipeline_stages > 1:
             raise MspcError("--out-torch writes plans of layers, and this one has stages")

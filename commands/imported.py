@@ -120,7 +120,7 @@ def _program(target: NamedTarget | Path, options: ImportOptions) -> ExportedProg
         with TemporaryDirectory(prefix="mspc-") as folder:
             program = _of_function(target, Path(folder) / f"{target.name}{EXPORTED}")
     elif target.is_dir():
-        from mspc.readers.pytorch.folder import read_folder
+        from mspc.readers.pytorch.exporting import read_folder
 
         return _loaded(read_folder(target, dict(options.sizes)), options.load)
     else:

@@ -51,7 +51,7 @@ def module_rows(found: FoundCall, program: VerifiedProgram, options: CompileOpti
     Raises:
         MspcError: the module is called with other tensors than the program.
     """
-    from mspc.readers.pytorch.module_itself import module_step  # late: it brings PyTorch along
+    from mspc.readers.pytorch.network import module_step  # late: it brings PyTorch along
 
     target, said = found.target, options.imported
     assert isinstance(target, NamedTarget)

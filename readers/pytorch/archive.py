@@ -1,8 +1,4 @@
-"""The archive of an exported program: a zip file whose members are looked at as bytes, each inside of its own place.
-
-All members stand in one folder of the archive. Texts may be compressed; tensors are stored as they are, so that each is
-a range of bytes of the file.
-"""
+"""Files of exported programs: the zip archive, its JSON, the codes in it, and the stored weights."""
 
 from __future__ import annotations
 
@@ -10,14 +6,147 @@ import itertools
 import os
 import struct
 import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
+import numpy as np
+
+from mspc.checkpoint.files import Files
+from mspc.checkpoint.pieces import StoredSlice, box_of_shape
+from mspc.checkpoint.reading import Checkpoint, Stored
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.inside import check_name
+from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import LARGEST_TEXT, check_regular
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import (
+    BFLOAT16,
+    BOOL,
+    COMPLEX64,
+    COMPLEX128,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    DType,
+    TensorType,
+)
+
+# What a file of JSON says is taken out of it here entry by entry, each of the kind that it has to be.
+#
+# All functions raise ValueError with the entry that is wrong; `where` says in words what it belongs to.
+
+
+MOST_DIMENSIONS = 64
+LARGEST_SIZE = 1 << 62
+
+
+def object_in(value: Any, where: str) -> dict[str, Any]:
+    """An object."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is {value!r:.60}, not an object")
+    return cast(dict[str, Any], value)
+
+
+def list_in(value: Any, where: str) -> list[Any]:
+    """A list."""
+    if not isinstance(value, list):
+        raise ValueError(f"{where} is {value!r:.60}, not a list")
+    return cast(list[Any], value)
+
+
+def entry(owner: dict[str, Any], name: str, where: str) -> Any:
+    """What an object has under a name."""
+    try:
+        return owner[name]
+    except KeyError:
+        raise ValueError(f"{where} has no {name!r}") from None
+
+
+def text_in(value: Any, where: str) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{where} is {value!r:.60}, not a text")
+    return value
+
+
+def flag_in(value: Any, where: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{where} is {value!r:.60}, not true or false")
+    return value
+
+
+def whole_in(value: Any, where: str, least: int = -LARGEST_SIZE, most: int = LARGEST_SIZE) -> int:
+    """A whole number."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{where} is {value!r:.60}, not a whole number from {least} to {most}")
+    return value
+
+
+def tagged(value: Any, where: str) -> tuple[str, Any]:
+    """(tag, content) of an object that has one entry, as {"as_int": 3} has. Entries that are null do not count."""
+    found = [(tag, content) for tag, content in object_in(value, where).items() if content is not None]
+    if len(found) != 1:
+        raise ValueError(f"{where} is {value!r:.60}, not an object with one entry")
+    return found[0]
+
+
+# The numbers by which exported programs name element types, layouts and memory formats, schema 8.
+
+
+ELEMENT_TYPES: dict[int, DType] = {
+    1: UINT8, 2: INT8, 3: INT16, 4: INT32, 5: INT64, 6: FLOAT16, 7: FLOAT32, 8: FLOAT64, 10: COMPLEX64, 11: COMPLEX128,
+    12: BOOL, 13: BFLOAT16, 28: UINT16, 34: UINT32, 35: UINT64,
+}  # fmt: skip
+NOT_HERE: dict[int, str] = {
+    9: "complex32", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz", 32: "float8_e5m2fnuz",
+    33: "float8_e8m0fnu",
+}  # fmt: skip
+"""Element types that PyTorch has and mspc has not."""
+LAYOUTS: dict[int, str] = {
+    1: "sparse_coo", 2: "sparse_csr", 3: "sparse_csc", 4: "sparse_bsr", 5: "sparse_bsc", 6: "mkldnn", 7: "strided",
+}  # fmt: skip
+STRIDED = 7
+MEMORY_FORMATS: dict[int, str] = {
+    1: "contiguous_format", 2: "channels_last", 3: "channels_last_3d", 4: "preserve_format",
+}  # fmt: skip
+
+
+def element_type(code: object, where: str) -> DType:
+    """The element type of a number. Raises ValueError: there is none, or mspc does not have it."""
+    found = ELEMENT_TYPES.get(code) if type(code) is int else None
+    if found is None:
+        name = NOT_HERE.get(code) if type(code) is int else None
+        if name is not None:
+            raise ValueError(f"{where} is of {name}, which mspc does not have")
+        raise ValueError(f"{where} has element type {code!r:.40}, which no version of the format knows")
+    return found
+
+
+def named(code: object, names: dict[int, str], where: str) -> str:
+    """The name of a number. Raises ValueError: it has none."""
+    found = names.get(code) if type(code) is int else None
+    if found is None:
+        raise ValueError(f"{where} is {code!r:.40}, which no version of the format knows")
+    return found
+
+
+# The archive of an exported program: a zip file whose members are looked at as bytes, each inside of its own place.
+#
+# All members stand in one folder of the archive. Texts may be compressed; tensors are stored as they are, so that each
+# is a range of bytes of the file.
+
 
 LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 """What stands before every member: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7."""
@@ -28,7 +157,7 @@ MOST_MEMBERS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArchivePlace:
     """Where the bytes of a member that is stored as it is lie in the file."""
 
     offset: int
@@ -81,7 +210,7 @@ class Archive:
             raise self._damaged(f"{name}: {error}") from None
         return content
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> ArchivePlace:
         """Where a member's bytes lie. Raises MspcError: there is none, or it is compressed."""
         info, place = self._member(name)
         if info.compress_type != zipfile.ZIP_STORED:
@@ -91,7 +220,7 @@ class Archive:
             )
         return place
 
-    def _member(self, name: str) -> tuple[zipfile.ZipInfo, Place]:
+    def _member(self, name: str) -> tuple[zipfile.ZipInfo, ArchivePlace]:
         try:
             return self._members[name]
         except KeyError:
@@ -100,7 +229,7 @@ class Archive:
     def _damaged(self, what: str) -> MspcError:
         return MspcError(f"{self.shown} is damaged: {what}")
 
-    def _checked(self, file: BinaryIO) -> dict[str, tuple[zipfile.ZipInfo, Place]]:
+    def _checked(self, file: BinaryIO) -> dict[str, tuple[zipfile.ZipInfo, ArchivePlace]]:
         try:
             with zipfile.ZipFile(file) as opened:
                 infos = [info for info in opened.infolist() if not info.is_dir()]
@@ -114,7 +243,7 @@ class Archive:
             ) from None
         if len(infos) > MOST_MEMBERS:
             raise self._damaged(f"it has {len(infos)} members")
-        found: dict[str, tuple[zipfile.ZipInfo, Place]] = {}
+        found: dict[str, tuple[zipfile.ZipInfo, ArchivePlace]] = {}
         ends: list[tuple[int, int, str]] = []
         for info in infos:
             name = self._name(info)
@@ -147,7 +276,7 @@ class Archive:
                 f"{folders[0]!r:.40} and {folders[1]!r:.40} among them"
             )
 
-    def _local(self, file: BinaryIO, info: zipfile.ZipInfo) -> Place:
+    def _local(self, file: BinaryIO, info: zipfile.ZipInfo) -> ArchivePlace:
         """The place of a member by what stands before it."""
         file.seek(max(0, info.header_offset))  # negative where bytes are missing
         header = file.read(LOCAL_HEADER.size)
@@ -162,4 +291,188 @@ class Archive:
             raise self._damaged(f"{info.filename} ends behind the end of the file")
         if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
             raise self._damaged(f"{info.filename} is stored in {info.compress_size} bytes and has {info.file_size}")
-        return Place(offset, info.compress_size)
+        return ArchivePlace(offset, info.compress_size)
+
+
+# The tensors of an exported program: a checkpoint whose one file is the archive, read where it is needed.
+#
+# `data/weights/model_weights_config.json` has a place for every parameter and buffer, and
+# `data/constants/model_constants_config.json` for every constant: a member of the archive, and how the tensor lies in
+# it.
+
+
+@dataclass(frozen=True, slots=True)
+class StridedWeight:
+    """A tensor whose elements do not follow each other in its member of the archive.
+
+    place: of the member. first: the tensor's first element there. strides: elements between neighbours of a dimension.
+    """
+
+    place: ArchivePlace
+    first: int
+    strides: tuple[int, ...]
+
+
+@dataclass
+class ProgramWeights(Checkpoint):
+    """The tensors of an archive. strided: those that do not lie there element after element."""
+
+    strided: Mapping[str, StridedWeight] = field(default_factory=dict[str, StridedWeight])
+
+    def read(self, name: str, slices: Sequence[slice] | None = None) -> Any:
+        """A tensor or a part of it, as a checkpoint gives it."""
+        found = self.strided.get(name)
+        if found is None:
+            return Checkpoint.read(self, name, slices)
+        type = self.tensors[name].type
+        dtype = type.dtype.numpy
+        room = self.files.mapped(0, found.place.offset, found.place.size)
+        steps = tuple(step * dtype.itemsize for step in found.strides)
+        room = room if room.ctypes.data % dtype.itemsize == 0 else room.copy()
+        view = np.ndarray(type.shape, dtype, room, found.first * dtype.itemsize, steps)
+        return np.array(view if slices is None else view[tuple(slices)], order="C")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A tensor as a config describes it."""
+
+    name: str
+    member: str
+    type: TensorType
+    first: int
+    strides: tuple[int, ...]
+    trains: bool
+
+    @property
+    def elements(self) -> int:
+        """Elements of the member from its begin to the tensor's last one."""
+        if not self.type.size:
+            return 0
+        return self.first + 1 + sum((n - 1) * s for n, s in zip(self.type.shape, self.strides, strict=True))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements follow each other as those of an array do."""
+        step = 1
+        for n, stride in zip(reversed(self.type.shape), reversed(self.strides), strict=True):
+            if n > 1 and stride != step:
+                return False
+            step *= n
+        return True
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether one number of the member may be several elements."""
+        end = 0
+        for stride, n in sorted((s, n) for n, s in zip(self.type.shape, self.strides, strict=True) if n > 1):
+            if stride <= end:
+                return bool(self.type.size)
+            end += stride * (n - 1)
+        return False
+
+
+def weights_of(archive: Archive, model: str) -> tuple[ProgramWeights, Mapping[str, str]]:
+    """The tensors of a program in an archive, and those that are another one under a second name, by which.
+
+    Raises:
+        MspcError: a config is damaged or names what is not there, or tensors are pickled or compressed.
+    """
+    entries = [
+        each
+        for folder, config in (("data/weights/", "weights"), ("data/constants/", "constants"))
+        for each in _entries(archive, folder, f"{folder}{model}_{config}_config.json")
+    ]
+    tensors: dict[str, Stored] = {}
+    strided: dict[str, StridedWeight] = {}
+    first_with: dict[tuple[Any, ...], str] = {}
+    same: dict[str, str] = {}
+    for each in entries:
+        place = archive.place(each.member)
+        if not place.size and each.type.size:
+            continue  # exported without values: tensors of the device meta, or fake ones
+        if each.elements * each.type.dtype.itemsize > place.size:
+            raise MspcError(
+                f"{archive.shown} is damaged: tensor {each.name!r} of type {each.type} with strides {each.strides} "
+                f"from element {each.first} on does not fit into the {place.size} bytes of {each.member}"
+            )
+        if each.name in tensors:
+            raise MspcError(f"{archive.shown} is damaged: it has tensor {each.name!r:.100} twice")
+        key = (each.member, each.type, each.first, each.strides)
+        if first_with.setdefault(key, each.name) != each.name:
+            same[each.name] = first_with[key]
+        pieces: tuple[StoredSlice, ...] = ()
+        if each.is_dense:
+            offset = place.offset + each.first * each.type.dtype.itemsize
+            pieces = (StoredSlice(box_of_shape(each.type.shape), 0, ((offset, each.type.nbytes),)),)
+        else:
+            strided[each.name] = StridedWeight(place, each.first, each.strides)
+        tensors[each.name] = Stored(each.type, pieces)
+    _check_overlaps(archive, entries)
+    files = Files([archive.path], [archive.size])
+    return ProgramWeights(archive.shown, files, tensors, strided=strided), same
+
+
+def _check_overlaps(archive: Archive, entries: Sequence[_Entry]) -> None:
+    """An update of a parameter must change no other, unless all of both are the same. Raises MspcError."""
+    by_member: dict[str, list[_Entry]] = {}
+    for each in entries:
+        if each.trains and archive.place(each.member).size:
+            if each.overlaps_itself:
+                raise MspcError(f"{archive.shown}: elements of parameter {each.name!r:.100} lie on top of each other")
+            if each.is_dense:
+                by_member.setdefault(each.member, []).append(each)
+    for member, found in by_member.items():
+        found.sort(key=lambda each: (each.first, each.elements))
+        for one, other in itertools.pairwise(found):
+            same = (one.first, one.type) == (other.first, other.type)
+            if not same and other.first < one.elements:
+                raise MspcError(
+                    f"{archive.shown}: parameters {one.name!r:.100} and {other.name!r:.100} overlap in {member}"
+                )
+
+
+def _entries(archive: Archive, folder: str, name: str) -> list[_Entry]:
+    if name not in archive:
+        return []
+    try:
+        owner = object_in(parsed_json(archive.text(name)), "it")
+        listed = object_in(entry(owner, "config", "it"), "its config")
+        return [_entry(archive, folder, key, value) for key, value in listed.items()]
+    except ValueError as error:
+        raise MspcError(f"{archive.shown} is damaged: {name}: {error}") from None
+
+
+def _entry(archive: Archive, folder: str, name: str, value: Any) -> _Entry:
+    where = f"tensor {name!r:.100}"
+    owner = object_in(value, where)
+    member = folder + text_in(entry(owner, "path_name", where), f"{where}: path_name")
+    if flag_in(owner.get("use_pickle", False), f"{where}: use_pickle"):
+        raise MspcError(
+            f"{archive.shown}: {where} is pickled, in {member}, and mspc loads no pickle, which could run anything",
+            notes=["plain tensors are stored as bytes; what is pickled is an object or a subclass of Tensor"],
+        )
+    about = object_in(entry(owner, "tensor_meta", where), f"{where}: tensor_meta")
+    if about.get("layout", STRIDED) != STRIDED:
+        raise ValueError(f"{where} is not strided, as sparse tensors are")
+    sizes, strides = (_sizes(entry(about, key, where), f"{where}: {key}") for key in ("sizes", "strides"))
+    if len(sizes) != len(strides):
+        raise ValueError(f"{where} has {len(sizes)} sizes and {len(strides)} strides")
+    first = _size(entry(about, "storage_offset", where), f"{where}: storage_offset")
+    type = TensorType(element_type(entry(about, "dtype", where), where), sizes)
+    trains = flag_in(owner.get("is_param", False), where) and flag_in(about.get("requires_grad", False), where)
+    return _Entry(name, member, type, first, strides, trains)
+
+
+def _sizes(value: Any, where: str) -> tuple[int, ...]:
+    listed = list_in(value, where)
+    if len(listed) > MOST_DIMENSIONS:
+        raise ValueError(f"{where} are {len(listed)}")
+    return tuple(_size(each, where) for each in listed)
+
+
+def _size(value: Any, where: str) -> int:
+    tag, content = tagged(value, where)
+    if tag != "as_int":
+        raise ValueError(f"{where} is {value!r:.60}, not a size that is known")
+    return whole_in(content, where, 0, LARGEST_SIZE)

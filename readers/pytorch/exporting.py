@@ -14,12 +14,18 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from mspc.api.setting_kind import say_once
+from mspc.checkpoint.hugging_face import HUGGING_FACE_INDEX
+from mspc.checkpoint.opening import open_checkpoint
+from mspc.checkpoint.reading import Checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.pytorch.other_weights import Joined
+from mspc.readers.pytorch.other_weights import JoinedWeight, with_weights
+from mspc.readers.pytorch.program import ExportedProgram
+from mspc.readers.pytorch.reading import read_program
 
 ASKED = "a module, or (module, inputs), or (module, inputs, inputs by name)"
 FAMILIES: Mapping[str, str] = {"input_ids": "int64", "pixel_values": "float32"}
@@ -41,7 +47,7 @@ class Exported:
 
     path: Path
     same: Mapping[str, str]
-    stored: Mapping[str, Joined] = field(default_factory=dict[str, Joined])
+    stored: Mapping[str, JoinedWeight] = field(default_factory=dict[str, JoinedWeight])
     own_plan: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -126,7 +132,7 @@ def _notes_of_own_code(folder: Path) -> list[str]:
     return [f"auto_map in {folder / 'config.json'} names it: {names}", f"{advice}: mspc compile model.py:make --torch"]
 
 
-def _stored_names(model: Any, names: Sequence[str]) -> dict[str, Joined]:
+def _stored_names(model: Any, names: Sequence[str]) -> dict[str, JoinedWeight]:
     """What transformers makes a parameter of: a tensor of another name, or several that it stacks and joins."""
     mapping = importlib.import_module("transformers.conversion_mapping")
     loading = importlib.import_module("transformers.core_model_loading")
@@ -134,12 +140,12 @@ def _stored_names(model: Any, names: Sequence[str]) -> dict[str, Joined]:
     renamings = [each for each in transforms if isinstance(each, loading.WeightRenaming)]
     converters = [each for each in transforms if isinstance(each, loading.WeightConverter)]
     known = model.state_dict()
-    found: dict[str, Joined] = {}
+    found: dict[str, JoinedWeight] = {}
     parts: dict[str, dict[str, list[str]]] = {}
     for name in names:
         own, pattern = loading.rename_source_key(name, renamings, converters, model.base_model_prefix, known)
         if pattern is None:
-            found[own] = Joined(((name,),))
+            found[own] = JoinedWeight(((name,),))
         else:
             parts.setdefault(own, {}).setdefault(pattern, []).append(name)
     for own, by_pattern in parts.items():
@@ -148,7 +154,7 @@ def _stored_names(model: Any, names: Sequence[str]) -> dict[str, Joined]:
         if not set(dims) <= {STACKED, JOINED} or len(converter.target_patterns) != 1:
             continue  # it does more with them
         lists = [sorted(by_pattern.get(pattern, ()), key=_natural) for pattern in converter.source_patterns]
-        found[own] = Joined(tuple(map(tuple, lists)), dims.get(STACKED), dims.get(JOINED))
+        found[own] = JoinedWeight(tuple(map(tuple, lists)), dims.get(STACKED), dims.get(JOINED))
     return found
 
 
@@ -214,9 +220,7 @@ def _each_its_own(torch: Any, inputs: Any) -> Any:
     return tree.tree_unflatten(leaves, spec)
 
 
-def _made_up(
-    torch: Any, mode: Any, model: Any, config: Any, sizes: Mapping[str, int], folder: Path
-) -> dict[str, Any]:
+def _made_up(torch: Any, mode: Any, model: Any, config: Any, sizes: Mapping[str, int], folder: Path) -> dict[str, Any]:
     """The inputs of an example, with labels where the model computes a loss of them."""
     main = getattr(model, "main_input_name", "")
     if main not in FAMILIES:
@@ -305,3 +309,34 @@ def _described(value: Any) -> str:
         kinds = ", ".join(type(each).__name__ for each in cast(tuple[Any, ...], value))
         return f"({kinds})"
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+# A folder of Hugging Face: its `config.json` says which model it is, and its safetensors hold the weights.
+
+
+WEIGHTS = (HUGGING_FACE_INDEX, "model.safetensors")
+ADVICE = (
+    "where transformers puts several tensors together, write a function that gives the model as it loads it: "
+    "mspc compile model.py:make --torch"
+)
+
+
+def read_folder(folder: Path, sizes: Mapping[str, int]) -> ExportedProgram:
+    """The model in a folder, exported in training mode, with the weights that are there.
+
+    sizes: `batch` and `length` of its inputs.
+
+    Raises:
+        MspcError: PyTorch or transformers is missing, cannot make or export the model, or weights are not the model's.
+    """
+    stored = _stored(folder)
+    with TemporaryDirectory(prefix="mspc-") as place:
+        exported = export_folder(folder, Path(place) / "model.pt2", sizes, [*(stored.tensors if stored else ())])
+        program = replace(read_program(exported.path), name=str(folder), same=exported.same, own_plan=exported.own_plan)
+        return program if stored is None else with_weights(program, stored, exported.stored, ADVICE)
+
+
+def _stored(folder: Path) -> Checkpoint | None:
+    """The weights in the folder; None where it has none."""
+    found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    return None if found is None else open_checkpoint(found)

@@ -17,14 +17,14 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType
+from mspc.readers.pytorch.archive import ProgramWeights
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, ProgramInput
-from mspc.readers.pytorch.weights import Weights
 from mspc.readers.pytorch.written_values import read_names
 from mspc.sharding.pieces import Box
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedWeight:
     """The tensors that a parameter is made of: lists of names, each list stacked along the dimension `stacked`, and
     what comes of that joined along `joined`; None: that is not done."""
 
@@ -33,13 +33,13 @@ class Joined:
     joined: int | None = None
 
 
-NO_NAMES: Mapping[str, Joined] = MappingProxyType({})
+NO_NAMES: Mapping[str, JoinedWeight] = MappingProxyType({})
 SHOWN = 3
 """Names of a checkpoint in a message."""
 
 
 def with_weights(
-    program: ExportedProgram, stored: Checkpoint, names: Mapping[str, Joined] = NO_NAMES, advice: str = ""
+    program: ExportedProgram, stored: Checkpoint, names: Mapping[str, JoinedWeight] = NO_NAMES, advice: str = ""
 ) -> ExportedProgram:
     """The program with the parameters of a checkpoint and those of its buffers that are there; others stay as they are,
     and so do parameters that are not there and that nothing is computed of, which no run saves.
@@ -53,7 +53,7 @@ def with_weights(
     """
     behind = len(program.weights.files.paths)
     tensors = dict(program.weights.tensors)
-    strided = dict(program.weights.strided) if isinstance(program.weights, Weights) else {}
+    strided = dict(program.weights.strided) if isinstance(program.weights, ProgramWeights) else {}
     read = read_names(program.graph)
     for each in program.inputs:
         if each.type is None or each.kind not in ("parameter", "buffer") or not each.persistent:
@@ -73,16 +73,16 @@ def with_weights(
         tensors[name] = replace(tensor, pieces=pieces)
         strided.pop(name, None)
     files = Files.joined([program.weights.files, stored.files])
-    return replace(program, weights=Weights(stored.name, files, tensors, strided=strided))
+    return replace(program, weights=ProgramWeights(stored.name, files, tensors, strided=strided))
 
 
 def _made_of(
-    stored: Checkpoint, each: ProgramInput, same: Mapping[str, str], names: Mapping[str, Joined]
-) -> Joined | None:
+    stored: Checkpoint, each: ProgramInput, same: Mapping[str, str], names: Mapping[str, JoinedWeight]
+) -> JoinedWeight | None:
     """The tensors of a parameter, which may have several names in the program; None where any is not there."""
     first = same.get(each.qualified, each.qualified)
     for name in (first, *(other for other, name in same.items() if name == first)):
-        given = names.get(name, Joined(((name,),)))
+        given = names.get(name, JoinedWeight(((name,),)))
         if all(given.names) and all(part in stored.tensors for parts in given.names for part in parts):
             return given
         packed = _packed(stored, name, each)
@@ -91,7 +91,7 @@ def _made_of(
     return None
 
 
-def _packed(stored: Checkpoint, name: str, each: ProgramInput) -> Joined | None:
+def _packed(stored: Checkpoint, name: str, each: ProgramInput) -> JoinedWeight | None:
     """The parts of a parameter that a plan has taken apart, as a run saves them: `gate_up_proj[0]` and `[1]`."""
     parts: list[str] = []
     while f"{name}[{len(parts)}]" in stored.tensors:
@@ -100,10 +100,10 @@ def _packed(stored: Checkpoint, name: str, each: ProgramInput) -> Joined | None:
         return None
     shape = stored.tensors[parts[0]].type.shape
     dims = [d for d, pair in enumerate(zip(shape, each.type.shape, strict=False)) if pair[0] != pair[1]]
-    return Joined(tuple((part,) for part in parts), None, dims[0]) if len(dims) == 1 else None
+    return JoinedWeight(tuple((part,) for part in parts), None, dims[0]) if len(dims) == 1 else None
 
 
-def _joined(stored: Checkpoint, given: Joined, type: ExportedType) -> Stored:
+def _joined(stored: Checkpoint, given: JoinedWeight, type: ExportedType) -> Stored:
     """The tensors as parts of one."""
     if given.stacked is None and given.joined is None:
         return stored.tensors[given.names[0][0]]
@@ -132,7 +132,7 @@ def _listed(stored: Checkpoint) -> str:
     return f"it has {', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
-def _check(stored: Checkpoint, given: Joined, tensor: Stored, type: ExportedType) -> None:
+def _check(stored: Checkpoint, given: JoinedWeight, tensor: Stored, type: ExportedType) -> None:
     if (tensor.type.dtype, tensor.type.shape) != (type.dtype, type.shape):
         shape = ", ".join(map(str, type.shape))
         first: Sequence[str] = given.names[0]

@@ -1,20 +1,218 @@
-"""An exported program of PyTorch as data: its nodes, what goes in and comes out, and where its weights lie.
-
-Names are those of the file: a node's kind and the names of its arguments are ATen's (`aten.linear.default`, `input`,
-`weight`, `bias`), a parameter's is its module's (`model.layers.0.self_attn.q_proj.weight`).
-"""
+"""The exported program as data: graphs, nodes, types, symbolic sizes, and the lines that nodes come from."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import math
+import operator
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from functools import cache
+from typing import Any
 
 from mspc.checkpoint.reading import Checkpoint
+from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Frames, Location
 from mspc.ir.types import DType
-from mspc.readers.pytorch.expressions import Expression, shown
+
+# Arithmetic over symbols, as exported programs describe sizes by it: read into data, computed and shown from there.
+#
+# Programs have two forms of the same: calls (`Add(Mul(Integer(2), Symbol('s77', integer=True)), Integer(1))`) and
+# arithmetic (`2*s77 + 1`). Both are Python's grammar, and nothing of them is evaluated by Python.
+
+
+Number = int | float | bool
+LONGEST = 1 << 14
+"""Characters of an expression."""
+LARGEST_POWER = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class CallExpression:
+    """An operation over expressions."""
+
+    kind: str
+    operands: tuple[Expression, ...]
+
+
+Expression = Number | str | CallExpression
+"""A number, the name of a symbol, or an operation."""
+
+
+def _divided(left: Number, right: Number) -> Number:
+    """Exact where that is a whole number."""
+    both_whole = isinstance(left, int) and isinstance(right, int)
+    return left // right if both_whole and left % right == 0 else left / right
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    if abs(exponent) > LARGEST_POWER or abs(base) > 1 << 62:
+        raise OverflowError("a power is too large")
+    return base**exponent
+
+
+OPERATIONS: dict[str, Callable[..., Number]] = {
+    "Add": lambda *each: sum(each),
+    "Mul": lambda *each: math.prod(each),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloatPow": _power,
+    "Rational": _divided,
+    "IntTrueDiv": operator.truediv,
+    "FloatTrueDiv": operator.truediv,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "CeilDiv": lambda left, right: -(-left // right),
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "ModularIndexing": lambda base, divisor, modulus: base // divisor % modulus,
+    "Max": max,
+    "Min": min,
+    "Abs": abs,
+    "floor": math.floor,
+    "ceiling": math.ceil,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "TruncToInt": math.trunc,
+    "TruncToFloat": lambda value: float(math.trunc(value)),
+    "RoundToInt": round,
+    "ToFloat": float,
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "StrictLessThan": operator.lt,
+    "LessThan": operator.le,
+    "StrictGreaterThan": operator.gt,
+    "GreaterThan": operator.ge,
+    "And": lambda *each: all(each),
+    "Or": lambda *each: any(each),
+    "Not": operator.not_,
+}  # fmt: skip
+"""What calls compute."""
+OTHER_NAMES = {"Eq": "Equality", "Ne": "Unequality", "Lt": "StrictLessThan", "Le": "LessThan",
+               "Gt": "StrictGreaterThan", "Ge": "GreaterThan", "Identity": "", "Integer": "", "Float": ""}  # fmt: skip
+"""Names of the same; of "" the first operand is all."""
+BINARY: dict[type[ast.AST], str] = {
+    ast.Add: "Add", ast.Mult: "Mul", ast.Pow: "Pow", ast.FloorDiv: "FloorDiv", ast.Mod: "Mod", ast.Div: "Rational",
+    ast.Eq: "Equality", ast.NotEq: "Unequality", ast.Lt: "StrictLessThan", ast.LtE: "LessThan",
+    ast.Gt: "StrictGreaterThan", ast.GtE: "GreaterThan", ast.BitAnd: "And", ast.BitOr: "Or",
+}  # fmt: skip
+SIGNS = {"Add": " + ", "Mul": "*", "Pow": "**", "PowByNatural": "**", "FloorDiv": "//", "CleanDiv": "//", "Mod": "%",
+         "PythonMod": "%", "Rational": "/", "IntTrueDiv": "/", "FloatTrueDiv": "/", "Equality": " == ",
+         "Unequality": " != ", "StrictLessThan": " < ", "LessThan": " <= ", "StrictGreaterThan": " > ",
+         "GreaterThan": " >= "}  # fmt: skip
+LITERALS: dict[str, Number] = {"true": True, "false": False, "oo": math.inf, "int_oo": math.inf}
+
+
+@functools.lru_cache(maxsize=4096)
+def parsed(text: str) -> Expression:
+    """What an expression says.
+
+    Raises:
+        ValueError: it is none, or has an operation that is not known.
+    """
+    if len(text) > LONGEST:
+        raise ValueError(f"an expression of {len(text)} characters is too long")
+    try:
+        return _of(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError(f"{text!r:.80} is no expression") from None
+
+
+def _of(tree: ast.expr) -> Expression:
+    match tree:
+        case ast.Constant(value=bool() | int() | float() as value):
+            return value
+        case ast.Name(id=name):
+            return LITERALS.get(name, name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = _of(operand)
+            return -inner if isinstance(inner, int | float) else CallExpression("Mul", (-1, inner))
+        case ast.UnaryOp(op=ast.Invert() | ast.Not(), operand=operand):
+            return CallExpression("Not", (_of(operand),))
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            return CallExpression("Add", (_of(left), CallExpression("Mul", (-1, _of(right)))))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
+            return CallExpression(BINARY[type(op)], (_of(left), _of(right)))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in BINARY:
+            return CallExpression(BINARY[type(op)], (_of(left), _of(right)))
+        case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(name)), *_]):
+            return name
+        case ast.Call(func=ast.Name(id="Float"), args=[ast.Constant(value=str(text)), *_]):
+            return float(text)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return _call(name, [_of(arg) for arg in args])
+        case _:
+            raise ValueError(f"{ast.unparse(tree)!r:.80} is no arithmetic over sizes")
+
+
+def _call(name: str, operands: Sequence[Expression]) -> Expression:
+    known = OTHER_NAMES.get(name, name)
+    if not known and operands:
+        return operands[0]
+    if known not in OPERATIONS:
+        raise ValueError(f"sizes are computed by {name!r:.60}, which mspc does not know")
+    return CallExpression(known, tuple(operands))
+
+
+def symbols(expression: Expression) -> Iterator[str]:
+    """The names of symbols in it, in order."""
+    if isinstance(expression, str):
+        yield expression
+    elif isinstance(expression, CallExpression):
+        for operand in expression.operands:
+            yield from symbols(operand)
+
+
+def value_of(expression: Expression, sizes: Mapping[str, int]) -> Number:
+    """What it is where symbols have these values.
+
+    Raises:
+        KeyError: a symbol has none. ValueError: there is no result.
+    """
+    if isinstance(expression, str):
+        return sizes[expression]
+    if not isinstance(expression, CallExpression):
+        return expression
+    operands = [value_of(operand, sizes) for operand in expression.operands]
+    try:
+        found: Any = OPERATIONS[expression.kind](*operands)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise ValueError(f"{shown(expression)} has no value: {error}") from None
+    if isinstance(found, complex) or (isinstance(found, float) and not math.isfinite(found)):
+        raise ValueError(f"{shown(expression)} has no value")
+    return found
+
+
+def shown(expression: Expression) -> str:
+    """The expression as people write it."""
+    if not isinstance(expression, CallExpression):
+        return str(expression)
+    sign = SIGNS.get(expression.kind)
+    if sign is None:
+        return f"{expression.kind}({', '.join(map(shown, expression.operands))})"
+    text = sign.join(_bracketed(operand, expression.kind) for operand in expression.operands)
+    return text.replace(" + -", " - ")
+
+
+def _bracketed(operand: Expression, outer: str) -> str:
+    """An operand, in brackets where the sign around it would take only a part of it."""
+    text = shown(operand)
+    plain = (
+        not isinstance(operand, CallExpression)
+        or operand.kind not in SIGNS
+        or (operand.kind == "Mul" and outer == "Add")
+    )
+    return text if plain else f"({text})"
+
+
+# An exported program of PyTorch as data: its nodes, what goes in and comes out, and where its weights lie.
+#
+# Names are those of the file: a node's kind and the names of its arguments are ATen's (`aten.linear.default`, `input`,
+# `weight`, `bias`), a parameter's is its module's (`model.layers.0.self_attn.q_proj.weight`).
+
 
 OWN = re.compile(r"(^|-packages[/\\]|pytorch[/\\])torch[/\\]|^<")
 """Files of PyTorch, installed or in its source tree, and code without a file. A user's folder may be called torch."""
@@ -52,7 +250,7 @@ class StorageLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class ProgramDevice:
     """Where a tensor lies, by PyTorch's name: `cpu`, `cuda:0`, `meta`."""
 
     name: str
@@ -116,7 +314,7 @@ Argument = (
     | DType
     | MemoryFormat
     | StorageLayout
-    | Device
+    | ProgramDevice
     | tuple["Argument", ...]
 )
 """What a node is called with; a graph is what a control operator runs."""
@@ -157,7 +355,7 @@ class ProgramOutput:
 
 
 @dataclass(frozen=True)
-class Part:
+class ProgramPart:
     """A slice of a parameter: of the one of this name, from `begin` to `end` of a dimension."""
 
     whole: str
@@ -203,4 +401,92 @@ class ExportedProgram:
     schema: tuple[int, int] = (0, 0)
     torch: str = ""
     own_plan: Mapping[str, str] = field(default_factory=dict[str, str])
-    parts: Mapping[str, Part] = field(default_factory=dict[str, "Part"])
+    parts: Mapping[str, ProgramPart] = field(default_factory=dict[str, "ProgramPart"])
+
+
+# Control operators that run graphs of their own: once, where they stand, or again and again.
+#
+# Their arguments have no names: settings, then the graph, then what the graph is called with. Of
+# `wrap_with_set_grad_enabled` the first setting says whether gradients go through; of `wrap_with_autocast` the settings
+# say in which element types operators compute, which the types of the results have, too. `cond` has a condition, a
+# graph for either answer, and what both are called with. `while_loop`, `scan` and `map` are read in `loops`.
+
+
+SET_GRADIENT = "higher_order.wrap_with_set_grad_enabled"
+CONDITION = "higher_order.cond"
+WHILE, SCAN, MAP = "higher_order.while_loop", "higher_order.scan", "higher_order.map_impl"
+LOOPS = frozenset({WHILE, SCAN, MAP})
+INLINED = frozenset({SET_GRADIENT, "higher_order.wrap_with_autocast"})
+CONTROL = frozenset({*INLINED, CONDITION, *LOOPS})
+"""Their names."""
+
+
+def inlined(node: ExportedNode) -> tuple[ExportedGraph, Sequence[Argument], bool]:
+    """(the graph, what it is called with, whether gradients go through). Raises MspcError where there is none."""
+    values = [value for _, value in node.arguments]
+    for place, value in enumerate(values):
+        if isinstance(value, ExportedGraph):
+            operands = values[place + 1 :]
+            if len(operands) != len(value.inputs):
+                raise MspcError(f"its graph takes {len(value.inputs)} operands, not {len(operands)}")
+            return value, operands, node.target != SET_GRADIENT or values[0] is not False
+    raise MspcError("it has no graph to run")
+
+
+def branches(node: ExportedNode) -> tuple[Argument, tuple[ExportedGraph, ExportedGraph], Sequence[Argument]]:
+    """(the condition, the graphs where it holds and where it does not, their operands).
+
+    Raises:
+        MspcError: it has no two graphs that take its operands.
+    """
+    values = [value for _, value in node.arguments]
+    if len(values) == 4:
+        condition, holds, fails, operands = values
+        if isinstance(holds, ExportedGraph) and isinstance(fails, ExportedGraph) and isinstance(operands, tuple):
+            if all(len(graph.inputs) == len(operands) for graph in (holds, fails)):
+                return condition, (holds, fails), operands
+    raise MspcError("it has no two graphs that take its operands")
+
+
+# Where a node of an exported program comes from: lines of the module's source, and the module's path.
+
+
+LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+"""What stands before the path of a library's file, which differs from machine to machine."""
+
+
+def frames_of(node: ExportedNode) -> Frames:
+    """The lines of the module that lead to a node, the innermost first, without those of PyTorch."""
+    files = [(frame, shown_file(frame.file)) for frame in node.frames]
+    return tuple([replace(frame, file=file) for frame, file in files if file])
+
+
+@cache
+def shown_file(file: str) -> str:
+    """A library's file by its path among the libraries, another one by its own; "" for PyTorch's."""
+    return "" if OWN.search(file) else LIBRARIES.sub("", file)
+
+
+def scope_of(node: ExportedNode) -> str:
+    """The module's path with the classes on it: `model-LlamaModel/layers.0-LlamaDecoderLayer`."""
+    if not node.scope:
+        return ""
+    names: list[str] = []
+    for part in node.scope.split("."):
+        if part.isdigit() and names:
+            names[-1] += f".{part}"
+        else:
+            names.append(part)
+    classes = node.modules[1:]
+    if len(classes) != len(names):
+        return "/".join(names)
+    return "/".join(f"{name}-{kind}" for name, kind in zip(names, classes, strict=True))
+
+
+def of_node(error: MspcError, node: ExportedNode) -> MspcError:
+    """A mistake with the kind and the module that it is about."""
+    if error.message.startswith(node.target):
+        return error
+    where = f" of {node.scope}" if node.scope else ""
+    message = f"{node.target}{where}: {error.message}"
+    return MspcError(message, notes=error.notes, frames=frames_of(node), kind=error.kind)

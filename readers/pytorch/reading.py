@@ -1,18 +1,599 @@
-"""Reads an exported program of PyTorch, a file of `torch.export.save`: as data, whatever it holds."""
+"""Reading of an exported program's JSON: values, types, signature, graphs."""
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.parsing import parsed_json
-from mspc.readers.pytorch.archive import Archive
-from mspc.readers.pytorch.entries import entry, object_in, text_in, whole_in
-from mspc.readers.pytorch.graphs import GraphReader
-from mspc.readers.pytorch.program import ExportedProgram, Range
-from mspc.readers.pytorch.signature import Signature, signature_of
-from mspc.readers.pytorch.weights import Weights, weights_of
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.location import Frames, Location
+from mspc.readers.pytorch.archive import (
+    LAYOUTS,
+    MEMORY_FORMATS,
+    MOST_DIMENSIONS,
+    Archive,
+    ProgramWeights,
+    element_type,
+    entry,
+    flag_in,
+    list_in,
+    named,
+    object_in,
+    tagged,
+    text_in,
+    weights_of,
+    whole_in,
+)
+from mspc.readers.pytorch.program import (
+    Argument,
+    ExportedGraph,
+    ExportedNode,
+    ExportedProgram,
+    ExportedType,
+    Expression,
+    MemoryFormat,
+    NodeResult,
+    ProgramDevice,
+    ProgramInput,
+    ProgramOutput,
+    Range,
+    StorageLayout,
+    SymbolicSize,
+    parsed,
+)
+
+# Where a node comes from, in the words of an exported program: its call stack and the modules that were entered.
+
+
+FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})(?:, in .*)?$')
+MOST_FRAMES = 256
+REPEATED = re.compile(r"@\d+$")
+"""What stands behind a module's path where it is called once more."""
+_OLD_PATH = re.compile(r"\['?([^'\]]*)'?\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """The modules around a node: the path of the innermost one, and the classes from the outermost one on."""
+
+    path: str = ""
+    classes: tuple[str, ...] = ()
+
+
+def frames_in(text: str) -> Frames:
+    """The lines of a call stack as Python prints it, the innermost first. Lines that are none are passed over."""
+    found: list[Location] = []
+    file, number = "", 0
+    for line in text.split("\n"):
+        match = FRAME.match(line)
+        if match is not None:
+            if number:
+                found.append(Location(file, number))
+            file, number = match["file"], int(match["line"])
+        elif number:
+            found.append(Location(file, number, text=line.strip()))
+            number = 0
+    if number:
+        found.append(Location(file, number))
+    return tuple(found[: -MOST_FRAMES - 1 : -1])
+
+
+def modules_in(text: str) -> Modules:
+    """The modules of `L__self__,,__main__.Net;L__self__fc,fc,torch.nn.modules.linear.Linear`."""
+    path, classes = "", list[str]()
+    for each in text.split(";"):
+        parts = each.split(",")
+        if len(parts) < 3 or parts[0].startswith("_empty_nn_module_stack"):
+            continue
+        path = _path(",".join(parts[1:-1]))
+        classes.append(parts[-1].rpartition(".")[2])
+    return Modules(path, tuple(classes))
+
+
+def _path(text: str) -> str:
+    """`layers.0.fc`, of older versions `L['self'].layers[0].fc`, too."""
+    path = REPEATED.sub("", text).removeprefix("L['self']")
+    return _OLD_PATH.sub(r".\1", path).strip(".")
+
+
+# Arguments of nodes that are data of their own: numbers, texts, element types, devices, and lists of them.
+
+
+def plain_number(tag: str, content: Any, where: str) -> int | float | bool:
+    """A number that no symbol is in. Raises ValueError: it is none."""
+    if tag == "as_int":
+        return whole_in(content, where, -(1 << 63), (1 << 64) - 1)
+    if tag == "as_bool":
+        return flag_in(content, where)
+    if tag == "as_float":
+        return _float(content, where)
+    raise ValueError(f"{where} is of kind {tag!r:.40}, not a number")
+
+
+def _float(content: Any, where: str) -> float:
+    """A float; infinities and NaN may be words."""
+    if content in ("Infinity", "-Infinity", "NaN"):
+        return float(content)
+    if isinstance(content, bool) or not isinstance(content, int | float):
+        raise ValueError(f"{where} is {content!r:.60}, not a number")
+    return float(content)
+
+
+def _device(content: Any, where: str) -> ProgramDevice:
+    owner = object_in(content, where)
+    kind, index = text_in(entry(owner, "type", where), where), owner.get("index")
+    return ProgramDevice(kind if index is None else f"{kind}:{whole_in(index, where)}")
+
+
+def _complex(content: Any, where: str) -> complex:
+    owner = object_in(content, where)
+    return complex(_float(entry(owner, "real", where), where), _float(entry(owner, "imag", where), where))
+
+
+def _custom(content: Any, where: str) -> Argument:
+    raise ValueError(f"{where} is an object of TorchScript ({content!r:.80}), which cannot be read as data")
+
+
+def _list_of(one: Callable[[Any, str], Argument]) -> Callable[[Any, str], Argument]:
+    return lambda content, where: tuple(one(value, where) for value in list_in(content, where))
+
+
+def _int(content: Any, where: str) -> Argument:
+    return whole_in(content, where, -(1 << 63), (1 << 64) - 1)
+
+
+PLAIN: Mapping[str, Callable[[Any, str], Argument]] = {
+    "as_none": lambda content, where: None,
+    "as_int": _int,
+    "as_ints": _list_of(_int),
+    "as_int_lists": _list_of(_list_of(_int)),
+    "as_float": _float,
+    "as_floats": _list_of(_float),
+    "as_float_lists": _list_of(_list_of(_float)),
+    "as_bool": flag_in,
+    "as_bools": _list_of(flag_in),
+    "as_string": text_in,
+    "as_strings": _list_of(text_in),
+    "as_operator": text_in,
+    "as_complex": _complex,
+    "as_scalar_type": element_type,
+    "as_memory_format": lambda content, where: MemoryFormat(named(content, MEMORY_FORMATS, where)),
+    "as_layout": lambda content, where: StorageLayout(named(content, LAYOUTS, where)),
+    "as_device": _device,
+    "as_custom_obj": _custom,
+}
+"""Kinds of arguments that are data of their own."""
+
+
+# What goes into an exported program and comes out of it, with the names that module and caller have for it.
+
+
+QUALIFIED: Mapping[str, tuple[str, str]] = {
+    "parameter": ("parameter", "parameter_name"),
+    "buffer": ("buffer", "buffer_name"),
+    "tensor_constant": ("constant", "tensor_constant_name"),
+}
+"""Kinds of inputs that the module has, and the entry with its name for them."""
+TARGETS: Mapping[str, tuple[str, str]] = {
+    "loss_output": ("loss", ""),
+    "buffer_mutation": ("buffer_mutation", "buffer_name"),
+    "parameter_mutation": ("parameter_mutation", "parameter_name"),
+    "user_input_mutation": ("user_input_mutation", "user_input_name"),
+    "gradient_to_parameter": ("gradient_to_parameter", "parameter_name"),
+    "gradient_to_user_input": ("gradient_to_user_input", "user_input_name"),
+}
+"""Kinds of outputs but the caller's, and the entry with the name of what they belong to."""
+DEEPEST = 64
+"""Containers inside of each other."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What goes in and comes out."""
+
+    inputs: tuple[ProgramInput, ...]
+    outputs: tuple[ProgramOutput, ...]
+
+
+def signature_of(module: dict[str, Any], graph: ExportedGraph) -> Signature:
+    """The signature of a graph, as its module describes it. Raises ValueError: they do not fit each other."""
+    owner = object_in(entry(module, "signature", "its module"), "its signature")
+    outside, inside = _paths(module)
+    specified = list_in(entry(owner, "input_specs", "its signature"), "its input_specs")
+    if len(specified) != len(graph.inputs):
+        raise ValueError(f"its signature has {len(specified)} inputs, and its graph has {len(graph.inputs)}")
+    names = iter(outside)
+    inputs = [_input(value, f"input {at}", graph.inputs[at], names) for at, value in enumerate(specified)]
+    specified = list_in(entry(owner, "output_specs", "its signature"), "its output_specs")
+    if len(specified) != len(graph.outputs):
+        raise ValueError(f"its signature has {len(specified)} outputs, and its graph has {len(graph.outputs)}")
+    paths = iter(inside)
+    outputs = [_output(value, f"output {at}", graph.outputs[at], paths) for at, value in enumerate(specified)]
+    return Signature(tuple(inputs), tuple(outputs))
+
+
+def _input(value: Any, where: str, known: tuple[str, Any], names: Iterator[str]) -> ProgramInput:
+    tag, content = tagged(value, where)
+    owner, (name, type) = object_in(content, where), known
+    if tag in QUALIFIED:
+        kind, key = QUALIFIED[tag]
+        given = text_in(entry(object_in(entry(owner, "arg", where), where), "name", where), where)
+        if given != name or type is None:
+            raise ValueError(f"{where} is {given!r:.60} in the signature and {name!r:.60} in the graph")
+        qualified = text_in(entry(owner, key, where), f"{where}: {key}")
+        persistent = kind == "parameter" or flag_in(owner.get("persistent", True), f"{where}: persistent")
+        trainable = kind == "parameter" and type.requires_grad
+        return ProgramInput(kind, name, qualified, type, trainable, persistent and kind != "constant")
+    if tag == "user_input":
+        if name:
+            return ProgramInput("user", name, next(names, name), type)
+        tag, content = tagged(entry(owner, "arg", where), where)
+        return ProgramInput("value", "", next(names, ""), None, value=_constant(tag, content, where))
+    if tag == "constant_input":
+        name = text_in(entry(owner, "name", where), f"{where}: name")
+        tag, content = tagged(entry(owner, "value", where), f"{where}: value")
+        return ProgramInput("value", name, next(names, name), None, value=_constant(tag, content, where))
+    if tag == "custom_obj":
+        raise ValueError(f"{where} is an object of TorchScript ({content!r:.80}), which cannot be read as data")
+    raise ValueError(f"{where} is of kind {tag!r:.40}, which mspc does not know")
+
+
+def _constant(tag: str, content: Any, where: str) -> Argument:
+    if tag not in PLAIN:
+        raise ValueError(f"{where} is of kind {tag!r:.40}, not a value")
+    return PLAIN[tag](content, where)
+
+
+def _output(value: Any, where: str, known: Argument, paths: Iterator[str]) -> ProgramOutput:
+    tag, content = tagged(value, where)
+    owner = object_in(content, where)
+    if tag == "user_output":
+        return ProgramOutput("user", known, next(paths, ""))
+    if tag not in TARGETS:
+        raise ValueError(f"{where} is of kind {tag!r:.40}, which mspc does not know")
+    kind, key = TARGETS[tag]
+    given = text_in(entry(object_in(entry(owner, "arg", where), where), "name", where), where)
+    if known != NodeResult(given):
+        raise ValueError(f"{where} is {given!r:.60} in the signature and another value in the graph")
+    target = text_in(entry(owner, key, where), f"{where}: {key}") if key else next(paths, "")
+    return ProgramOutput(kind, known, target)
+
+
+def _paths(module: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The caller's names for the inputs and for the outputs, as far as the file has them."""
+    calls = list_in(module.get("module_call_graph") or [], "its module_call_graph")
+    outermost = next((each for each in calls if isinstance(each, dict) and each.get("fqn") == ""), None)
+    found = object_in(outermost or {}, "its module_call_graph").get("signature")
+    if found is None:
+        return [], []
+    owner = object_in(found, "the signature of its call")
+    fields = _named_tuples(module)
+    given = owner.get("forward_arg_names")
+    names = [text_in(name, "forward_arg_names") for name in list_in(given or [], "forward_arg_names")]
+    inputs = _argument_names(_tree(owner, "in_spec"), names, fields)
+    return list(inputs), list(_leaves(_tree(owner, "out_spec"), "", fields))
+
+
+def _named_tuples(module: dict[str, Any]) -> dict[str, list[str]]:
+    """The fields of named tuples by their types."""
+    listed = object_in(module.get("treespec_namedtuple_fields") or {}, "treespec_namedtuple_fields")
+    return {
+        name: [text_in(each, name) for each in list_in(object_in(value, name).get("field_names"), name)]
+        for name, value in listed.items()
+    }
+
+
+def _tree(owner: dict[str, Any], name: str) -> dict[str, Any]:
+    """How values stand in containers, which the file has as a text of JSON."""
+    content = list_in(parsed_json(text_in(entry(owner, name, "the call"), name)), name)
+    if len(content) != 2:
+        raise ValueError(f"{name} is no description of containers")
+    return object_in(content[1], name)
+
+
+def _argument_names(tree: dict[str, Any], names: list[str], fields: Mapping[str, list[str]]) -> Iterator[str]:
+    """A name for every value of `forward(*args, **kwargs)`: the argument's, and its path in there."""
+    children = list_in(tree.get("children_spec"), "in_spec")
+    if len(children) != 2:
+        yield from _leaves(tree, "", fields)
+        return
+    places, words = (object_in(child, "in_spec") for child in children)
+    by_place = [object_in(each, "in_spec") for each in list_in(places.get("children_spec"), "in_spec")]
+    numbers = (str(at) for at in itertools.count())
+    for name, child in zip(itertools.chain(names[: len(by_place)], numbers), by_place, strict=False):
+        yield from _leaves(child, name, fields)
+    yield from _leaves(words, "", fields)
+
+
+def _leaves(tree: dict[str, Any], path: str, fields: Mapping[str, list[str]], depth: int = 0) -> Iterator[str]:
+    """The path of every value, as `past.0.key`."""
+    if depth > DEEPEST:
+        raise ValueError("containers of inputs or outputs stand too deep in each other")
+    if tree.get("type") is None:
+        yield path
+        return
+    children = list_in(tree.get("children_spec"), "a container")
+    for name, child in zip(_keys(tree, len(children), fields), children, strict=True):
+        inner = f"{path}.{name}" if path else name
+        yield from _leaves(object_in(child, "a container"), inner, fields, depth + 1)
+
+
+def _keys(tree: dict[str, Any], count: int, fields: Mapping[str, list[str]]) -> list[str]:
+    """What the entries of a container are called: keys where it has some, else numbers."""
+    context = tree.get("context")
+    try:
+        said: Any = parsed_json(context) if isinstance(context, str) else context
+    except ValueError:
+        said = context
+    if isinstance(said, str) and said in fields and len(fields[said]) == count:
+        return fields[said]
+    for listed in (said, *(said if isinstance(said, list) else ())):
+        if isinstance(listed, list) and len(listed) == count and all(isinstance(each, str) for each in listed):
+            return listed
+    return [str(at) for at in range(count)]
+
+
+# The graph of an exported program is taken from its JSON: nodes with their arguments, the types and sizes of values.
+#
+# A number that the graph computes from sizes stands in arguments as the expression that it is, not as the name of the
+# node that computes it. Every operand is looked for among the inputs and the results of earlier nodes.
+
+
+BY_NAME = 2
+"""What says of an argument that it was given by name."""
+DEEPEST_GRAPHS = 16
+"""Graphs inside of each other."""
+
+
+class GraphReader:
+    """Reads graphs; what they share is kept once: places in sources, paths of modules.
+
+    examples: what symbols were when the program was exported, as far as they were met.
+    """
+
+    def __init__(self) -> None:
+        self.examples: dict[str, int] = {}
+        self._frames: dict[str, Frames] = {}
+        self._modules: dict[str, Modules] = {}
+
+    def graph(self, value: Any, where: str = "its graph", depth: int = 0) -> ExportedGraph:
+        """A graph. Raises ValueError with what is wrong, and where."""
+        if depth > DEEPEST_GRAPHS:
+            raise ValueError(f"{where} stands too deep in other graphs")
+        return _OneGraph(self, object_in(value, where), where, depth).read()
+
+    def frames(self, text: str) -> Frames:
+        found = self._frames.get(text)
+        if found is None:
+            found = self._frames[text] = frames_in(text)
+        return found
+
+    def modules(self, text: str) -> Modules:
+        found = self._modules.get(text)
+        if found is None:
+            found = self._modules[text] = modules_in(text)
+        return found
+
+
+class _OneGraph:
+    def __init__(self, reader: GraphReader, owner: dict[str, Any], where: str, depth: int) -> None:
+        self.reader = reader
+        self.owner = owner
+        self.where = where
+        self.depth = depth
+        self.metas = object_in(entry(owner, "tensor_values", where), f"{where}: tensor_values")
+        self.numbers: dict[str, Argument] = {}
+        for kind in ("sym_int_values", "sym_float_values", "sym_bool_values"):
+            listed = object_in(owner.get(kind) or {}, f"{where}: {kind}")
+            for name, value in listed.items():
+                self.numbers[name] = self._number(value, f"{where}: number {name!r:.60}")
+        self.known: set[str] = set()
+        self.types: dict[str, ExportedType] = {}
+
+    def read(self) -> ExportedGraph:
+        inputs: list[tuple[str, ExportedType | None]] = []
+        for at, value in enumerate(list_in(entry(self.owner, "inputs", self.where), f"{self.where}: inputs")):
+            inputs.append(self._input(value, f"{self.where}: input {at}"))
+        nodes: list[ExportedNode] = []
+        for at, value in enumerate(list_in(entry(self.owner, "nodes", self.where), f"{self.where}: nodes")):
+            nodes.append(self._node(value, f"{self.where}: node {at}"))
+        outputs = list_in(entry(self.owner, "outputs", self.where), f"{self.where}: outputs")
+        given = [self.argument(value, f"{self.where}: output {at}") for at, value in enumerate(outputs)]
+        return ExportedGraph(tuple(nodes), tuple(inputs), tuple(given))
+
+    def _input(self, value: Any, where: str) -> tuple[str, ExportedType | None]:
+        """Its name, "" for a value that is a constant of the call, and its type."""
+        tag, content = tagged(value, where)
+        if tag == "as_tensor":
+            return self._defined(self._name(content, where), where)
+        if tag in ("as_sym_int", "as_sym_float", "as_sym_bool") and isinstance(content, dict) and "as_name" in content:
+            name = text_in(content["as_name"], where)
+            self._define(name, where)
+            return name, None
+        if tag == "as_custom_obj":
+            raise ValueError(f"{where} is an object of TorchScript ({content!r:.80}), which cannot be read as data")
+        return "", None
+
+    def _node(self, value: Any, where: str) -> ExportedNode:
+        owner = object_in(value, where)
+        target = text_in(entry(owner, "target", where), f"{where}: target").removeprefix("torch.ops.")
+        where = f"{where} ({target:.80})"
+        arguments: list[tuple[str, Argument]] = []
+        by_name = 0
+        for at, given in enumerate(list_in(entry(owner, "inputs", where), f"{where}: inputs")):
+            place = f"{where}: argument {at}"
+            one = object_in(given, place)
+            name = text_in(entry(one, "name", place), f"{place}: name")
+            by_name += one.get("kind") == BY_NAME
+            arguments.append((name, self.argument(entry(one, "arg", place), place)))
+        results: list[str] = []
+        types: list[ExportedType | None] = []
+        for at, given in enumerate(list_in(entry(owner, "outputs", where), f"{where}: outputs")):
+            for name, type in self._results(given, f"{where}: result {at}"):
+                results.append(name)
+                types.append(type)
+        about = object_in(owner.get("metadata") or {}, f"{where}: metadata")
+        place = self.reader.modules(text_in(about.get("nn_module_stack", ""), f"{where}: nn_module_stack"))
+        name = owner.get("name")
+        return ExportedNode(
+            text_in(name, f"{where}: name") if name is not None else next(iter(results), ""),
+            target, tuple(arguments), tuple(results), tuple(types),
+            self.reader.frames(text_in(about.get("stack_trace", ""), f"{where}: stack_trace")),
+            place.path, place.classes, by_name,
+        )  # fmt: skip
+
+    def _results(self, value: Any, where: str) -> list[tuple[str, ExportedType | None]]:
+        tag, content = tagged(value, where)
+        if tag == "as_none":
+            return [("", None)]
+        if tag == "as_optional_tensor":
+            return self._results(content, where)
+        if tag == "as_tensor":
+            return [self._defined(self._name(content, where), where)]
+        if tag in ("as_tensors", "as_optional_tensors"):
+            found: list[tuple[str, ExportedType | None]] = []
+            for one in list_in(content, where):
+                found += self._results({"as_tensor": one} if tag == "as_tensors" else one, where)
+            return found
+        if tag in ("as_sym_int", "as_sym_float", "as_sym_bool"):
+            one = object_in(content, where)
+            if "as_name" not in one:  # a number that no symbol is in
+                return [("", None)]
+            name = text_in(one["as_name"], where)
+            self._define(name, where)
+            return [(name, None)]
+        if tag in ("as_sym_ints", "as_sym_bools", "as_sym_floats"):
+            kind = tag.removesuffix("s")
+            return [each for one in list_in(content, where) for each in self._results({kind: one}, where)]
+        if tag in ("as_int", "as_float", "as_bool", "as_string"):
+            return [("", None)]
+        raise ValueError(f"{where} is of kind {tag!r:.40}, which mspc does not know")
+
+    def _defined(self, name: str, where: str) -> tuple[str, ExportedType | None]:
+        self._define(name, where)
+        if name not in self.metas:
+            return name, None  # one of a list that nobody reads
+        type = self.types[name] = self.type(self.metas[name], f"{where}: tensor {name!r:.60}")
+        return name, type
+
+    def _define(self, name: str, where: str) -> None:
+        if name in self.known:
+            raise ValueError(f"{where} is called {name!r:.60}, as another value before it")
+        self.known.add(name)
+
+    def _name(self, value: Any, where: str) -> str:
+        return text_in(entry(object_in(value, where), "name", where), f"{where}: name")
+
+    def operand(self, value: Any, where: str) -> NodeResult:
+        """A value that is there already."""
+        return self._known(self._name(value, where), where)
+
+    def _known(self, name: str, where: str) -> NodeResult:
+        if name not in self.known:
+            raise ValueError(f"{where} is {name!r:.60}, which nothing before it gives")
+        return NodeResult(name)
+
+    def type(self, value: Any, where: str) -> ExportedType:
+        """The type of a tensor. Raises ValueError: it is none, or one of a kind that mspc does not have."""
+        owner = object_in(value, where)
+        dtype = element_type(entry(owner, "dtype", where), where)
+        sizes = list_in(entry(owner, "sizes", where), f"{where}: sizes")
+        if len(sizes) > MOST_DIMENSIONS:
+            raise ValueError(f"{where} has {len(sizes)} dimensions")
+        shape = tuple(self._size(size, f"{where}: sizes") for size in sizes)
+        named(owner.get("layout", 7), LAYOUTS, f"{where}: layout")
+        return ExportedType(dtype, shape, flag_in(owner.get("requires_grad", False), f"{where}: requires_grad"))
+
+    def _size(self, value: Any, where: str) -> int | SymbolicSize:
+        found = self._number(value, where)
+        if isinstance(found, SymbolicSize):
+            return found
+        return whole_in(found, where, 0)
+
+    def _number(self, value: Any, where: str) -> int | float | bool | SymbolicSize:
+        """A number that may depend on symbols."""
+        tag, content = tagged(value, where)
+        if tag == "as_expr":
+            owner = object_in(content, where)
+            text = text_in(entry(owner, "expr_str", where), where)
+            try:
+                found = parsed(text)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
+            self._note_example(found, owner.get("hint"))
+            return found if isinstance(found, int | float) else SymbolicSize(found)
+        return plain_number(tag, content, where)
+
+    def _note_example(self, expression: Expression, hint: Any) -> None:
+        """What a symbol was in the example that the program was exported with."""
+        value = hint.get("as_int") if isinstance(hint, dict) else None
+        if isinstance(expression, str) and type(value) is int:
+            self.reader.examples.setdefault(expression, value)
+
+    def argument(self, value: Any, where: str) -> Argument:
+        """What a node is called with. Raises ValueError."""
+        tag, content = tagged(value, where)
+        plain = PLAIN.get(tag)
+        if plain is not None:
+            return plain(content, where)
+        special = _SPECIAL.get(tag)
+        if special is None:
+            raise ValueError(f"{where} is of kind {tag!r:.40}, which mspc does not know")
+        return special(self, content, where)
+
+    def symbolic(self, content: Any, where: str) -> Argument:
+        """A number by the name of what computes it, or as it is."""
+        tag, value = tagged(content, where)
+        if tag != "as_name":
+            return plain_number(tag, value, where)
+        name = text_in(value, where)
+        return self.numbers[name] if name in self.numbers else self._known(name, where)
+
+    def several(self, content: Any, where: str, one: Callable[[_OneGraph, Any, str], Argument]) -> Argument:
+        return tuple(one(self, value, where) for value in list_in(content, where))
+
+    def pairs(self, content: Any, where: str) -> Argument:
+        """What a dictionary holds, as pairs."""
+        return tuple((name, self.argument(value, where)) for name, value in object_in(content, where).items())
+
+    def inner_graph(self, content: Any, where: str) -> Argument:
+        owner = object_in(content, where)
+        name = text_in(entry(owner, "name", where), where)
+        return self.reader.graph(entry(owner, "graph", where), f"{where}: graph {name!r:.60}", self.depth + 1)
+
+
+def _optional(graph: _OneGraph, content: Any, where: str) -> Argument:
+    tag, value = tagged(content, where)
+    return None if tag == "as_none" else graph.operand(value, where)
+
+
+_SPECIAL: Mapping[str, Callable[[_OneGraph, Any, str], Argument]] = {
+    "as_tensor": _OneGraph.operand,
+    "as_tensors": lambda graph, content, where: graph.several(content, where, _OneGraph.operand),
+    "as_nested_tensors": lambda graph, content, where: graph.several(
+        content, where, lambda _, inner, place: graph.several(inner, place, _OneGraph.operand)
+    ),
+    "as_optional_tensor": _optional,
+    "as_optional_tensors": lambda graph, content, where: graph.several(content, where, _optional),
+    "as_sym_int": _OneGraph.symbolic,
+    "as_sym_float": _OneGraph.symbolic,
+    "as_sym_bool": _OneGraph.symbolic,
+    "as_sym_ints": lambda graph, content, where: graph.several(content, where, _OneGraph.symbolic),
+    "as_sym_floats": lambda graph, content, where: graph.several(content, where, _OneGraph.symbolic),
+    "as_sym_bools": lambda graph, content, where: graph.several(content, where, _OneGraph.symbolic),
+    "as_graph": _OneGraph.inner_graph,
+    "as_string_to_argument": _OneGraph.pairs,
+}
+"""Kinds of arguments that name values of the graph."""
+
+
+# Reads an exported program of PyTorch, a file of `torch.export.save`: as data, whatever it holds.
+
 
 SCHEMA = 8
 """The version of the format that is read, in all its minor versions: those only add to it."""
@@ -117,7 +698,7 @@ def _ranges(content: dict[str, Any]) -> dict[str, Range]:
     return found
 
 
-def _check_weights(archive: Archive, signature: Signature, weights: Weights) -> None:
+def _check_weights(archive: Archive, signature: Signature, weights: ProgramWeights) -> None:
     """Tensors that the program has no values for are left to initializers, all or none; others are of its types."""
     for each in signature.inputs:
         stored = weights.tensors.get(each.qualified) if each.kind in ("parameter", "buffer", "constant") else None

@@ -7,15 +7,20 @@ from dataclasses import replace
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
-from mspc.readers.pytorch.expressions import Call, Expression, Number, shown, symbols, value_of
 from mspc.readers.pytorch.program import (
     Argument,
+    CallExpression,
     ExportedGraph,
     ExportedNode,
     ExportedProgram,
     ExportedType,
+    Expression,
+    Number,
     Range,
     SymbolicSize,
+    shown,
+    symbols,
+    value_of,
 )
 
 ASSERTION = "aten._assert_scalar.default"
@@ -111,7 +116,7 @@ def _derived(program: ExportedProgram) -> dict[str, Expression]:
         f"{each.qualified}.{at}": size.expression
         for each in program.inputs
         for at, size in enumerate(each.type.shape if each.type is not None else ())
-        if isinstance(size, SymbolicSize) and isinstance(size.expression, Call)
+        if isinstance(size, SymbolicSize) and isinstance(size.expression, CallExpression)
         and len(set(symbols(size.expression))) == 1
     }  # fmt: skip
 

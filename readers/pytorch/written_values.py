@@ -12,11 +12,19 @@ from typing import Any
 from mspc.api import ops
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.pytorch.control import CONTROL, INLINED, inlined
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
 from mspc.readers.pytorch.kinds.kind import Function, Kind
 from mspc.readers.pytorch.kinds.table import GIVEN, STOPPED, kind_of, kinds
-from mspc.readers.pytorch.program import ExportedGraph, ExportedNode, ExportedProgram, ExportedType, NodeResult
+from mspc.readers.pytorch.program import (
+    CONTROL,
+    INLINED,
+    ExportedGraph,
+    ExportedNode,
+    ExportedProgram,
+    ExportedType,
+    NodeResult,
+    inlined,
+)
 
 Call = Callable[[Function, Sequence[Any]], Any]
 """Computes a function of values."""

@@ -1,20 +1,110 @@
-"""Kinds of images: convolutions, pooling and resizing."""
+"""Kinds of ATen over images: convolutions, pooling and resampling."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any
+
+import numpy as np
 
 from mspc.api import mint, ops
 from mspc.api.common.tensor import Tensor
 from mspc.api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
-from mspc.readers.pytorch.resampling import (
-    cubic_weights,
-    filtered_weights,
-    is_even,
-    linear_weights,
-    nearest_places,
-)
+
+# The weights with which PyTorch makes a line of pixels of another one: a matrix for each dimension of an image.
+
+
+SHARP, SOFT = -0.75, -0.5
+"""The coefficient of cubic weights, without and with a filter against aliases: aten/src/ATen/native/UpSample.h."""
+
+
+def _step(size: int, new: int, factor: float | None) -> float:
+    """How many of the pixels that are there a new one covers. factor: by how much the line grows, where that was
+    given."""
+    return size / new if factor is None else 1 / factor
+
+
+@cache
+def cubic_weights(size: int, new: int, corners: bool, factor: float | None, dtype: Any) -> np.ndarray:
+    """[new, size]: what every new pixel takes of the `size` that are there, four neighbours of each.
+
+    corners: the outermost pixels stay where they are. factor: by how much the line grows, where that was given.
+    """
+    found = np.zeros((new, size))
+    step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
+    for place in range(new):
+        source = place * step if corners else (place + 0.5) * step - 0.5
+        first = math.floor(source)
+        for neighbour in range(first - 1, first + 3):
+            found[place, min(max(neighbour, 0), size - 1)] += cubic(source - neighbour, SHARP)
+    return found.astype(dtype)
+
+
+@cache
+def filtered_weights(size: int, new: int, kind: str, dtype: Any, corners: bool, factor: float | None) -> np.ndarray:
+    """[new, size]: the same with a filter as wide as what one new pixel covers; kind: "bilinear" or "bicubic"."""
+    found = np.zeros((new, size))
+    step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
+    kernel: Callable[[float], float] = _soft if kind == "bicubic" else _triangle
+    reach = (2.0 if kind == "bicubic" else 1.0) * max(step, 1.0)
+    for place in range(new):
+        centre = step * (place + 0.5)
+        first, last = max(int(centre - reach + 0.5), 0), min(int(centre + reach + 0.5), size)
+        for pixel in range(first, last):
+            found[place, pixel] = kernel((pixel - centre + 0.5) / max(step, 1.0))
+    return (found / found.sum(axis=1, keepdims=True)).astype(dtype)
+
+
+@cache
+def linear_weights(size: int, new: int, factor: float | None, dtype: Any) -> np.ndarray:
+    """[new, size]: what every new pixel takes of its two neighbours."""
+    found = np.zeros((new, size))
+    step = _step(size, new, factor)
+    for place in range(new):
+        source = max((place + 0.5) * step - 0.5, 0.0)
+        first = min(int(source), size - 1)
+        part = min(max(source - first, 0.0), 1.0)
+        found[place, first] += 1 - part
+        found[place, min(first + 1, size - 1)] += part
+    return found.astype(dtype)
+
+
+@cache
+def nearest_places(size: int, new: int, factor: float | None, is_exact: bool) -> np.ndarray:
+    """[new]: which pixel every new one is, by a product in Float32, as PyTorch rounds it; is_exact: the one that the
+    middle of the new one lies in."""
+    if new == size:
+        return np.arange(size)
+    step = np.float32(_step(size, new, factor))
+    middles = np.arange(new, dtype=np.float32) + np.float32(0.5 if is_exact else 0.0)
+    return np.minimum(np.floor(middles * step).astype(np.int64), size - 1)
+
+
+def is_even(places: np.ndarray, size: int) -> bool:
+    """Whether pixels are spread as their numbers alone say."""
+    return bool((places == np.arange(len(places)) * size // len(places)).all())
+
+
+def cubic(distance: float, coefficient: float) -> float:
+    """The weight of a pixel at a distance."""
+    x = abs(distance)
+    if x <= 1:
+        return ((coefficient + 2) * x - (coefficient + 3)) * x * x + 1
+    return (((x - 5) * x + 8) * x - 4) * coefficient if x < 2 else 0.0
+
+
+def _soft(distance: float) -> float:
+    return cubic(distance, SOFT)
+
+
+def _triangle(distance: float) -> float:
+    return max(0.0, 1.0 - abs(distance))
+
+
+# Kinds of images: convolutions, pooling and resizing.
 
 
 def of_number(value: Any) -> Any:
@@ -53,8 +143,15 @@ def transposed_convolution(
 ) -> Any:
     """The gradient of a convolution as a function."""
     return functional.conv_transpose2d(
-        input, weight, bias, of_number(stride), of_number(padding), of_number(output_padding), groups,
-        of_number(dilation))
+        input,
+        weight,
+        bias,
+        of_number(stride),
+        of_number(padding),
+        of_number(output_padding),
+        groups,
+        of_number(dilation),
+    )
 
 
 def greatest_along(self: Any, output_size: Any) -> Any:
@@ -97,8 +194,14 @@ def spread_in_space(
     ]
     sides = (pads[0], pads[0], pads[1], pads[1], pads[2], pads[2])
     op = ops.Conv3DTranspose(
-        out_channel=weight.shape[0], kernel_size=kernel, pad_mode="pad", pad=sides, stride=steps, dilation=apart,
-        group=groups)
+        out_channel=weight.shape[0],
+        kernel_size=kernel,
+        pad_mode="pad",
+        pad=sides,
+        stride=steps,
+        dilation=apart,
+        group=groups,
+    )
     out = op(input, weight, (input.shape[0], weight.shape[1] * groups, size[0], size[1], size[2]))
     return out if bias is None else out + ops.Reshape()(bias, (-1, 1, 1, 1))
 
@@ -118,8 +221,15 @@ def places_of_grid(theta: Any, size: Any, align_corners: Any) -> Any:
 
 
 def any_convolution(
-    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
-    groups: Any
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: Any,
+    output_padding: Any,
+    groups: Any,
 ) -> Any:
     """A convolution, or the gradient of one, as the core of ATen has it."""
     if transposed:
@@ -130,17 +240,26 @@ def any_convolution(
 def greatest(input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any) -> Any:
     """The greatest element of every window."""
     return functional.max_pool2d(
-        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
-        ceil_mode)
+        input,
+        of_number(kernel_size),
+        of_number(stride) if stride else None,
+        of_number(padding),
+        of_number(dilation),
+        ceil_mode,
+    )
 
 
-def greatest_with_places(
-    input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
-) -> Any:
+def greatest_with_places(input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any) -> Any:
     """(the greatest element of every window, its place in the image)."""
     return functional.max_pool2d(
-        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), of_number(dilation),
-        ceil_mode, True)
+        input,
+        of_number(kernel_size),
+        of_number(stride) if stride else None,
+        of_number(padding),
+        of_number(dilation),
+        ceil_mode,
+        True,
+    )
 
 
 def averaged(
@@ -148,8 +267,14 @@ def averaged(
 ) -> Any:
     """The mean of every window."""
     return functional.avg_pool2d(
-        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), ceil_mode,
-        count_include_pad, divisor)
+        input,
+        of_number(kernel_size),
+        of_number(stride) if stride else None,
+        of_number(padding),
+        ceil_mode,
+        count_include_pad,
+        divisor,
+    )
 
 
 def averaged_adaptively(self: Any, output_size: Any) -> Any:

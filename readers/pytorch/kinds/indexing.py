@@ -1,4 +1,4 @@
-"""Kinds that take elements by their places, and put them there."""
+"""Kinds of ATen that read and write elements by index, and bags of embeddings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from mspc.api.mint.nn import functional
 from mspc.ir.types import BOOL, INT64
 from mspc.readers.pytorch.kinds.kind import row
 
+# Kinds that take elements by their places, and put them there.
+
 
 def embedding(weight: Any, indices: Any, padding_idx: Any) -> Any:
     """Rows of a table; the one at padding_idx, from 0, gets no gradient."""
@@ -22,8 +24,9 @@ def places_of(name: str, indices: Any) -> Any:
     """An index for every dimension: None in ATen's lists takes all of it."""
     for index in indices:
         if index is not None and index.dtype == BOOL:
-            raise ApiValueError(f"{name}: a Bool tensor chooses as many elements as its contents say; "
-                                "where(mask, a, b) keeps the shape")
+            raise ApiValueError(
+                f"{name}: a Bool tensor chooses as many elements as its contents say; where(mask, a, b) keeps the shape"
+            )
     return tuple([slice(None) if index is None else index for index in indices])
 
 
@@ -181,3 +184,43 @@ INDEXING = (
             boundaries, self, out_int32=out_int32, right=right)),
 )  # fmt: skip
 """Kinds of places."""
+
+
+# Kinds of bags of embeddings: sums, means or maxima of rows of a table, bag by bag.
+
+
+def bags(
+    weight: Any, indices: Any, offsets: Any, scaled: Any, mode: Any, per_sample_weights: Any, include_last_offset: Any,
+    padding_idx: Any,
+) -> Any:  # fmt: skip
+    """Rows of a table, bag by bag: what is made of them; of what is for PyTorch's gradient nothing. Bags begin at
+    `offsets`; mode 0 is their sum, 1 their mean."""
+    if mode not in (0, 1) or scaled:
+        raise ApiValueError("embedding_bag: sums and means are read, and neither maxima nor gradients by frequency")
+    count = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
+    places = ops.cast(ops.arange(indices.shape[0]), offsets.dtype)
+    begun = ops.LessEqual()(ops.ExpandDims()(offsets[:count], 0), ops.ExpandDims()(places, 1))
+    bag = ops.ReduceSum()(ops.cast(begun, INT64), 1) - 1
+    rows = ops.Gather()(weight, indices, 0)
+    if per_sample_weights is not None:
+        rows = rows * ops.ExpandDims()(per_sample_weights, 1)
+    counted = ops.ones_like(bag)
+    if padding_idx is not None:
+        counted = ops.cast(ops.NotEqual()(indices, padding_idx % weight.shape[0]), INT64)
+        rows = rows * ops.ExpandDims()(ops.cast(counted, rows.dtype), 1)
+    sums = ops.UnsortedSegmentSum()(rows, bag, count)
+    if mode == 1:
+        sizes = ops.UnsortedSegmentSum()(counted, bag, count)
+        sums = sums / ops.ExpandDims()(ops.cast(ops.Maximum()(sizes, ops.ones_like(sizes)), rows.dtype), 1)
+    return sums, None, None, None
+
+
+_REST = "mode=0, -sparse=False, per_sample_weights=None, include_last_offset=False"
+BAGS = (
+    row("embedding_bag.padding_idx",
+        "weight, indices, offsets, scale_grad_by_freq, mode, -sparse, per_sample_weights, include_last_offset, "
+        "padding_idx", bags),
+    row("embedding_bag.default", f"weight, indices, offsets, scale_grad_by_freq=False, {_REST}",
+        lambda *given: bags(*given, None)),
+)  # fmt: skip
+"""Kinds of bags."""

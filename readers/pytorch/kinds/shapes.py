@@ -1,4 +1,4 @@
-"""Kinds that give elements other places: shapes, orders of dimensions, parts, and tensors side by side."""
+"""Kinds of ATen that change shapes, and those that keep books and compute nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from mspc.api import mint, ops
 from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
+
+# Kinds that give elements other places: shapes, orders of dimensions, parts, and tensors side by side.
 
 
 def reshaped(self: Any, shape: Any) -> Any:
@@ -226,8 +228,10 @@ def strided(self: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
         whole = whole and (size[d] == 1 or stride[d] == step)
         step = step * size[d]
     if not whole or step != self.size:
-        raise ApiValueError(f"as_strided: sizes {tuple(size)} with strides {tuple(stride)} are no other shape of all "
-                            f"elements of {self.shape}, which alone is read")
+        raise ApiValueError(
+            f"as_strided: sizes {tuple(size)} with strides {tuple(stride)} are no other shape of all "
+            f"elements of {self.shape}, which alone is read"
+        )
     return reshaped(self, size)
 
 
@@ -335,3 +339,56 @@ SHAPES = (
     row("meshgrid.default", "tensors", lambda tensors: ops.meshgrid(*tensors, indexing="ij")),
 )  # fmt: skip
 """Kinds of shapes and places."""
+
+
+# Kinds that compute nothing: other names and element types of tensors, and what export notes beside them.
+
+
+def same(self: Any) -> Any:
+    """The tensor itself."""
+    return self
+
+
+def same_back(base: Any, new: Any, *others: Any) -> Any:
+    """What was written into the tensor under its other name."""
+    return new
+
+
+def cast(self: Any, dtype: Any) -> Any:
+    """The tensor in another element type, where one is given."""
+    return self if dtype is None else ops.cast(self, dtype)
+
+
+def cast_back(base: Any, new: Any, *others: Any) -> Any:
+    """What was written into a tensor under its name in another element type, which changes only if it is none."""
+    return new if new.dtype == base.dtype else base
+
+
+def nothing(*given: Any) -> Any:
+    """Checks that the exporter has made are not made again."""
+    return None
+
+
+_TO = "-non_blocking=False, -copy=False, -memory_format=None"
+
+BOOKKEEPING = (
+    row("alias.default lift.default positive.default", "self", same, same_back),
+    row("contiguous.default", "self, -memory_format=None", same, same_back),
+    row("detach.default", "self", lambda self: ops.stop_gradient(self), same_back),
+    row("clone.default", "self, -memory_format=None", same),
+    row("lift_fresh_copy.default", "self", same),
+    row("lift_fresh.default", "self", same, same_back),
+    row("to.dtype", f"self, dtype, {_TO}", cast, cast_back),
+    row("to.device", f"self, -device, dtype, {_TO}", cast, cast_back),
+    row("to.dtype_layout", f"self, dtype=None, -layout=None, -device=None, -pin_memory=None, {_TO}", cast, cast_back),
+    row("to.other", f"self, other, {_TO}", lambda self, other: ops.cast(self, other.dtype), cast_back),
+    row("_to_copy.default", "self, dtype=None, -layout=None, -device=None, -pin_memory=None, -non_blocking=False, "
+        "-memory_format=None", cast),
+    row("type_as.default", "self, other", lambda self, other: ops.cast(self, other.dtype), cast_back),
+    row("_assert_tensor_metadata.default",
+        "-a, -size=None, -stride=None, -dtype=None, -device=None, -layout=None", nothing),
+    row("_assert_scalar.default", "-self, -assert_msg", nothing),
+    row("_assert_async.msg", "-self, -assert_msg", nothing),
+    row("sym_constrain_range.default sym_constrain_range_for_size.default", "-size, -min=None, -max=None", nothing),
+)  # fmt: skip
+"""Kinds that compute nothing."""

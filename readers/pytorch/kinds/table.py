@@ -1,29 +1,27 @@
-"""The table of all kinds, and which kinds are rows in another form: those that write into their first argument."""
+"""The table of all kinds, kinds that write into an argument, and the message about unknown ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
-from mspc.readers.pytorch.kinds.attention import ATTENTION
-from mspc.readers.pytorch.kinds.bags import BAGS
-from mspc.readers.pytorch.kinds.bookkeeping import BOOKKEEPING
-from mspc.readers.pytorch.kinds.complex import COMPLEX
-from mspc.readers.pytorch.kinds.creation import CREATION
-from mspc.readers.pytorch.kinds.elementwise import ELEMENTWISE
-from mspc.readers.pytorch.kinds.experts import EXPERTS
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.nearest import did_you_mean
+from mspc.readers.pytorch.kinds.creation import CREATION, RANDOM
+from mspc.readers.pytorch.kinds.elementwise import COMPLEX, ELEMENTWISE
 from mspc.readers.pytorch.kinds.images import IMAGES
-from mspc.readers.pytorch.kinds.indexing import INDEXING
+from mspc.readers.pytorch.kinds.indexing import BAGS, INDEXING
 from mspc.readers.pytorch.kinds.kind import NEEDED, Kind, KindArgument
-from mspc.readers.pytorch.kinds.losses import LOSSES
-from mspc.readers.pytorch.kinds.matrices import MATRICES
-from mspc.readers.pytorch.kinds.norms import NORMS
-from mspc.readers.pytorch.kinds.products import PRODUCTS
-from mspc.readers.pytorch.kinds.random import RANDOM
-from mspc.readers.pytorch.kinds.recurrent import RECURRENT
-from mspc.readers.pytorch.kinds.reductions import REDUCTIONS
-from mspc.readers.pytorch.kinds.shapes import SHAPES
+from mspc.readers.pytorch.kinds.layers import NORMS, RECURRENT
+from mspc.readers.pytorch.kinds.matmul import ATTENTION, EXPERTS, MATRICES, PRODUCTS
+from mspc.readers.pytorch.kinds.reductions import LOSSES, REDUCTIONS
+from mspc.readers.pytorch.kinds.shapes import BOOKKEEPING, SHAPES
+from mspc.readers.pytorch.program import CONTROL, ExportedGraph, ExportedNode, ExportedProgram
+
+# The table of all kinds, and which kinds are rows in another form: those that write into their first argument.
+
 
 THEMES: tuple[Iterable[list[Kind]], ...] = (
     ELEMENTWISE, SHAPES, CREATION, REDUCTIONS, PRODUCTS, NORMS, ATTENTION, INDEXING, IMAGES, LOSSES, RANDOM,
@@ -68,3 +66,46 @@ def kind_of(name: str) -> Kind | None:
     if plain.put is not None and name != STOPPED:  # another shape of the same elements, which stay
         return replace(plain, arguments=(first, *plain.arguments[1:]))
     return replace(plain, name=name, arguments=(first, *plain.arguments[1:]), put=None, writes=(OVERWRITTEN,))
+
+
+# Tells the kinds of a program that the table has no row for: all at once, with how often and where each is first.
+
+
+_MOST = 20
+"""Kinds that are told each by a line."""
+
+
+def check_kinds(program: ExportedProgram) -> None:
+    """Raises MspcError where there are unknown kinds."""
+    first: dict[str, ExportedNode] = {}
+    counts: Counter[str] = Counter()
+    for node in all_nodes(program.graph):
+        if node.target not in CONTROL and kind_of(node.target) is None:
+            first.setdefault(node.target, node)
+            counts[node.target] += 1
+    if not counts:
+        return
+    lines = [_told(node, counts[name]) for name, node in list(first.items())[:_MOST]]
+    if len(first) > _MOST:
+        lines.append(f"and {len(first) - _MOST} more kinds")
+    one = next(iter(first))
+    if len(first) == 1:
+        lines += did_you_mean(one, [name for name in kinds() if name.split(".")[0] == one.split(".")[0]])
+    what = "an operator that is" if len(first) == 1 else f"{len(first)} kinds of operators that are"
+    location = next((node.user_line for node in first.values() if node.user_line is not None), None)
+    raise MspcError(f"{program.name} has {what} not known: {', '.join(first)}", location, lines)
+
+
+def all_nodes(graph: ExportedGraph) -> Iterator[ExportedNode]:
+    """The nodes of a graph and of those that its nodes run."""
+    for node in graph.nodes:
+        yield node
+        for _, argument in node.arguments:
+            if isinstance(argument, ExportedGraph):
+                yield from all_nodes(argument)
+
+
+def _told(node: ExportedNode, count: int) -> str:
+    line = node.user_line
+    where = f", first at {line}: {line.text.strip()}" if line is not None else ""
+    return f"{node.target}: {count} time{'s' if count > 1 else ''}{where}{f' ({node.scope})' if node.scope else ''}"

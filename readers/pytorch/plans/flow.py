@@ -1,16 +1,242 @@
-"""Follows what layers cut through a program, as ranks would hold it that did by hand what a plan says."""
+"""How slices of values pass an exported program's nodes under a plan of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+
+from mspc.api.common.tensor import Tensor
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.pytorch.node_lines import frames_of
-from mspc.readers.pytorch.plans.cut_shapes import merged, moved
-from mspc.readers.pytorch.plans.on_slices import Unjudged, dims_of_results
-from mspc.readers.pytorch.plans.styles import CUT, IN, NOTHING, OPEN, OUT, ROWS, SEQUENCE, WHOLE, Style
-from mspc.readers.pytorch.program import Argument, ExportedNode, ExportedProgram, NodeResult
+from mspc.readers.pytorch.kinds.creation import RANDOM
+from mspc.readers.pytorch.kinds.kind import Kind
+from mspc.readers.pytorch.kinds.table import kind_of
+from mspc.readers.pytorch.plans.written_plan import CUT, IN, NOTHING, OPEN, OUT, ROWS, SEQUENCE, WHOLE, Style
+from mspc.readers.pytorch.program import (
+    CONTROL,
+    Argument,
+    ExportedNode,
+    ExportedProgram,
+    ExportedType,
+    NodeResult,
+    frames_of,
+)
+
+# Where a dimension of a tensor goes that is cut, when the tensor is viewed or its dimensions move.
+
+
+def merged(shape: Sequence[int], result: Sequence[int], dim: int) -> int | None:
+    """The dimension of a view in which the slices of dimension `dim` are slices; None where there is none.
+
+    Of a dimension that is taken apart it is the outermost one; one that is merged has to be the outermost of those that
+    become one.
+    """
+    before = _product(shape[:dim])
+    total = 1
+    for number, size in enumerate(result):
+        if total == before and size != 1:
+            return number
+        total *= size
+    return None
+
+
+def _product(sizes: Sequence[int]) -> int:
+    found = 1
+    for size in sizes:
+        found *= size
+    return found
+
+
+def moved(kind: str, given: Mapping[str, Argument], dim: int, rank: int) -> int | None:
+    """The dimension that `dim` becomes; None where that is not known, or slices of it are none of the result."""
+    if kind in ("transpose", "swapaxes"):
+        first = _dim(given.get("dim0", given.get("axis0")), rank)
+        second = _dim(given.get("dim1", given.get("axis1")), rank)
+        if first is None or second is None:
+            return None
+        return {first: second, second: first}.get(dim, dim)
+    if kind == "t":
+        return rank - 1 - dim
+    if kind == "permute":
+        dims = given.get("dims")
+        places = [_dim(each, rank) for each in dims] if isinstance(dims, tuple) else []
+        return places.index(dim) if dim in places else None
+    if kind == "unsqueeze":
+        place = _dim(given.get("dim"), rank + 1)
+        return None if place is None else dim + (place <= dim)
+    if kind in ("slice", "split", "chunk", "cat", "narrow", "split_with_sizes"):
+        return dim if _dim(given.get("dim", 0), rank) != dim else None
+    if kind == "select":
+        place = _dim(given.get("dim"), rank)
+        return None if place is None or place == dim else dim - (place < dim)
+    if kind == "expand":
+        size = given.get("size")
+        return dim + len(size) - rank if isinstance(size, tuple) else None
+    return None
+
+
+def _dim(value: Argument, rank: int) -> int | None:
+    return value % rank if isinstance(value, int) else None
+
+
+# Decides whether an operator gives slices of its results for slices of its operands, by computing both on an example.
+#
+# Ranks that follow a plan by hand call every operator on what they hold. That is right if rank r gets slice r of what
+# the operator gives for whole operands, along some dimension of the result, or all of it. No list of operators could
+# say so: of `x[:, ::2]` it is true, and of `x[:, :8]` not.
+
+
+SMALL, LARGEST = 1 << 14, 1 << 22
+"""Elements up to which tensors are computed as they are, and up to which they are computed at all."""
+SIZES = frozenset({"size", "sizes", "shape"})
+"""Arguments that name the shape of the result: a rank's own program has that of its slice there."""
+DRAWN = frozenset(kind.name for kinds in RANDOM for kind in kinds)
+
+
+class Unjudged(Exception):
+    """The operator cannot be computed here."""
+
+
+def dims_of_results(
+    node: ExportedNode, types: Mapping[str, ExportedType], cuts: Mapping[str, int], parts: int
+) -> list[int | None] | None:
+    """Return for every result the dimension along which ranks get slices of it, None if each gets all.
+
+    types: of the operands, by name. cuts: the dimensions of operands that are cut, the others are whole.
+
+    Returns None if the ranks get anything else.
+
+    Raises:
+        Unjudged: the operator is not computed: it draws numbers, runs graphs, is too large, or has open sizes.
+    """
+    kind = None if node.target in CONTROL else kind_of(node.target)
+    if kind is None or kind.name in DRAWN or kind.writes not in ((), (kind.arguments[0].name,)):
+        raise Unjudged
+    shapes = {name: _numbers(type) for name, type in types.items()}
+    if any(shapes[name][dim] % parts for name, dim in cuts.items()):
+        raise Unjudged
+    smaller = _smaller(shapes, cuts)
+    arrays = _arrays(types, shapes, smaller)
+    if sum(array.size for array in arrays.values()) > LARGEST:
+        raise Unjudged
+    try:
+        whole = _computed(kind, node, arrays, smaller)
+    except MspcError:
+        raise Unjudged from None
+    return _dims(kind, node, arrays, smaller, cuts, parts, whole)
+
+
+def _dims(
+    kind: Kind, node: ExportedNode, arrays: Mapping[str, Any], smaller: Mapping[int, int], cuts: Mapping[str, int],
+    parts: int, whole: Sequence[Any],
+) -> list[int | None] | None:  # fmt: skip
+    found: list[int | None] = []
+    ranks = sorted({0, 1, parts - 1})
+    slices = [{n: _slice(a, cuts[n], parts, rank) if n in cuts else a for n, a in arrays.items()} for rank in ranks]
+    for place, expected in enumerate(whole):
+        for dim in _candidates(expected, parts):
+            wanted = [expected if dim is None else _slice(expected, dim, parts, rank) for rank in ranks]
+            if _gives(kind, node, slices, smaller, place, wanted):
+                found.append(dim)
+                break
+        else:
+            return None
+    return found
+
+
+def _candidates(expected: Any, parts: int) -> Iterator[int | None]:
+    """The dimensions along which a result may be cut; last that it is not."""
+    yield from (dim for dim, size in enumerate(expected.shape) if size % parts == 0 and size)
+    yield None
+
+
+def _gives(
+    kind: Kind, node: ExportedNode, slices: Sequence[Mapping[str, Any]], smaller: Mapping[int, int], place: int,
+    wanted: Sequence[Any],
+) -> bool:  # fmt: skip
+    """Whether ranks get these arrays for a result, with the arguments as they are or with their own shape."""
+    shape = tuple(wanted[0].shape)
+    for own in (None, shape) if any(name in SIZES for name, _ in node.arguments) else (None,):
+        try:
+            found = [_computed(kind, node, each, smaller, own)[place] for each in slices]
+        except (MspcError, IndexError):
+            continue
+        pairs = zip(found, wanted, strict=True)
+        if all(a.shape == b.shape and np.allclose(a, b, 1e-4, 1e-5, equal_nan=True) for a, b in pairs):
+            return True
+    return False
+
+
+def _computed(
+    kind: Kind, node: ExportedNode, arrays: Mapping[str, Any], smaller: Mapping[int, int],
+    own: tuple[int, ...] | None = None,
+) -> list[Any]:  # fmt: skip
+    """The results. own: the shape that arguments for one have."""
+
+    def operand(value: Argument) -> Any:
+        if isinstance(value, NodeResult):
+            return Tensor(arrays[value.name])
+        return tuple(map(operand, value)) if isinstance(value, tuple) else value
+
+    given: dict[str, Any] = {}
+    for name, value in node.arguments:
+        if name in SIZES and isinstance(value, tuple):
+            sizes = tuple(smaller.get(size, size) if isinstance(size, int) else size for size in value)
+            value = own if own is not None and len(own) == len(value) else sizes
+        given[name] = value if name in kind.unread else operand(value)
+    with np.errstate(all="ignore"):
+        try:
+            found = kind.target(*kind.bound(given))
+        except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError) as error:
+            raise MspcError(str(error)) from None
+    results = list(found) if isinstance(found, (tuple, list)) else [found]
+    if len(results) < len(node.results) or not all(isinstance(each, Tensor) for each in results[: len(node.results)]):
+        raise MspcError("there are other results")
+    return [each.asnumpy() for each in results[: len(node.results)]]
+
+
+def _numbers(type: ExportedType) -> tuple[int, ...]:
+    if not all(isinstance(size, int) for size in type.shape):
+        raise Unjudged
+    return tuple(size for size in type.shape if isinstance(size, int))
+
+
+def _smaller(shapes: Mapping[str, tuple[int, ...]], cuts: Mapping[str, int]) -> dict[int, int]:
+    """Smaller sizes in the place of those that no operand is cut along, where operands are large."""
+    if sum(int(np.prod(shape)) for shape in shapes.values()) <= SMALL:
+        return {}
+    fixed = {shapes[name][dim] for name, dim in cuts.items()}
+    return {size: 2 for shape in shapes.values() for size in shape if size > 2 and size not in fixed}
+
+
+def _arrays(
+    types: Mapping[str, ExportedType], shapes: Mapping[str, tuple[int, ...]], smaller: Mapping[int, int]
+) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    found: dict[str, Any] = {}
+    for name, type in types.items():
+        shape = tuple(smaller.get(size, size) for size in shapes[name])
+        if np.prod(shape, dtype=float) > LARGEST:
+            raise Unjudged
+        dtype = type.dtype.numpy
+        if type.dtype.is_complex:
+            found[name] = (rng.uniform(-1, 1, shape) + 1j * rng.uniform(-1, 1, shape)).astype(dtype)
+        elif type.dtype.is_float:
+            found[name] = rng.uniform(-1, 1, shape).astype(dtype)
+        else:
+            found[name] = rng.integers(0, 2, shape).astype(dtype)
+    return found
+
+
+def _slice(array: Any, dim: int, parts: int, rank: int) -> Any:
+    count = array.shape[dim] // parts
+    return np.ascontiguousarray(array[(slice(None),) * dim + (slice(rank * count, (rank + 1) * count),)])
+
+
+# Follows what layers cut through a program, as ranks would hold it that did by hand what a plan says.
+
 
 PRODUCTS: Mapping[str, tuple[str, str, bool]] = {
     "linear": ("input", "weight", True), "addmm": ("mat1", "mat2", False), "mm": ("self", "mat2", False),
@@ -30,7 +256,7 @@ ATTENTION = "scaled_dot_product_attention"
 
 
 @dataclass(frozen=True)
-class Cut:
+class SlicedValue:
     """A dimension of a value that is cut, and the layer of which that comes."""
 
     dim: int
@@ -48,11 +274,11 @@ class Mistake:
         return MspcError(f"{plan}: {self.text}", notes=notes, frames=frames_of(self.node))
 
 
-State = Cut | None
+State = SlicedValue | None
 """None: every rank holds all of it."""
 
 
-class Flow:
+class LayerFlow:
     """What every value of a program is, as far as it is known.
 
     styles: of parameters by their qualified names. tied: of modules whose parameters are those of others, too, by their
@@ -80,7 +306,7 @@ class Flow:
         """Dimensions of results, by calls that differ in the names of their operands alone."""
         for name, own in self.parameters.items():
             if own in placed:
-                self.cuts[name] = Cut(placed[own], own)
+                self.cuts[name] = SlicedValue(placed[own], own)
         self.shapes = {name: tuple(type.shape) for name, type in types if type is not None}
         for node in program.graph.nodes:
             self._node(node)
@@ -216,7 +442,7 @@ class Flow:
         dim = moved(kind, given, state.dim, len(shape))
         if dim is None or len(cut) != len([v for v, _ in states if self.shape(v)]):
             return self._on_slices(node, kind, states)
-        return Cut(dim, state.layer)
+        return SlicedValue(dim, state.layer)
 
     def _on_slices(self, node: ExportedNode, kind: str, states: Sequence[tuple[NodeResult, State]]) -> list[State]:
         """The results of a kind that every rank computes of its slices."""
@@ -241,7 +467,7 @@ class Flow:
                 f"computes of its own is not its slice of the result: {cut.layer} has to give all of it (row-wise, or "
                 "column-wise with a gather)"
             )
-        return [None if dim is None else Cut(dim, cut.layer) for dim in found]
+        return [None if dim is None else SlicedValue(dim, cut.layer) for dim in found]
 
     def _result(self, node: ExportedNode) -> tuple[int, ...]:
         if not node.results:
@@ -249,7 +475,7 @@ class Flow:
         return self.shape(NodeResult(node.results[0]))
 
     def _viewed(
-        self, node: ExportedNode, kind: str, states: Sequence[tuple[NodeResult, State]], state: Cut
+        self, node: ExportedNode, kind: str, states: Sequence[tuple[NodeResult, State]], state: SlicedValue
     ) -> State | list[State]:
         shape, result = self.shape(states[0][0]), self._result(node)
         found = merged(shape, result, state.dim)
@@ -260,14 +486,14 @@ class Flow:
                 f"{self.parts} ranks do not divide the {result[found]} heads that {state.layer} gives: its features "
                 f"are cut in the middle of a head"
             )
-        return Cut(found, state.layer)
+        return SlicedValue(found, state.layer)
 
     def _elementwise(self, node: ExportedNode, states: Sequence[tuple[NodeResult, State]]) -> State:
         rank = len(self._result(node))
-        found: Cut | None = None
+        found: SlicedValue | None = None
         for value, state in states:
             if state is not None:
-                found = found or Cut(state.dim + rank - len(self.shape(value)), state.layer)
+                found = found or SlicedValue(state.dim + rank - len(self.shape(value)), state.layer)
         assert found is not None
         for value, state in states:
             shape = self.shape(value)
@@ -308,7 +534,7 @@ class Flow:
                 self._check_summed(self.parameters.get(own.name, ""), state)
         return state
 
-    def _check_summed(self, parameter: str, cut: Cut) -> None:
+    def _check_summed(self, parameter: str, cut: SlicedValue) -> None:
         """Raise where every rank has the gradient of a parameter for its own slice alone."""
         style = self.styles.get(parameter)
         if parameter and (style is None or not (style.sums_gradient or style.weight == OPEN)):
@@ -318,7 +544,9 @@ class Flow:
                 "rank, and has to be sequence_parallel or replicated_with_grad_allreduce"
             )
 
-    def _reduced(self, node: ExportedNode, given: Mapping[str, Argument], value: NodeResult, state: Cut) -> State:
+    def _reduced(
+        self, node: ExportedNode, given: Mapping[str, Argument], value: NodeResult, state: SlicedValue
+    ) -> State:
         rank = len(self.shape(value))
         dims = given.get("dim")
         named = dims if isinstance(dims, tuple) else (dims,)
@@ -326,7 +554,7 @@ class Flow:
             raise _Wrong(f"what {state.layer} leaves slices of is reduced over all of it: it has to be gathered before")
         if len(self._result(node)) == rank:
             return state
-        return Cut(state.dim - sum(isinstance(d, int) and d % rank < state.dim for d in named), state.layer)
+        return SlicedValue(state.dim - sum(isinstance(d, int) and d % rank < state.dim for d in named), state.layer)
 
     def _attention(self, node: ExportedNode, given: Mapping[str, Argument]) -> State:
         states = {name: self.of(given[name]) for name in ("query", "key", "value")}
@@ -368,7 +596,7 @@ def _given(style: Style, last: int, layer: str) -> State:
     """What a layer gives, by its style; what is handed on as a DTensor takes care of itself."""
     if not style.is_local:
         raise _Unknown
-    return None if style.gives in ("", WHOLE) else Cut(1 if style.gives == SEQUENCE else last, layer)
+    return None if style.gives in ("", WHOLE) else SlicedValue(1 if style.gives == SEQUENCE else last, layer)
 
 
 def _named(value: Argument, names: Mapping[str, str]) -> str:
@@ -382,4 +610,3 @@ def _results(value: Argument) -> list[NodeResult]:
     if isinstance(value, NodeResult):
         return [value]
     return [found for each in value for found in _results(each)] if isinstance(value, tuple) else []
-

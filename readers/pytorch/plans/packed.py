@@ -20,8 +20,8 @@ from mspc.readers.pytorch.program import (
     ExportedProgram,
     ExportedType,
     NodeResult,
-    Part,
     ProgramInput,
+    ProgramPart,
 )
 
 PRODUCTS: Mapping[str, tuple[str, str, int]] = {
@@ -65,7 +65,7 @@ class _Found:
     split: ExportedNode
 
 
-def unpacked(program: ExportedProgram, names: Collection[str]) -> tuple[ExportedProgram, dict[str, Part]]:
+def unpacked(program: ExportedProgram, names: Collection[str]) -> tuple[ExportedProgram, dict[str, ProgramPart]]:
     """The program with the parts of these parameters as parameters of their own, and those by their names.
 
     A parameter is left as it is where others read it than one product, or where that is not split into equal parts.
@@ -83,7 +83,7 @@ def unpacked(program: ExportedProgram, names: Collection[str]) -> tuple[Exported
         if each.kind == "parameter" and each.qualified in names and each.qualified not in tied
         if (packed := _packed(each, users, returned, inputs)) is not None
     ]
-    parts: dict[str, Part] = {}
+    parts: dict[str, ProgramPart] = {}
     for packed in found:
         program = _apart(program, packed, parts)
     if parts:
@@ -138,7 +138,7 @@ def _only(users: Mapping[str, list[ExportedNode]], name: str) -> ExportedNode | 
     return found[0] if len(found) == 1 else None
 
 
-def _apart(program: ExportedProgram, packed: _Found, parts: dict[str, Part]) -> ExportedProgram:
+def _apart(program: ExportedProgram, packed: _Found, parts: dict[str, ProgramPart]) -> ExportedProgram:
     """The program with the parts of one parameter."""
     count = len(packed.split.results)
     cut = {packed.weight.name: packed.dim} | ({packed.bias.name: 0} if packed.bias is not None else {})
@@ -154,7 +154,7 @@ def _apart(program: ExportedProgram, packed: _Found, parts: dict[str, Part]) -> 
             size = type.shape[dim]
             assert isinstance(size, int)
             name = f"{each.qualified}[{number}]"
-            parts[name] = Part(each.qualified, dim, number * size, (number + 1) * size)
+            parts[name] = ProgramPart(each.qualified, dim, number * size, (number + 1) * size)
             inputs.append(replace(each, name=_named(each.name, number), qualified=name, type=type))
     nodes: list[ExportedNode] = []
     for node in program.graph.nodes:
@@ -203,7 +203,7 @@ def _cut(type: ExportedType, dim: int, count: int) -> ExportedType:
     return replace(type, shape=tuple(sizes))
 
 
-def _weights(program: ExportedProgram, parts: Mapping[str, Part]) -> Checkpoint:
+def _weights(program: ExportedProgram, parts: Mapping[str, ProgramPart]) -> Checkpoint:
     """The weights with the parts of those that are there."""
     weights = program.weights
     tensors = dict(weights.tensors)

@@ -1,29 +1,199 @@
-"""Gives operators of a network what a plan says of its layers, as `shard()` would."""
+"""Strategies of operators from a plan of PyTorch's layers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
+from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType
 from mspc.ops.control.constraint import constrained
 from mspc.ops.op import Op
-from mspc.readers.pytorch.node_lines import scope_of
-from mspc.readers.pytorch.plans.flow import Flow, Mistake
-from mspc.readers.pytorch.plans.matching import matched, modules_of
-from mspc.readers.pytorch.plans.packed import unpacked, values_in
-from mspc.readers.pytorch.plans.stacks import inside_of_experts
-from mspc.readers.pytorch.plans.stages import stages_of
-from mspc.readers.pytorch.plans.styles import COLUMNS, IN, OUT, PREPARED, ROWS, SEQUENCE, STYLES, WHOLE, Style
-from mspc.readers.pytorch.plans.written_plan import WrittenPlan
-from mspc.readers.pytorch.program import ExportedProgram
+from mspc.readers.pytorch.plans.flow import LayerFlow, Mistake
+from mspc.readers.pytorch.plans.packed import PRODUCTS, TURNS, unpacked, values_in
+from mspc.readers.pytorch.plans.written_plan import (
+    COLUMNS,
+    IN,
+    OPEN,
+    OUT,
+    PREPARED,
+    ROWS,
+    SEQUENCE,
+    STACK,
+    STYLES,
+    WHOLE,
+    Style,
+    WrittenPlan,
+)
+from mspc.readers.pytorch.program import ExportedProgram, NodeResult, scope_of
+
+# Which layers of a program a plan's patterns name.
+
+
+T = TypeVar("T")
+
+
+def modules_of(program: ExportedProgram) -> dict[str, list[str]]:
+    """The parameters by the modules that have them, by their qualified names; tied ones under all of theirs."""
+    found: dict[str, list[str]] = {}
+    for each in program.inputs:
+        if each.kind == "parameter":
+            module, _, _ = each.qualified.rpartition(".")
+            found.setdefault(module, []).append(each.qualified)
+    for node in program.graph.nodes:
+        if node.scope:
+            found.setdefault(node.scope, [])
+    return found
+
+
+def matched(
+    plan: str, patterns: Mapping[str, T], names: Iterable[str], what: str, may_miss: bool = False
+) -> dict[str, tuple[str, T]]:  # fmt: skip
+    """What a plan says of every name that one of its patterns is for: (pattern, what it says); the longest pattern goes
+    before others. `*` stands for one part of a name. A pattern may leave out the first part of names, as plans of base
+    models do. may_miss: those that name nothing are passed over.
+
+    Raises:
+        MspcError: a pattern names nothing.
+    """
+    known = list(names)
+    found: dict[str, tuple[str, T]] = {}
+    for pattern in sorted(patterns, key=lambda each: (each.count("*") == 0, len(each))):
+        whole = _expression(pattern)
+        named = [name for name in known if whole.fullmatch(name)]
+        if not named:
+            named = [name for name in known if whole.fullmatch(name.partition(".")[2])]
+        if not named and not may_miss:
+            generic = {re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in known if name}
+            generic |= {name.partition(".")[2] for name in generic} - {""}
+            raise MspcError(
+                f"{plan}: {pattern!r:.100} names no {what} of this network", notes=did_you_mean(pattern, generic)
+            )
+        found.update({name: (pattern, patterns[pattern]) for name in named})
+    return found
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    return re.compile(r"\.".join("[^.]+" if part == "*" else re.escape(part) for part in pattern.split(".")))
+
+
+# Which modules of a program run on which stage of a pipeline.
+#
+# A network repeats one block, and the blocks are divided among the stages, one behind another. What a plan names ahead
+# of them, as `base_model_pp_plan` does with the table of words, is on the first stage, and what it names behind them on
+# the last one; all else is where what it reads is.
+
+
+_BLOCK = re.compile(r"(.*?)\.(\d+)(?=\.|$)")
+
+
+def stages_of(plan: str, program: ExportedProgram, count: int, named: Sequence[str]) -> dict[str, int]:
+    """Stages by what the front end calls the scopes of nodes. plan: its name. named: modules, in their order.
+
+    Raises:
+        MspcError: there are fewer blocks than stages, or a name is none of the program's.
+    """
+    if count < 2:
+        return {}
+    scopes = list(dict.fromkeys(node.scope for node in program.graph.nodes if node.scope))
+    first: dict[str, int] = {}
+    """Modules with all they are in, by the first node that is in them."""
+    for place, scope in enumerate(scopes):
+        parts = scope.split(".")
+        for length in range(1, len(parts) + 1):
+            first.setdefault(".".join(parts[:length]), place)
+    found = matched(plan, dict.fromkeys(named), first, "module")
+    lists = _lists(scopes)
+    chosen = {name: blocks for name, blocks in lists.items() if not named or name in found}
+    blocks = max(chosen.values(), key=len, default=[])
+    if len(blocks) < count:
+        raise MspcError(
+            f"{plan}: there are {count} stages, and the longest list of modules that are alike has {len(blocks)}",
+            notes=["stages are made of whole modules, as of `layers.0`, `layers.1`"],
+        )
+    stages = {block: number * count // len(blocks) for number, block in enumerate(blocks)}
+    begin = min(first[block] for block in blocks)
+    of_blocks = blocks[0].rpartition(".")[0]
+    for name in found:
+        if name != of_blocks:
+            stages[name] = 0 if first[name] < begin else count - 1
+    return {scope_of(node): stage for node in program.graph.nodes if (stage := _of(node.scope, stages)) is not None}
+
+
+def _lists(scopes: Sequence[str]) -> dict[str, list[str]]:
+    """Lists of modules by their names, outermost ones, each with its modules in order."""
+    found: dict[str, list[str]] = {}
+    for scope in scopes:
+        block = _BLOCK.match(scope)
+        if block is not None and block[0] not in found.setdefault(block[1], []):
+            found[block[1]].append(block[0])
+    return found
+
+
+def _of(scope: str, stages: Mapping[str, int]) -> int | None:
+    """The stage of the innermost module that has one."""
+    while scope:
+        if scope in stages:
+            return stages[scope]
+        scope = scope.rpartition(".")[0]
+    return None
+
+
+# Stacks of experts' weights of which a plan gives every rank some experts: they are cut inside of every expert.
+#
+# Which rows go to an expert is known to the run alone, and so is how many. Ranks with whole experts would send rows by
+# numbers that differ from step to step; a rank with a slice of every expert has as much of the weights, one sum is sent
+# of what the experts give, and no rank waits for the one with the most rows.
+
+
+FIRST, SECOND = STYLES["packed_colwise"], STYLES["rowwise"]
+RANK = 3
+
+
+def inside_of_experts(program: ExportedProgram, styles: Mapping[str, Style]) -> dict[str, Style]:
+    """The styles with those of stacks: products with what the module takes are cut by what they give, and products
+    with what others of the stacks have given by what they take."""
+    stacks = {
+        each.name: each.qualified for each in program.inputs
+        if each.kind == "parameter" and (style := styles.get(each.qualified)) is not None and style.weight == STACK
+    }  # fmt: skip
+    found = dict(styles)
+    ranks = {each.name: len(each.type.shape) for each in program.inputs if each.type is not None}
+    for name, qualified in stacks.items():
+        found[qualified] = STYLES["local_params"] if ranks.get(name) != RANK else FIRST
+        assert found[qualified].weight == OPEN
+    turned = {name: name for name in stacks}
+    given: dict[str, str] = {}
+    """Values that come of a stack's product, with its module."""
+    for node in program.graph.nodes:
+        operands = values_in(tuple(value for _, value in node.arguments))
+        if node.target in TURNS and operands and operands[0] in turned:
+            turned[node.results[0]] = turned[operands[0]]
+            continue
+        weight = dict(node.arguments).get(PRODUCTS[node.target][0]) if node.target in PRODUCTS else None
+        stack = turned.get(weight.name) if isinstance(weight, NodeResult) else None
+        modules = {given[name] for name in operands if name in given}
+        if stack is not None:
+            module = stacks[stack].rpartition(".")[0]
+            if module in modules:
+                found[stacks[stack]] = SECOND
+            modules.add(module)
+        for module in modules:
+            if f"{node.scope}.".startswith(f"{module}."):
+                given.update(dict.fromkeys(node.results, module))
+    return found
+
+
+# Gives operators of a network what a plan says of its layers, as `shard()` would.
+
 
 PASSING = frozenset(("Cast", "Load"))
 """Operators that hand a parameter on, element by element."""
@@ -185,9 +355,7 @@ class LayerPlan:
             whole = {factor: names for factor, names in axes.items() if self.plan.tensor_axis not in names}
             node.out_strategy = tuple(self._layout(dims, whole) for dims in rule.outputs)
 
-    def _cut_batch(
-        self, shape: Sequence[int], dims: Sequence[Sequence[int]], sizes: Sequence[int], axes: Cuts
-    ) -> None:
+    def _cut_batch(self, shape: Sequence[int], dims: Sequence[Sequence[int]], sizes: Sequence[int], axes: Cuts) -> None:
         """Let the other axes of the mesh cut rows that come from the batch."""
         names = self.plan.batch_axes
         parts = math.prod(self.plan.mesh[axis] for axis in names)
@@ -258,7 +426,7 @@ def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -
             raise MspcError(f"{plan.name}: {', '.join(plan.batch_axes)} cut the batch into {parts} parts, and it has "
                             f"{rows} rows")  # fmt: skip
     tensor = {name: dim for name, cuts in placed.items() for dim, axes in cuts.items() if plan.tensor_axis in axes}
-    flow = Flow(program, styles, plan.parts, tensor, tied)
+    flow = LayerFlow(program, styles, plan.parts, tensor, tied)
     _tell(plan.name, flow.mistakes)
     cuts = {
         name: state.dim for node in program.graph.nodes for name in node.results

@@ -12,7 +12,7 @@ import mspc
 from mspc import Tensor
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
-from mspc.readers.pytorch.loops import FEW
+from mspc.readers.pytorch.evaluation import FEW
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.reading import read_program
 from tests.exported_programs import Exported

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.ir.diagnostics import MspcError
-from mspc.readers.pytorch.other_weights import NO_NAMES, Joined, with_weights
+from mspc.readers.pytorch.other_weights import NO_NAMES, JoinedWeight, with_weights
 from mspc.readers.pytorch.program import ExportedProgram
 from mspc.readers.pytorch.reading import read_program
 from tests.exported_programs import two_layers
@@ -41,19 +41,22 @@ def test_tensors_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("joined", "parts"),
     [
-        (Joined((("a",),)), {"a": VALUES["first.weight"]}),
-        (Joined((("a",), ("b",)), None, 0), {"a": VALUES["first.weight"][:3], "b": VALUES["first.weight"][3:]}),
-        (Joined((("a",), ("b",)), None, 1), {"a": VALUES["first.weight"][:, :1], "b": VALUES["first.weight"][:, 1:]}),
-        (Joined((tuple("abcdefgh"),), 0), {name: VALUES["first.weight"][i] for i, name in enumerate("abcdefgh")}),
+        (JoinedWeight((("a",),)), {"a": VALUES["first.weight"]}),
+        (JoinedWeight((("a",), ("b",)), None, 0), {"a": VALUES["first.weight"][:3], "b": VALUES["first.weight"][3:]}),
         (
-            Joined((tuple("abcdefgh"), tuple("ABCDEFGH")), 0, 1),
+            JoinedWeight((("a",), ("b",)), None, 1),
+            {"a": VALUES["first.weight"][:, :1], "b": VALUES["first.weight"][:, 1:]},
+        ),
+        (JoinedWeight((tuple("abcdefgh"),), 0), {name: VALUES["first.weight"][i] for i, name in enumerate("abcdefgh")}),
+        (
+            JoinedWeight((tuple("abcdefgh"), tuple("ABCDEFGH")), 0, 1),
             {name: VALUES["first.weight"][i, :3] for i, name in enumerate("abcdefgh")}
             | {name: VALUES["first.weight"][i, 3:] for i, name in enumerate("ABCDEFGH")},
         ),
-        (Joined((tuple("abcd"),), 1), {name: VALUES["first.weight"][:, i] for i, name in enumerate("abcd")}),
+        (JoinedWeight((tuple("abcd"),), 1), {name: VALUES["first.weight"][:, i] for i, name in enumerate("abcd")}),
     ],
 )
-def test_parts_of_a_parameter(tmp_path: Path, joined: Joined, parts: dict[str, Any]) -> None:
+def test_parts_of_a_parameter(tmp_path: Path, joined: JoinedWeight, parts: dict[str, Any]) -> None:
     """Every slice of the parameter is read out of the parts that it meets."""
     others = {name: array for name, array in VALUES.items() if name != "first.weight"}
     weights = loaded(tmp_path, others | parts, {"first.weight": joined}).weights
@@ -78,14 +81,14 @@ def test_buffers_may_be_missing(tmp_path: Path) -> None:
         ({"first.bias": None}, NO_NAMES, "has no tensor 'first.bias', which is a parameter of"),
         ({"first.bias": np.zeros(7, np.float32)}, NO_NAMES, r"is <Tensor\[Float32\], \(7\)>, and the program"),
         ({"first.bias": np.zeros(8, np.float64)}, NO_NAMES, r"'first.bias' is <Tensor\[Float64\]"),
-        ({"x": np.zeros(3, np.float32)}, {"first.bias": Joined((("x", "y"),), 0)}, "has no tensor 'first.bias'"),
+        ({"x": np.zeros(3, np.float32)}, {"first.bias": JoinedWeight((("x", "y"),), 0)}, "has no tensor 'first.bias'"),
         (
             {"x": np.zeros(3, np.float32), "y": np.zeros(3, np.float32)},
-            {"first.bias": Joined((("x",), ("y",)), None, 0)}, r"'x' is <Tensor\[Float32\], \(6\)>",
+            {"first.bias": JoinedWeight((("x",), ("y",)), None, 0)}, r"'x' is <Tensor\[Float32\], \(6\)>",
         ),
         (
             {"x": np.zeros(4, np.float32), "y": np.zeros(4, np.float64)},
-            {"first.bias": Joined((("x",), ("y",)), None, 0)}, r"'x' is <Tensor\[Float64\]",
+            {"first.bias": JoinedWeight((("x",), ("y",)), None, 0)}, r"'x' is <Tensor\[Float64\]",
         ),
     ],
 )  # fmt: skip

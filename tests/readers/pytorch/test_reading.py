@@ -9,7 +9,14 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT32, INT64
-from mspc.readers.pytorch.program import Device, ExportedGraph, ExportedType, MemoryFormat, NodeResult, StorageLayout
+from mspc.readers.pytorch.program import (
+    ExportedGraph,
+    ExportedType,
+    MemoryFormat,
+    NodeResult,
+    ProgramDevice,
+    StorageLayout,
+)
 from mspc.readers.pytorch.program import SymbolicSize as Symbolic
 from mspc.readers.pytorch.reading import read_program
 from mspc.readers.pytorch.sizes import with_sizes
@@ -125,7 +132,7 @@ def test_kinds_of_arguments(tmp_path: Path) -> None:
     assert dict(node.arguments) == {
         "none": None, "int": -3, "ints": (1, 2), "float": 1e-5, "infinite": -np.inf, "bool": False, "text": "mean",
         "dtype": BFLOAT16, "format": MemoryFormat("channels_last"), "layout": StorageLayout("strided"),
-        "device": Device("cuda:0"), "complex": 1 - 2j, "tensors": (NodeResult("x"), NodeResult("relu")),
+        "device": ProgramDevice("cuda:0"), "complex": 1 - 2j, "tensors": (NodeResult("x"), NodeResult("relu")),
         "lists": ((1,), (2, 3)), "optional": (NodeResult("x"), None), "one": None, "sizes": (4,), "size": 5,
         "words": (("k", 1),), "operator": "_operator.mul",
     }  # fmt: skip

@@ -1,0 +1,322 @@
+"""Kinds of ATen that multiply matrices: matmuls, linear algebra, experts and attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mspc.api import mint, ops
+from mspc.api.errors import ApiValueError
+from mspc.api.mint.nn import functional
+from mspc.ir.types import BOOL, FLOAT32, HALVES
+from mspc.readers.pytorch.kinds.kind import row
+from mspc.readers.pytorch.kinds.reductions import typed, vector_norm
+from mspc.readers.pytorch.known_values import KnownTensor, allows, band_of
+
+# Kinds of products of matrices.
+
+
+def scaled_product(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
+    """beta * self + alpha * product."""
+    scaled = product if alpha == 1 else ops.Mul()(product, alpha)
+    if beta == 0:
+        return scaled
+    return ops.Add()(scaled, self if beta == 1 else ops.Mul()(self, beta))
+
+
+def of_parts(product: Any, operands: Any) -> Any:
+    """A product of several tensors, in each of which it is linear; complex ones by their real and imaginary parts."""
+    for place, each in enumerate(operands):
+        if each.dtype.is_complex:
+            first = of_parts(product, (*operands[:place], ops.Real()(each), *operands[place + 1 :]))
+            second = of_parts(product, (*operands[:place], ops.Imag()(each), *operands[place + 1 :]))
+            if not first.dtype.is_complex:
+                return ops.Complex()(first, second)
+            return ops.Complex()(ops.Real()(first) - ops.Imag()(second), ops.Imag()(first) + ops.Real()(second))
+    return product(*operands)
+
+
+PRODUCTS = (
+    row("linear.default", "input, weight, bias=None", functional.linear),
+    row("matmul.default", "self, other", lambda *operands: of_parts(ops.matmul, operands)),
+    row("mm.default", "self, mat2", lambda *operands: of_parts(ops.MatMul(), operands)),
+    row("bmm.default", "self, mat2", lambda *operands: of_parts(ops.BatchMatMul(), operands)),
+    row("mv.default", "self, vec", lambda *operands: of_parts(mint.mv, operands)),
+    row("dot.default", "self, tensor", lambda self, tensor: ops.ReduceSum()(ops.Mul()(self, tensor))),
+    row("addmm.default", "self, mat1, mat2, beta=1, alpha=1",
+        lambda self, mat1, mat2, beta, alpha: scaled_product(self, ops.MatMul()(mat1, mat2), beta, alpha)),
+    row("baddbmm.default", "self, batch1, batch2, beta=1, alpha=1",
+        lambda self, batch1, batch2, beta, alpha: scaled_product(self, ops.BatchMatMul()(batch1, batch2), beta, alpha)),
+    row("addmv.default", "self, mat, vec, beta=1, alpha=1",
+        lambda self, mat, vec, beta, alpha: scaled_product(self, mint.mv(mat, vec), beta, alpha)),
+    row("cdist.default", "x1, x2, p=2.0, -compute_mode=None", lambda x1, x2, p: ops.Cdist(float(p))(x1, x2)),
+    row("_cdist_forward.default", "x1, x2, p, -compute_mode", lambda x1, x2, p: ops.Cdist(float(p))(x1, x2)),
+    row("einsum.default", "equation, tensors, -path=None",
+        lambda equation, tensors: of_parts(lambda *each: ops.einsum(equation, *each), tensors)),
+    row("outer.default", "self, vec2", mint.outer),
+)  # fmt: skip
+"""Kinds of products."""
+
+
+# Kinds of linear algebra.
+
+
+def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
+    """The norm of matrices; that of Frobenius as the length of all elements."""
+    if order == "fro":
+        return vector_norm(self, 2, dim, keepdim, dtype)
+    return ops.matrix_norm(typed(self, dtype), order, tuple(dim), keepdim)
+
+
+def norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
+    """The norm of matrices where an order and two dimensions are meant, else that of all that lies along dimensions."""
+    if order is None:
+        return vector_norm(self, 2, dim, keepdim, dtype)
+    dims = tuple(range(len(self.shape))) if dim is None else tuple(dim)
+    return (matrix_norm if len(dims) == 2 else vector_norm)(self, order, dims, keepdim, dtype)
+
+
+def solved(matrix: Any, right: Any, left: Any) -> Any:
+    """x of matrix @ x = right, or of x @ matrix = right."""
+    if left:
+        return ops.matmul(ops.MatrixInverse()(matrix), right)
+    return ops.matmul(right, ops.MatrixInverse()(matrix))
+
+
+def contracted(self: Any, other: Any, dims_self: Any, dims_other: Any) -> Any:
+    """Products summed over pairs of dimensions."""
+    ours = [d % len(self.shape) for d in dims_self]
+    theirs = [d % len(other.shape) for d in dims_other]
+    kept = [d for d in range(len(self.shape)) if d not in ours]
+    left = [d for d in range(len(other.shape)) if d not in theirs]
+    count = 1
+    for d in ours:
+        count = count * self.shape[d]
+    x = ops.Reshape()(ops.Transpose()(self, tuple([*kept, *ours])), (-1, count))
+    y = ops.Reshape()(ops.Transpose()(other, tuple([*theirs, *left])), (count, -1))
+    shape = [*[self.shape[d] for d in kept], *[other.shape[d] for d in left]]
+    return ops.Reshape()(ops.MatMul()(x, y), tuple(shape))
+
+
+def bilinear(input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
+    """input1 @ weight[k] @ input2 for every k, plus bias."""
+    shape = (*input1.shape[:-1], weight.shape[0])
+    x = ops.Reshape()(input1, (-1, input1.shape[-1]))
+    y = ops.Reshape()(input2, (-1, input2.shape[-1]))
+    rows = ops.MatMul()(x, ops.Reshape()(ops.Transpose()(weight, (1, 0, 2)), (weight.shape[1], -1)))
+    rows = ops.Reshape()(rows, (-1, weight.shape[0], weight.shape[2]))
+    found = ops.ReduceSum()(rows * ops.ExpandDims()(y, 1), -1)
+    return ops.Reshape()(found if bias is None else found + bias, shape)
+
+
+def apart(x1: Any, x2: Any, p: Any, eps: Any, keepdim: Any) -> Any:
+    """The norm of differences along the last dimension."""
+    return ops.vector_norm(x1 - x2 + eps, p, -1, keepdim)
+
+
+def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: Any) -> Any:
+    """x of matrix @ x = right, or of x @ matrix = right, where one half of the matrix is read."""
+    half = ops.triu(matrix) if upper else ops.tril(matrix)
+    if unitriangular:
+        half = (ops.triu(matrix, 1) if upper else ops.tril(matrix, -1)) + ops.eye(
+            matrix.shape[-1], matrix.shape[-1], matrix.dtype
+        )
+    return solved(half, right, left)
+
+
+def across(self: Any, other: Any, dim: Any) -> Any:
+    """The cross product along a dimension, the first of size 3 where none is given."""
+    places = [d for d, size in enumerate(self.shape) if size == 3]
+    return ops.cross(self, other, places[0] if dim is None else dim)
+
+
+MATRICES = (
+    row("linalg_solve_triangular.default", "self, B, upper, left=True, unitriangular=False", of_triangle),
+    row("linalg_qr.default", "A, mode='reduced'", ops.qr),
+    row("linalg_slogdet.default", "A", ops.slogdet),
+    row("linalg_matrix_power.default matrix_power.default", "self, n", ops.matrix_power),
+    row("cross.default", "self, other, dim=None", across),
+    row("inner.default", "self, other", ops.inner),
+    row("addr.default", "self, vec1, vec2, beta=1, alpha=1",
+        lambda self, vec1, vec2, beta, alpha: scaled_product(self, mint.outer(vec1, vec2), beta, alpha)),
+    row("addbmm.default", "self, batch1, batch2, beta=1, alpha=1",
+        lambda self, batch1, batch2, beta, alpha: scaled_product(
+            self, ops.ReduceSum()(ops.BatchMatMul()(batch1, batch2), 0), beta, alpha)),
+    row("dist.default", "self, other, p=2", lambda self, other, p: vector_norm(self - other, p, None, False, None)),
+    row("pdist.default", "self, p=2", lambda self, p: ops.pdist(self, float(p))),
+    row("renorm.default", "self, p, dim, maxnorm", ops.renorm),
+    row("linalg_inv.default", "A", lambda matrix: ops.MatrixInverse()(matrix)),
+    row("inverse.default", "self", lambda self: ops.MatrixInverse()(self)),
+    row("linalg_det.default", "A", lambda matrix: ops.MatrixDeterminant()(matrix)),
+    row("linalg_cholesky.default", "self, upper=False", ops.cholesky),
+    row("linalg_solve.default", "A, B, left=True", solved),
+    row("linalg_norm.default", "self, ord=None, dim=None, keepdim=False, dtype=None", norm),
+    row("linalg_norm.ord_str", "self, ord, dim=None, keepdim=False, dtype=None", norm),
+    row("linalg_matrix_norm.default", "self, ord, dim=(-2, -1), keepdim=False, dtype=None", matrix_norm),
+    row("linalg_matrix_norm.str_ord", "self, ord='fro', dim=(-2, -1), keepdim=False, dtype=None", matrix_norm),
+    row("linalg_cross.default", "self, other, dim=-1", lambda self, other, dim: ops.cross(self, other, dim)),
+    row("tensordot.default", "self, other, dims_self, dims_other", contracted),
+    row("kron.default", "self, other", ops.kron),
+    row("trace.default", "self", mint.trace),
+    row("vdot.default", "self, other", mint.vdot),
+    row("bilinear.default", "input1, input2, weight, bias=None", bilinear),
+    row("pairwise_distance.default", "x1, x2, p=2.0, eps=1e-06, keepdim=False", apart),
+)  # fmt: skip
+"""Kinds of matrices."""
+
+
+# Kinds of mixtures of experts: rows in groups, each group with a matrix of its own.
+
+
+def grouped_product(rows: Any, matrices: Any, ends: Any) -> Any:
+    """The rows [m, k] of every group, which ends at a row, times its matrix of [groups, k, n]."""
+    if len(rows.shape) != 2 or len(matrices.shape) != 3 or ends is None:
+        raise ApiValueError("grouped products: only rows [m, k] by matrices [groups, k, n] with ends are read")
+    return ops.GroupedProduct()(rows, matrices, ends)
+
+
+EXPERTS = (
+    row("transformers.grouped_mm_fallback.default", "input, weight, offs", grouped_product),
+    row("_grouped_mm.default", "self, mat2, offs=None, !bias=None, -out_dtype=None", grouped_product),
+)
+"""Kinds of groups."""
+
+
+# Attention: scores, their softmax and the mix of values as one operator, with PyTorch's flags.
+
+
+def attention(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any
+) -> Any:
+    """softmax(query @ key^T * scale + mask) @ value. A Bool mask says what is looked at; a pair of numbers, how many
+    keys before and behind a query's own place."""
+    heads, depth = query.shape[-3], query.shape[-1]
+    batch = query.shape[:-3]
+    q, k, v = _in_four(query), _in_four(key), _in_four(value)
+    factor = 1 / math.sqrt(depth) if scale is None else scale
+    shift, hidden = None, None
+    mode, before, behind = 2 if is_causal else 0, 2147483647, 2147483647
+    if isinstance(attn_mask, tuple):
+        mode, before, behind = 4, attn_mask[0], attn_mask[1]
+        if dropout_p > 0:
+            hidden = _outside(q, k, before, behind)
+    elif attn_mask is not None:
+        mask = _in_four_by_ones(attn_mask)
+        if mask.dtype == BOOL:
+            hidden = ops.LogicalNot()(mask)
+            mode, behind = 0, 0 if is_causal else behind
+        else:
+            shift = ops.cast(mask, query.dtype)
+    if dropout_p > 0:
+        out = _written_out(q, k, v, shift, hidden, factor, is_causal, dropout_p)
+    else:
+        score = ops.FlashAttentionScore(heads, 1.0, factor, before, behind, 0, "BNSD", mode)
+        _, _, _, out = score(q, k, v, shift, None, None, hidden, None)
+    shape = (*batch, heads, query.shape[-2], value.shape[-1])
+    return out if out.shape == shape else ops.Reshape()(out, shape)
+
+
+def _in_four(x: Any) -> Any:
+    """All dimensions ahead of the heads made one."""
+    if len(x.shape) == 4:
+        return x
+    count = 1
+    for n in x.shape[:-3]:
+        count = count * n
+    return ops.Reshape()(x, (count, *x.shape[-3:]))
+
+
+def _in_four_by_ones(mask: Any) -> Any:
+    """With dimensions of size 1 in front."""
+    if len(mask.shape) == 4:
+        return mask
+    return ops.Reshape()(mask, (1,) * (4 - len(mask.shape)) + mask.shape)
+
+
+def _outside(query: Any, key: Any, before: Any, behind: Any) -> Any:
+    """Return a Bool [queries, keys]: the keys outside of the band around each query's own place."""
+    queries, keys = ops.arange(0, query.shape[2], 1), ops.arange(0, key.shape[2], 1)
+    apart = ops.ExpandDims()(keys, 0) - ops.ExpandDims()(queries, 1)
+    return ops.LogicalOr()(ops.Less()(apart, -before), ops.Greater()(apart, behind))
+
+
+def _written_out(
+    query: Any, key: Any, value: Any, shift: Any, hidden: Any, factor: Any, is_causal: Any, dropout_p: Any
+) -> Any:
+    """Return attention with dropped weights as separate operators, which the compiler fuses into one again.
+
+    A query that sees no key gives zeros. Its scores are not masked, so that neither its softmax nor a gradient is NaN,
+    and its result is replaced. (A causal mask hides no row.)
+    """
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key = ops.repeat_interleave(key, groups, 1)
+        value = ops.repeat_interleave(value, groups, 1)
+    scores = ops.BatchMatMul(False, True)(query, key) * factor
+    is_masked = shift is not None or hidden is not None
+    if is_causal:
+        later = ops.Equal()(ops.tril(ops.ones((query.shape[2], key.shape[2]), query.dtype)), 0.0)
+        hidden = later if hidden is None else ops.LogicalOr()(hidden, later)
+    unseen = hidden
+    if shift is not None:  # a row may be hidden by the addend and the rest together
+        infinite = ops.Equal()(shift, -math.inf)
+        unseen = infinite if hidden is None else ops.LogicalOr()(hidden, infinite)
+    rows = ops.ReduceAll(True)(unseen, -1) if is_masked else None
+    if shift is not None:
+        scores = scores + ops.masked_fill(shift, rows, ops.cast(0.0, shift.dtype))
+    if hidden is not None:
+        masked = hidden if rows is None else ops.LogicalAnd()(hidden, ops.LogicalNot()(rows))
+        scores = ops.masked_fill(scores, masked, ops.cast(-math.inf, scores.dtype))
+    wide = ops.cast(scores, FLOAT32) if query.dtype in HALVES else scores  # as attention in one operator adds up
+    weights = ops.dropout(ops.cast(ops.Softmax(-1)(wide), query.dtype), dropout_p, True)
+    out = ops.BatchMatMul()(weights, value)
+    return out if rows is None else ops.masked_fill(out, rows, ops.cast(0.0, out.dtype))
+
+
+def with_statistics(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any
+) -> Any:
+    """(the result, and in the place of what only PyTorch's own gradient reads: nothing)."""
+    found = attention(query, key, value, attn_mask, dropout_p, is_causal, scale, True)
+    return (found,) + (None,) * 8
+
+
+def with_known_mask(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an attention without a mask that hides nothing, or only what comes later."""
+    name = "attn_mask" if "attn_mask" in given else "attn_bias"
+    mask = given.get(name)
+    seen = allows(mask) if isinstance(mask, KnownTensor) and not given.get("is_causal") else None
+    if seen is None:
+        return given
+    if seen.all():
+        return given | {name: None}
+    band = band_of(seen, *mask.shape[-2:])
+    if band is not None:
+        causal = band[1] == 0 and band[0] == mask.shape[-1] - 1
+        return given | ({name: None, "is_causal": True} if causal else {name: band})
+    return given | {name: KnownTensor(seen, seen.shape, BOOL)}
+
+
+ATTENTION = (
+    row("scaled_dot_product_attention.default",
+        "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False", attention,
+        known=with_known_mask),
+    row("_scaled_dot_product_flash_attention_for_cpu.default",
+        "query, key, value, dropout_p=0.0, is_causal=False, attn_mask=None, scale=None",
+        lambda query, key, value, dropout_p, is_causal, attn_mask, scale: with_statistics(
+            query, key, value, attn_mask, dropout_p, is_causal, scale), known=with_known_mask),
+    row("_scaled_dot_product_flash_attention.default",
+        "query, key, value, dropout_p=0.0, is_causal=False, -return_debug_mask=False, scale=None",
+        lambda query, key, value, dropout_p, is_causal, scale: with_statistics(
+            query, key, value, None, dropout_p, is_causal, scale)),
+    row("_scaled_dot_product_efficient_attention.default",
+        "query, key, value, attn_bias, -compute_log_sumexp, dropout_p=0.0, is_causal=False, scale=None",
+        lambda query, key, value, attn_bias, dropout_p, is_causal, scale: with_statistics(
+            query, key, value, attn_bias, dropout_p, is_causal, scale), known=with_known_mask),
+    row("_scaled_dot_product_cudnn_attention.default",
+        "query, key, value, attn_bias, -compute_log_sumexp, dropout_p=0.0, is_causal=False, -return_debug_mask=False, "
+        "scale=None",
+        lambda query, key, value, attn_bias, dropout_p, is_causal, scale: with_statistics(
+            query, key, value, attn_bias, dropout_p, is_causal, scale), known=with_known_mask),
+)  # fmt: skip
+"""Kinds of attention."""
