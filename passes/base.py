@@ -27,7 +27,7 @@ from mspc.passes.lib.plan_header import wants_search
 class Need:
     """A property of graphs.
 
-    lacks: the node for which a graph has it not, True where that is no single node, or None. wants: what the pass
+    lacks: the node for which a graph has it not, True if that is no single node, or None. wants: what the pass
     needs, and in which the graph fails; `{label}` is replaced by the node's. remedy: what would be right.
     """
 
@@ -106,7 +106,7 @@ class Pass:
         cls.name = cls.__module__.rpartition(".")[2]
 
     def run(self, graph: Graph) -> bool:
-        """Change the graph in place; True where anything changed."""
+        """Change the graph in place; True if anything changed."""
         raise NotImplementedError(self.name)
 
     def apply(self, graph: Graph) -> tuple[Graph, bool]:
@@ -169,7 +169,7 @@ def find_pass(name: str, options: dict[str, Any] | None = None) -> Pass:
 
 
 def parse_passes(text: str) -> list[Pass]:
-    """The passes of `"grad,slice_to_rank{rank=3}"`. Raises MspcError for text that names no passes."""
+    """The passes of `"grad,slice_to_rank{rank=3}"`. Raise MspcError for text that names no passes."""
     passes: list[Pass] = []
     rest = text.strip()
     while rest:
@@ -194,7 +194,7 @@ def _option(text: str) -> int | bool | str:
 
 
 VERIFY = "MSPC_VERIFY_PASSES"
-"""Environment variable: where it is set, every graph is checked behind every pass. Tests set it."""
+"""Environment variable: if it is set, every graph is checked after every pass. Tests set it."""
 
 
 class PassManager:
@@ -202,7 +202,7 @@ class PassManager:
 
     Args:
         on_pass: told the name of the pass, its result, and whether it changed anything.
-        verify: check the graph behind every pass; None: where the environment asks for it.
+        verify: check the graph after every pass; None: if the environment asks for it.
     """
 
     def __init__(self, on_pass: OnPass | None = None, verify: bool | None = None) -> None:
@@ -234,7 +234,7 @@ class PassManager:
         return result, changed
 
     def run(self, graph: Graph, passes: Iterable[Pass]) -> Graph:
-        """The graph behind all of `passes`, in their order."""
+        """The graph after all of `passes`, in their order."""
         for step in passes:
             graph, _ = self.apply(step, graph)
         return graph

@@ -35,7 +35,7 @@ from mspc.passes.lib.gradients import (
 
 @dataclass(frozen=True)
 class Grad(Pass):
-    """Expand every Gradient node, inner ones first; those of a graph ahead of those of the graphs that run it."""
+    """Expand every Gradient node, inner ones first; those of a graph before those of the graphs that run it."""
 
     regions = WHOLE
 

@@ -4,7 +4,7 @@ Input:  `%4 = Scan(%x, %w) {turns: 8, micro_batches: true}` with what its gradie
         `%9 = Scan(%zeros, %grads, %saved, %w) {turns: 8, reverse: true}` of the gradient.
 Output: `%9 = Scan(%zeros, %x, %grads, %w) {turns: 8, micro_batches: true}` whose turn does both for one micro-batch.
 
-That is the same where nothing that the second loop is given is computed from results of the first, but for what it
+That is the same if nothing that the second loop is given is computed from results of the first, but for what it
 scans turn by turn, and where neither hands anything from turn to turn but sums. A loop that is not so is left alone.
 """
 
@@ -25,7 +25,7 @@ from mspc.passes.lib.stages import in_order
 
 @dataclass(frozen=True)
 class JoinMicroBatches(Pass):
-    """Run the gradient of a micro-batch right behind it."""
+    """Run the gradient of a micro-batch right after it."""
 
     regions = WHOLE
 
@@ -39,7 +39,7 @@ class JoinMicroBatches(Pass):
 
 
 def _gradients_of(graph: Graph, forward: Node) -> list[Node]:
-    """The loop of the gradient of a loop over micro-batches, where there is one that can be joined with it."""
+    """The loop of the gradient of a loop over micro-batches, if there is one that can be joined with it."""
     if not (isinstance(forward.op, Scan) and forward.op.micro_batches and not forward.op.carried):
         return []
     results: set[Value] = {forward}
@@ -122,7 +122,7 @@ def _name(parameters: Sequence[Parameter]) -> None:
 def _replace(
     graph: Graph, forward: Node, backward: Node, made: Scan, operands: list[Value], joint: Graph, kept: list[int]
 ) -> None:  # fmt: skip
-    """The backward loop becomes the joint one, and what read the forward loop's results reads them of it, behind it."""
+    """The backward loop becomes the joint one, and what read the forward loop's results reads them of it, after it."""
     carried = made.carried
     backward.op = with_effects(made, operands, (joint,))  # type: ignore[assignment]  # fields, see RegionOp
     backward.inputs, backward.regions = operands, (joint,)

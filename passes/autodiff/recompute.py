@@ -87,8 +87,8 @@ def recomputed_values(graph: Graph) -> set[Value]:
 def handed_on(graph: Graph) -> set[Value]:
     """The forward values that are read elsewhere in a pipeline than they are computed, or in several places.
 
-    A place is a stage and how often values have gone back to an earlier one, which they do where stages have several
-    parts of a network. An operator without a stage belongs to the latest place that it reads of: where it reads of
+    A place is a stage and how often values have gone back to an earlier one, which they do if stages have several
+    parts of a network. An operator without a stage belongs to the latest place that it reads of: if it reads of
     several, which one that is says `assign_stages`, and all that it reads counts as handed on.
     """
     forward = [node for node in graph.nodes if node.phase == "forward"]
@@ -112,8 +112,8 @@ def handed_on(graph: Graph) -> set[Value]:
 
 
 def _mark(node: Node) -> object:
-    """Which call of a marked cell the operator is in, True where it is marked itself; None outside. A result of several
-    is of the operator that makes them, wherever it is taken: gradients take some that no forward operator reads."""
+    """Which call of a marked cell the operator is in, True if it is marked itself; None outside. A result of several is
+    of the operator that makes them, wherever it is taken: gradients take some that no forward operator reads."""
     while isinstance(node.op, TupleGetItem):
         source = node.inputs[0]
         if not isinstance(source, Node) or source.phase != "forward":
@@ -126,7 +126,7 @@ def _mark(node: Node) -> object:
 def _again(
     value: Value, repeats: Callable[[Node], bool], copies: dict[Value, Value], nodes: list[Node]
 ) -> Generator[Any, Value, Value]:
-    """The value, or its backward copy where it `repeats`; what the copy needs is emitted before it."""
+    """The value, or its backward copy if it `repeats`; what the copy needs is emitted before it."""
     if not isinstance(value, Node) or not repeats(value):
         return value
     if value not in copies:

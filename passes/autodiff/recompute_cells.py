@@ -1,11 +1,11 @@
-"""Recomputes for gradients all cells for which that holds less memory, where the header asks for it.
+"""Recomputes for gradients all cells for which that holds less memory, if the header asks for it.
 
 Input:  `recompute_cells : true` in the header; `%1 = ReLU(%0)` in the cell `Default/network-Net`, read by a backward
         operator
 Output: the forward operators of the cell with `cnode_attrs: {recompute: "Default/network-Net, planned 0"}`, their
-        copies ahead of the backward operators that read them, and the header without the line
+        copies before the backward operators that read them, and the header without the line
 
-It makes a usual plan fit a limit of memory, where a plan's file would name the cells.
+It makes a usual plan fit a limit of memory, if a plan's file would name the cells.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moves what every turn of a loop computes alike ahead of the loop.
+"""Moves what every turn of a loop computes alike before the loop.
 
 Input:  `%1 = While(%0, %para_w) {regions: @condition, @body}` where @body has `%0 = Cast(%para_w) {dst_type: Float32}`
 Output: `%1 = Cast(%para_w) {dst_type: Float32}`, `%2 = While(%0, %1) {regions: @condition, @body}`
@@ -33,7 +33,7 @@ from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import WHOLE, Pass
 
 MOST_KEPT = 2**30
-"""Bytes that one loop may hold of what was moved ahead of it."""
+"""Bytes that one loop may hold of what was moved before it."""
 SMALL = 2**16
 """Elements up to which something is moved that is made of constants alone."""
 
@@ -49,8 +49,8 @@ class HoistInvariants(Pass):
 
 
 def hoist(graph: Graph, is_local: bool = False) -> bool:
-    """Move nodes out of the graphs of loops; True where there were some. is_local: the graph is a rank's own, so that
-    no layout has to be found for what is moved."""
+    """Move nodes out of the graphs of loops; True if there were some. is_local: the graph is a rank's own, so that no
+    layout has to be found for what is moved."""
     graphs = graph.graphs()
     runners = Counter(region for each in graphs for node in each.nodes for region in node.regions)
     changed = False
@@ -65,7 +65,7 @@ def hoist(graph: Graph, is_local: bool = False) -> bool:
 
 
 def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
-    """Move nodes of one region ahead of the loop in its graph."""
+    """Move nodes of one region before the loop in its graph."""
     op, region = loop.op, loop.regions[number]
     assert isinstance(op, Loop)
     if any(isinstance(node.op, Gradient | OwnGradient) for node in region.nodes):
@@ -135,7 +135,7 @@ def _with_sources(region: Graph, chosen: set[Value]) -> list[Node]:
 
 
 def _may_move(node: Node, runs: bool) -> bool:
-    """Whether nothing tells where and how often a node runs."""
+    """Return whether nothing tells where and how often a node runs."""
     op = node.op
     if not isinstance(op, Op) or node.regions or op.mutates or op.has_side_effect or op.is_collective or op.draws:
         return False
@@ -154,8 +154,8 @@ def _multiplies(node: Node) -> bool:
 
 
 def _is_worth(node: Node, is_local: bool) -> bool:
-    """Whether a node takes time at every turn, and what it makes is no larger than what it is made of. What is made of
-    constants alone, as masks are, passes know best where it is: it is moved out of a rank's own graph."""
+    """Return whether a node takes time at every turn, and what it makes is no larger than what it is made of. What is
+    made of constants alone, as masks are, passes know best where it is: it is moved out of a rank's own graph."""
     op = node.op
     if not isinstance(op, Op) or op.is_view or isinstance(op, TupleGetItem) or op.uniform() is not None:
         return False

@@ -1,7 +1,7 @@
-"""Moves ahead of a loop what passes for GPUs have made there of weights.
+"""Moves before a loop what passes for GPUs have made there of weights.
 
 Input:  `While` whose body has `%0 = Concat(%para_wq, %para_wk, %para_wv)`, which one product reads
-Output: `%1 = Concat(%wq, %wk, %wv)` ahead of `While`, which hands it in
+Output: `%1 = Concat(%wq, %wk, %wv)` before `While`, which hands it in
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mspc.passes.cleanup.hoist_invariants import hoist
 
 @dataclass(frozen=True)
 class HoistJoined(Pass):
-    """`hoist_invariants` for a rank's own graph, behind the passes that join what products read."""
+    """`hoist_invariants` for a rank's own graph, after the passes that join what products read."""
 
     regions = WHOLE
 

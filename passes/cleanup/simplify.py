@@ -62,8 +62,8 @@ def _simplified(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
 
 
 def _simplified_with_regions(program: Graph) -> bool:
-    """A program and all of its regions, again where the borders have become simpler: what an inner graph does not need
-    is dead outside, and the other way."""
+    """A program and all of its regions, again if the borders have become simpler: what an inner graph does not need is
+    dead outside, and the other way."""
     return _in_all_graphs(program, _simplified)
 
 

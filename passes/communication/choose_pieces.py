@@ -3,10 +3,11 @@
 Input:  `%1 = AllGather(%x)`, `%2 = MatMul(%1, %w)` in the graph of all ranks
 Output: `%1 = AllGather(%x) {pieces: 4}`, which `send_in_pieces` carries out on every rank
 
-A layer whose products are sharded over a group of ranks waits for what it gathers ahead of them, and for the sums
-behind them; in the gradients other products fill most of that time. So those gain for which a rank would stand still in
-the order of `schedule_communication`: this is looked up in the graph of rank 0, and what is chosen holds for all ranks.
-Costs are those of `ONE_HOST`, as there. Where pieces gain less than a share of the collective's time, nothing changes.
+A layer whose products are sharded over a group of ranks waits for what it gathers before them, and for the sums
+after them; in the gradients other products fill most of that time. So those gain for which a rank would stand still in
+the order of `schedule_communication`: this is looked up in the graph of rank 0, and what is chosen holds for all
+ranks. Costs are those of `ONE_HOST`, as there. Where pieces gain less than a share of the collective's time, nothing
+changes.
 
 The header's `computation_communication_fusion_level` says where: 0 nowhere, 1 forward, 2 backward, 3 (as without it)
 both.
@@ -113,7 +114,7 @@ class ChoosePieces(Pass):
 
 
 def _takes_long(node: Node) -> bool:
-    """Whether a collective takes much longer than its start, which every piece has."""
+    """Return whether a collective takes much longer than its start, which every piece has."""
     assert isinstance(node.op, Collective)
     return seconds(node, ONE_HOST) > LONG * ONE_HOST.collective_seconds(node.op.name, 0.0, node.op.ranks)
 

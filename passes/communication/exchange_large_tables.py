@@ -1,7 +1,7 @@
-"""Lets ranks exchange rows in the place of tables as `exchange_rows` does, where that spares many bytes: on GPUs.
+"""Lets ranks exchange rows in the place of tables as `exchange_rows` does, if that spares many bytes: on GPUs.
 
-The hosts read how many rows go where while a step runs, and launch them in rounds: that takes time of its own, and what
-is before and behind it becomes two CUDA graphs.
+The hosts read how many rows go where while a step runs, and launch them in rounds: that takes time of its own, and
+what is before and after it becomes two CUDA graphs.
 """
 
 from __future__ import annotations

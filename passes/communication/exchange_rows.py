@@ -6,8 +6,8 @@ Output: `%4 = FetchRows(%2, %places) {mesh: (8), axes: (0)}`
 Input:  `%4 = AddRows(%rows, %places)` at `(8) [-, -] sum[0]`, `%5 = Redistribute(%4)` to `(8) [0, -]`
 Output: `%5 = SendRows(%rows, %places) {mesh: (8), axes: (0)}`
 
-The same is done where the table is not gathered but lookups give partial sums, and where rows are gathered ahead of
-their sum, if fewer bytes are sent so. A rule of factors cannot say it: the table's rows and its readers' lie along one
+The same is done if the table is not gathered but lookups give partial sums, and where rows are gathered before their
+sum, if fewer bytes are sent so. A rule of factors cannot say it: the table's rows and its readers' lie along one
 axis, and yet no rank has what it reads.
 """
 
@@ -44,7 +44,7 @@ class ExchangeRows(Pass):
 
 
 def exchange(graph: Graph, least: int = 1) -> bool:
-    """Exchange rows where that spares so many bytes at least; whether anything has changed."""
+    """Exchange rows if that spares so many bytes at least; whether anything has changed."""
     if OPERATORS not in sys.modules:
         return False
 
@@ -76,7 +76,7 @@ def exchange_rows(graph: Graph, least: int) -> bool:
 
 
 class _Exchanger:
-    """Rewrites the nodes of a graph; `replaced` has what stands in the place of values."""
+    """Rewrites the nodes of a graph; `replaced` has what is in the place of values."""
 
     def __init__(self, graph: Graph, users: Users, least: int) -> None:
         self.least = least
@@ -87,7 +87,7 @@ class _Exchanger:
         self.brought: dict[tuple[Value, Layout], Value] = {}
 
     def visit(self, node: Node) -> None:
-        """Put a node, or what exchanges its rows, behind those before it."""
+        """Put a node, or what exchanges its rows, after those before it."""
         node.inputs = [self.replaced.get(value, value) for value in node.inputs]
         if node in self.replaced:
             return
@@ -108,7 +108,7 @@ class _Exchanger:
             self.replaced[reader or node] = made
 
     def _reader(self, node: Node) -> Node | None:
-        """The only reader of a result, where it brings it to a layout that is not partial."""
+        """The only reader of a result, if it brings it to a layout that is not partial."""
         read = self.users.get(node, [])
         if not isinstance(node.layout, Layout) or node in self.held or len(read) != 1:
             return None
@@ -201,12 +201,12 @@ class _Exchanger:
 
 
 def _ahead(axes: Axes, stops: Sequence[int]) -> Axes:
-    """The axes of a dimension ahead of the first of `stops`."""
+    """The axes of a dimension before the first of `stops`."""
     return next((axes[:i] for i, a in enumerate(axes) if a in stops), axes)
 
 
 def _adds_up(layout: Layout) -> bool:
-    """Whether ranks have all of their slices, or partial sums of them, which may be added up behind an exchange."""
+    """Return whether ranks have all of their slices, or partial sums of them, added up after an exchange."""
     return not layout.partial or layout.reduction == "sum"
 
 

@@ -1,13 +1,13 @@
 """Puts the reductions of gradients over the same ranks into buckets: one AllReduce of many tensors instead of many.
 
 Input:  `%5 = AllReduce(%3) {mirror_user_id: "w"}`, `%7 = AllReduce(%4) {mirror_user_id: "b"}` over the same axes
-Output: `%5 = AllReduce(%3, %4)` where the last of them is ready, and `TupleGetItem`s in the place of the others.
+Output: `%5 = AllReduce(%3, %4)` if the last of them is ready, and `TupleGetItem`s in the place of the others.
 
 The bytes stay the same, the messages are fewer. Gradients of another stage, and of parameters with another
 `comm_fusion` (an attribute, 1 without it), go into other buckets; 0 leaves one on its own. A bucket holds at most
-`gradient_bucket` bytes of a rank's slices (header attribute; 0 turns this off). Without it that is MindSpore's default
-of 64 MB, or less where there are many gradients: buckets fill in the order in which gradients are ready, and while one
-travels the next is computed.
+`gradient_bucket` bytes of a rank's slices (header attribute; 0 turns this off). Without it that is MindSpore's
+default of 64 MB, or less if there are many gradients: buckets fill in the order in which gradients are ready, and
+while one travels the next is computed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTS = 8
 
 @dataclass
 class _Bucket:
-    """Reductions that may become one. ready: position behind all operands. first_use: of the first that reads one."""
+    """Reductions that may become one. ready: position after all operands. first_use: of the first that reads one."""
 
     members: list[Node] = field(default_factory=list[Node])
     nbytes: int = 0
@@ -96,7 +96,7 @@ def _reduces_gradient(node: Node) -> bool:
 
 
 def _changes_last(nodes: list[Node]) -> list[Node]:
-    """The nodes with those that change parameters, and what needs them done, behind all others.
+    """The nodes with those that change parameters, and what needs them done, after all others.
 
     An optimizer that scales one gradient after another update would otherwise separate their reductions.
     """
@@ -118,8 +118,8 @@ def _changes_last(nodes: list[Node]) -> list[Node]:
 
 
 def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
-    """Buckets of gradients in the order in which they are ready; one joins the open bucket of its group where it can
-    still be in time."""
+    """Buckets of gradients in the order in which they are ready; one joins the open bucket of its group if it can still
+    be in time."""
     position: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
     first_use: dict[Value, int] = {}
     for i, node in enumerate(graph.nodes):

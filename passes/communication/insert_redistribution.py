@@ -1,13 +1,13 @@
-"""Makes every change of layout a node: an abstract Redistribute where a reader needs another layout than it gets.
+"""Makes every change of layout a node: an abstract Redistribute if a reader needs another layout than it gets.
 
 Input:  `%3 = ReLU(%2) {in_layouts: (2, 4) [0, 1]}` with `%2` at `(2, 4) [0, -] sum[1]`
 Output: `%3 = Redistribute(%2) {layout: (2, 4) [0, 1]}`, `%4 = ReLU(%3)`; every node then gets exactly what it needs.
 
-One value is brought to one layout once, from the cheapest copy at hand, also for readers behind a Reshape to the shape
-that it has. Options of `Cell.recompute()` change that: what was brought for operators that are computed again may serve
-once more (`keeps_communication`), and parameters be brought once more for gradients (`gathers_again`). Terms of a sum
-that share a layout are added before they are redistributed, so that partial gradients are reduced once. Every inserted
-node carries a reason and the user's line.
+One value is brought to one layout once, from the cheapest copy at hand, also for readers after a Reshape to the
+shape that it has. Options of `Cell.recompute()` change that: what was brought for operators that are computed again
+may serve once more (`keeps_communication`), and parameters be brought once more for gradients (`gathers_again`).
+Terms of a sum that share a layout are added before they are redistributed, so that partial gradients are reduced
+once. Every inserted node carries a reason and the user's line.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ class _Inserter:
 
 
 def _gathers_again(value: Value, reader: Node | None) -> bool:
-    """Whether a gradient, or what it computes again, reads a parameter that is not to be stored gathered until then
-    (`parallel_optimizer_comm_recompute`)."""
+    """Return whether a gradient, or what it computes again, reads a parameter that is not to be stored gathered until
+    then (`parallel_optimizer_comm_recompute`)."""
     if reader is None or reader.phase != "backward" or reader.forward is None:
         return False
     while isinstance(value, Node) and value.attrs.get("gathers_again") and len(value.inputs) == 1:
@@ -274,7 +274,7 @@ def _mirrored(value: Value, source: Layout, reader: Node | None) -> str:
 
 
 def _gradient_of(value: Value) -> str:
-    """The parameters whose gradient `value` is, also where an optimizer has scaled it since."""
+    """The parameters whose gradient `value` is, also if an optimizer has scaled it since."""
     while isinstance(value, Node):
         if "gradient_for" in value.attrs:
             return str(value.attrs["gradient_for"])
@@ -294,8 +294,8 @@ Copies = dict[Value, dict[Layout, Value]]
 
 
 class OpenRegion:
-    """A region that is being read. begin: the border ahead of the first region of its node. made: what it has computed
-    so far."""
+    """A region that is being read. begin: the border before the first region of its node. made: what it has computed so
+    far."""
 
     def __init__(self, begin: Node, border: Border, copies: Copies, gathered_again: Copies) -> None:
         self.begin, self.border = begin, border
@@ -312,7 +312,7 @@ class OpenRegion:
             copies.update(before)
 
     def is_fixed(self, value: Value) -> bool:
-        """Whether a value is the same at every turn of the loop that this region belongs to."""
+        """Return whether a value is the same at every turn of the loop that this region belongs to."""
         border = self.border
         if not isinstance(border.op, Loop) or value in self.made or value in (*border.changed, *border.varying):
             return False
@@ -333,7 +333,7 @@ class OpenRegion:
     def keep_outside(
         self, regions: Sequence[OpenRegion], is_ordinary: bool, value: Value, target: Layout, copy: Value
     ) -> None:
-        """Remember a copy that was made ahead of this region, in it and in those inside of it."""
+        """Remember a copy that was made before this region, in it and in those inside of it."""
         at = list(regions).index(self)
         if at:
             regions[at - 1].made.add(copy)

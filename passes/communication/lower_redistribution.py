@@ -74,8 +74,8 @@ def _lower_all(graph: Graph) -> bool:
 
 
 def _say_sent(graph: Graph, nodes: Mapping[Graph, Sequence[Node]]) -> None:
-    """Say in the header what the program sends, loops as often as they turn: to the byte, where the search has trifles
-    for messages among it. nodes: of every graph those that run."""
+    """Say in the header what the program sends, loops as often as they turn: to the byte, if the search has trifles for
+    messages among it. nodes: of every graph those that run."""
     from mspc.ops.control.times import times_of  # late: most compiles search for nothing
 
     times = times_of(graph)

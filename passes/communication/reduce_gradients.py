@@ -1,6 +1,6 @@
 """In data parallel mode, adds every parameter's gradient over all ranks before it is used.
 
-Input:  the gradients of one rank's own batch. Output: the same with an AllReduce over all ranks behind each of them,
+Input:  the gradients of one rank's own batch. Output: the same with an AllReduce over all ranks after each of them,
 and a multiplication by 1/ranks where `gradients_mean` is set. The loss stays each rank's own. Gradients that the script
 adds up itself, as by `nn.DistributedGradReducer`, are left to it, and those of parameters with `layerwise_parallel`, of
 which every rank has its own. A gradient that another gradient is computed from, as in an inner step, stays each rank's

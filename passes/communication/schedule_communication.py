@@ -1,6 +1,6 @@
 """Runs collectives beside computation: each starts as soon as its operands are ready, on a side stream, and what does
 not need its result runs before its readers. Sums of gradients over a group that nothing else uses have a stream of
-their own: they take long and nobody waits for them, so that others should not queue behind them. They are put off
+their own: they take long and nobody waits for them, so that others should not queue after them. They are put off
 while another collective is under way, with which they would share the link.
 
 Input:  `%1 = MatMul(%dy, %w)`, `%2 = MatMul(%x, %dy)`, `%3 = AllReduce(%1)`, `%4 = Add(%3, %a)`
@@ -9,13 +9,13 @@ Output: `%1 = MatMul(%dy, %w)`, `%2 = AllReduce(%1) {stream: communication}`, `%
 The nodes are listed anew as these streams would run them, by the times of `analysis.cost`. Operators that the next
 collectives wait for come first; others (gradients of weights, updates) fill the time in which the rest waits for a
 result. Nothing is put off for longer than a few collectives, since its operands stay alive meanwhile, and nothing is
-taken more than a collective ahead of where it stood, since its result would; if memory grows all the same, the nodes
+taken more than a collective before where it stood, since its result would; if memory grows all the same, the nodes
 are put off for fewer collectives, and at last not at all.
 
 Collectives keep their order among each other, which is that of the graph of all ranks. So ranks that share a group
 call its collectives in one order, and a runtime that runs node by node cannot come to a deadlock. A parameter, and a
 copy of it that is `kept`, is read and updated in the original order of the nodes, and nothing is updated before the
-results of the graph that were known ahead of it.
+results of the graph that were known before it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ PATIENCE = (6, 3, 1)
 GROWTH = 1.03
 """How much more memory may be alive at once, in values that nodes make, than in the order as it stood."""
 EARLY = 1
-"""How many collectives a node may be taken ahead of."""
+"""How many collectives a node may be taken before."""
 AHEAD = 64 << 20
 """Bytes of parameters that may be gathered before their first use begins, beside the first such parameter."""
 SLOWED = 2.0
 """How much longer a reduction of gradients is taken to need beside computation than alone. An update that comes too
-early holds up all that is behind it (measured: a twentieth of a step), one that comes late costs nothing."""
+early holds up all that is after it (measured: a twentieth of a step), one that comes late costs nothing."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def _group(node: Node) -> Sequence[int]:
 
 
 def _is_seen(node: Node, known: dict[Graph, bool]) -> bool:
-    """Whether it is seen from outside when a node runs, apart from what it updates and sends: it prints, or writes.
-    known: the same of graphs that nodes run."""
+    """Return whether it is seen from outside when a node runs, apart from what it updates and sends: it prints, or
+    writes. known: the same of graphs that nodes run."""
     if not node.regions:
         return node.op.has_side_effect and not node.op.mutates and not node.op.is_collective
     for region in node.regions:
@@ -266,8 +266,8 @@ class _Schedule:
             self._launched(i)
 
     def _lets_others_end(self) -> bool:
-        """Whether a reduction of gradients stays behind for now: another collective is under way, and the next one does
-        not wait for this to be launched."""
+        """Return whether a reduction of gradients stays after for now: another collective is under way, and the next
+        one does not wait for this to be launched."""
         following = self.collectives[self.next + 1 : self.next + 2]
         return self.side > self.main and not (following and self.missing[following[0]] == 1)
 
@@ -306,8 +306,8 @@ class _Schedule:
             heapq.heappush(self.stalled, (ready, rank, i))
 
     def _place(self, ready: float, rank: int, i: int) -> tuple[int, float, int]:
-        """Where a node stands among those that may run: updates by when their sums are there, since these may take
-        longer than is reckoned with."""
+        """If a node is among those that may run: updates by when their sums are there, since these may take longer than
+        is reckoned with."""
         return rank, ready if self.facts.changes[i] else 0.0, i
 
 

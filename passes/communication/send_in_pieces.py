@@ -75,7 +75,7 @@ class SendInPieces(Pass):
 
 
 def _late(nodes: Sequence[Node], joined: Mapping[Node, Node]) -> list[Node]:
-    """The nodes with each that is in `joined` only behind the one there, or ahead of what reads it, and so with views:
+    """The nodes with each that is in `joined` only after the one there, or before what reads it, and so with views:
     they wait for all pieces, and products of the first ones do not."""
     late: dict[Value, None] = dict.fromkeys(joined)
     behind = {last: node for node, last in joined.items()}
@@ -196,7 +196,7 @@ class _Pieces(Emitter):
         return self._piece(place, product, [left, matrix], index, count)
 
     def _may_wait(self, product: Node, node: Node) -> bool:
-        """Whether a product may be computed where the collective is, and nothing has taken it."""
+        """Return whether a product may be computed if the collective is, and nothing has taken it."""
         if product in self.gone or self.taken(product):
             return False
         return not self.updates.between(product.inputs, self.numbers[product], self.numbers[node])
@@ -225,6 +225,6 @@ class _Pieces(Emitter):
         return whole, found
 
     def _blocks(self, place: Node, piece: Node, rows: RowPieces, count: int) -> Value:
-        """The rows of a piece, with its blocks apart where there are several."""
+        """The rows of a piece, with its blocks apart if there are several."""
         shape = (rows.outer, rows.inner // count, piece.shape[-1])
         return self.shaped(place, piece, shape if rows.outer > 1 else shape[1:], piece)

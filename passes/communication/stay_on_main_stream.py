@@ -1,5 +1,5 @@
 """Takes small collectives that the next node waits for back to the main stream of a GPU: nothing runs beside them, they
-would queue behind large ones, and to change streams twice takes longer than they do.
+would queue after large ones, and to change streams twice takes longer than they do.
 
 Input:  `%1 = ReduceSum(%x)`, `%2 = AllReduce(%1) {stream: communication}`, `%3 = Mul(%2, %a)`
 Output: `%1 = ReduceSum(%x)`, `%2 = AllReduce(%1)`, `%3 = Mul(%2, %a)`
@@ -33,7 +33,7 @@ class StayOnMainStream(Pass):
 
 
 def awaiting(nodes: Sequence[Node], index: int) -> Node | None:
-    """The next node that computes at every step, where it reads the result of the one at `index`; else None."""
+    """The next node that computes at every step, if it reads the result of the one at `index`; else None."""
     shown: set[Value] = {nodes[index]}
     for node in nodes[index + 1 :]:
         reads = not shown.isdisjoint(node.inputs)

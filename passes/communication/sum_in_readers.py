@@ -1,11 +1,11 @@
-"""Lets a GPU's kernel add up the parts of a sum over two ranks as it reads them, where it is what comes next: a rank
-reads the other's part once, as many bytes as a reduction by itself would bring, and nothing is stored and read again.
+"""Lets a GPU's kernel add up the parts of a sum over two ranks as it reads them, if it is what comes next: a rank reads
+the other's part once, as many bytes as a reduction by itself would bring, and nothing is stored and read again.
 
 Input:  `%1 = MatMul(...)`, `%2 = AllReduce(%1) {stream: communication}`, `%3 = FusedElementwise(%2, ...)` along rows
 Output: `%1 = MatMul(...)`, `%2 = AllReduce(%1) {summed_by_reader: true}`, `%3 = FusedElementwise(%2, ...)`
 
-Behind the last product of attention and of a feed-forward that are sharded over two ranks a norm waits for the sum. All
-ranks see the same nodes in the same order, so they decide alike. Where ranks do not reach each other's memory the
+Behind the last product of attention and of a feed-forward that are sharded over two ranks a norm waits for the sum.
+All ranks see the same nodes in the same order, so they decide alike. If ranks do not reach each other's memory the
 reduction runs as it would without the attribute. More ranks would each read all parts of all others.
 """
 
@@ -50,7 +50,8 @@ class SumInReaders(Pass):
 
 
 def _is_large_sum(node: Node) -> bool:
-    """Whether it is a sum over two ranks, of what a node of its own makes and no mailbox takes, on a side stream."""
+    """Return whether it is a sum over two ranks, of what a node of its own makes and no mailbox takes, on a side
+    stream."""
     op = node.op
     if not isinstance(op, AllReduce) or node.attrs.get("stream") != "communication" or "piece" in node.attrs:
         return False
@@ -61,7 +62,8 @@ def _is_large_sum(node: Node) -> bool:
 
 
 def _loads_once(reader: Node, place: int) -> bool:
-    """Whether a kernel along rows reads all of this operand, each element at its own place, and reduces rows alone."""
+    """Return whether a kernel along rows reads all of this operand, each element at its own place, and reduces rows
+    alone."""
     if not isinstance(reader.op, FusedElementwise):
         return False
     steps, _, _, space, moved = expanded_steps(reader.op, tuple(operand_types(reader)))

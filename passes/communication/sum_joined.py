@@ -1,8 +1,8 @@
-"""Sums the gradient of a joined product over ranks as it is, and cuts it apart behind the sum. An update reads its part
-where it is (`runtime.gradient_slices`), so that nothing is copied then.
+"""Sums the gradient of a joined product over ranks as it is, and cuts it apart after the sum. An update reads its part
+if it is (`runtime.gradient_slices`), so that nothing is copied then.
 
 Input:  `%2 = Split(%1) {axis: 1, output_num: 2}` and its results `%3`, `%4`, `%6 = AllReduce(%3, %5, %4)`
-Output: `%6 = AllReduce(%1, %5)`, and ahead of what reads the sums of `%3` and `%4` a `Split` of that of `%1`
+Output: `%6 = AllReduce(%1, %5)`, and before what reads the sums of `%3` and `%4` a `Split` of that of `%1`
 
 Parts may be slices, and each may be cast to Float32 first, for which the whole is cast. Parts that travel in several
 buckets all travel in the last of them.
@@ -24,7 +24,7 @@ from mspc.passes.fusion.rewriter import Emitter
 
 @dataclass(frozen=True)
 class SumJoined(Pass):
-    """Move splits behind reductions."""
+    """Move splits after reductions."""
 
     def run(self, graph: Graph) -> bool:
         if not any(isinstance(node.op, Split | StridedSlice) for node in graph.nodes):
@@ -77,7 +77,7 @@ class _Sums:
             self.joined |= {cast: found for cast in casts}
 
     def _parts(self, source: Node, makers: list[Node]) -> list[Node]:
-        """What takes a matrix apart, in order; [] where something else reads it, or not all of it."""
+        """What takes a matrix apart, in order; [] if something else reads it, or not all of it."""
         if len(makers) == 1 and isinstance(makers[0].op, Split):
             taken = [each for each in self.emitter.readers(makers[0]) if isinstance(each.op, TupleGetItem)]
             by_index = {each.op.index: each for each in taken if isinstance(each.op, TupleGetItem)}
@@ -103,7 +103,7 @@ class _Sums:
         return reader if reader is not None and isinstance(reader.op, Cast) else part
 
     def _may_change(self, node: Node) -> bool:
-        """Whether a node is a reduction of several tensors, whose results are taken apart and read."""
+        """Return whether a node is a reduction of several tensors, whose results are taken apart and read."""
         if not isinstance(node.op, AllReduce) or len(node.inputs) < 2 or node in self.emitter.results:
             return False
         taken = self.emitter.readers(node)
@@ -136,7 +136,7 @@ class _Sums:
         return self.emitter.apply()
 
     def _whole(self, joined: _Joined) -> Value:
-        """What travels of a matrix: it is cast where its parts were."""
+        """What travels of a matrix: it is cast if its parts were."""
         first = joined.casts[0]
         if first is joined.parts[0]:
             return joined.source
@@ -166,13 +166,13 @@ class _Sums:
         return made
 
     def _taken(self, place: Node, made: Node, index: int, like: Node, takes: bool = False) -> Node:
-        """One result of a reduction, ahead of a node; like, takes: see `Emitter.emit`."""
+        """One result of a reduction, before a node; like, takes: see `Emitter.emit`."""
         if not isinstance(made.type, TupleType):
             return made
         return self.emitter.emit(place, TupleGetItem(index), [made], like, takes=takes)
 
     def _cut(self, joined: _Joined, whole: Value, made: Node | None) -> None:
-        """Cut a sum apart ahead of the first that reads one of its parts."""
+        """Cut a sum apart before the first that reads one of its parts."""
         assert made is not None
         readers = [reader for cast in joined.casts for reader in self._read_sum(cast)]
         place = min(readers, key=self.numbers.__getitem__)

@@ -31,15 +31,15 @@ from mspc.sharding.factors import Dim, Rule
 
 
 RowLayouts = tuple[Layout | None, ...]
-"""For every tensor of a value the slices that are the ranks' own rows, None where it has none."""
+"""For every tensor of a value the slices that are the ranks' own rows, None if it has none."""
 
 ROWS = "rows"
 """Attribute of a gradient: the rows of the value that it belongs to, which no rule tells of one made of constants."""
 
 
 def own_rows(graph: Graph, wanted: Iterable[Value], nodes: Sequence[Node] | None = None) -> dict[Value, Layout]:
-    """The slices that are the ranks' own rows, of those `wanted` tensors that have such slices. `nodes` are the
-    graph's where a pass has not yet put them there.
+    """The slices that are the ranks' own rows, of those `wanted` tensors that have such slices. `nodes` are the graph's
+    if a pass has not yet put them there.
 
     A gradient lies as the value that it belongs to: that of a parameter is nobody's rows, even if computed row by row.
     """
@@ -74,7 +74,7 @@ def _sources(nodes: Sequence[Node], wanted: Iterable[Value]) -> set[Value]:
 
 
 def _differentiated(node: Node) -> Value | None:
-    """The value that a node made by differentiation is the gradient of, where it is known."""
+    """The value that a node made by differentiation is the gradient of, if it is known."""
     if node.forward is None or node.forward_input < 0 or node.forward_input >= len(node.forward.inputs):
         return None
     value = node.forward.inputs[node.forward_input]
@@ -107,7 +107,7 @@ def _of_node(node: Node, found: dict[Value, RowLayouts], named: dict[str, RowLay
 
 
 def _noted(node: Node, ranks: int) -> Layout:
-    """The rows that the node's attribute names. Raises MspcError where a text says nothing that fits."""
+    """The rows that the node's attribute names. Raise MspcError if a text says nothing that fits."""
     text = str(node.attrs[ROWS])
     try:
         (layout,) = read_layouts(text)
@@ -120,8 +120,7 @@ def _noted(node: Node, ranks: int) -> Layout:
 
 
 def _through(rule: Rule, layouts: RowLayouts) -> RowLayouts:
-    """The rows of the results, where all of the sharding arrives there; of operands sharded otherwise the first
-    counts."""
+    """The rows of the results, if all of the sharding arrives there; of operands sharded otherwise the first counts."""
     sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, layouts, strict=True) if layout is not None)
     first = sources[0][1]
     _, results = rule.layouts(*merge(rule, sources, first.ranks))
@@ -131,7 +130,7 @@ def _through(rule: Rule, layouts: RowLayouts) -> RowLayouts:
 
 @lru_cache(maxsize=16384)
 def _thawed(rule: Rule) -> Rule:
-    """The rule without factors that must not be sharded: rows remain rows where an operator reads all of them."""
+    """The rule without factors that must not be sharded: rows remain rows if an operator reads all of them."""
     return replace(rule, frozen=frozenset()) if rule.frozen else rule
 
 
@@ -162,7 +161,7 @@ Rows = tuple[int, int]
 """(dimension, outer): the dimension holds `outer` equal parts one after the other, each of which begins with rows."""
 FIRST: Rows = (0, 1)
 Places = tuple[Rows | None, ...]
-"""For every tensor of a value where its rows are."""
+"""For every tensor of a value if its rows are."""
 
 
 class FedRows:
@@ -196,8 +195,8 @@ class FedRows:
         return next(iter(self.places.get(value, ())), None)
 
     def may_be_rows(self, node: Node) -> bool:
-        """Whether dimension 0 of what a node draws can be the batch: it has the size of the inputs' and is no dimension
-        of a parameter, or of anything else that has no rows."""
+        """Return whether dimension 0 of what a node draws can be the batch: it has the size of the inputs' and is no
+        dimension of a parameter, or of anything else that has no rows."""
         shape = element_types(node.type)[0].shape
         sizes = {v.shape[rows[0]] for v, rows in self.given.items() if isinstance(v, Parameter)}
         if not shape or sizes != {shape[0]} or node not in self.free:
@@ -244,7 +243,8 @@ class FedRows:
         return isinstance(value, Constant) or value in self.free or value in self.fixed
 
     def _is_aside(self, node: Node, index: int) -> bool:
-        """Whether an operand of what draws shares no dimension with the result, as the parameter of a distribution."""
+        """Return whether an operand of what draws shares no dimension with the result, as the parameter of a
+        distribution."""
         if not draws_by_place(node.op) or (rule := rule_of(node)) is None:
             return False
         random = {factor for dim in rule.outputs[0] for factor in dim}
@@ -336,7 +336,7 @@ def _nodes_of_one_row(graph: Graph, given: Mapping[Value, Rows]) -> set[Value]:
 
 
 def rows_beside(node: Node, rows: Rows) -> tuple[list[Rows | None], list[Rows | None]]:
-    """Where operands and results have the rows that the first result of a node has; None where one has none."""
+    """Where operands and results have the rows that the first result of a node has; None if one has none."""
     rule = rule_of(node)
     factor = None if rule is None else _factor(rule, rule.outputs[0], rows)
     if rule is None or factor is None:
@@ -375,8 +375,8 @@ def _result(rule: Rule, index: int, number: int, rows: Rows) -> Rows | None:
 
 
 def _factor(rule: Rule, dims: Sequence[Dim], rows: Rows) -> Rows | None:
-    """(factor, outer): the factor of a tensor's dimensions in which rows begin, `outer` times; None where a rule has
-    none, as of a dimension of size 1."""
+    """(factor, outer): the factor of a tensor's dimensions in which rows begin, `outer` times; None if a rule has none,
+    as of a dimension of size 1."""
     dimension, outer = rows
     before = 1
     for factor in dims[dimension]:
@@ -391,7 +391,7 @@ def _factor(rule: Rule, dims: Sequence[Dim], rows: Rows) -> Rows | None:
 
 
 def _place(rule: Rule, dims: Sequence[Dim], found: Rows) -> Rows | None:
-    """Where a tensor has the rows that begin in a factor; None where it lacks the factor."""
+    """If a tensor has the rows that begin in a factor; None if it lacks the factor."""
     factor, outer = found
     for dimension, dim in enumerate(dims):
         if factor in dim:
@@ -409,8 +409,8 @@ def _at_ones(shape: Sequence[int], rows: Rows) -> Rows:
 
 
 def _by_size(node: Node, shape: Sequence[int], index: int, rows: Rows) -> Rows | None:
-    """Rows of a rank that has one alone, of which rules say nothing: they stay at their place among the elements where
-    these keep their order, and in their dimension, counted from the last, where the result is one of the operand's."""
+    """Rows of a rank that has one alone, of which rules say nothing: they stay at their place among the elements if
+    these keep their order, and in their dimension, counted from the last, if the result is one of the operand's."""
     source = operand_types(node)[index].shape
     dimension, outer = rows
     if source[dimension] != outer:  # a rule names it

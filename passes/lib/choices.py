@@ -36,9 +36,8 @@ Source = tuple[tuple[Dim, ...], Layout]
 class ShardingChoice:
     """One way to shard an operator.
 
-    inputs: the layout needed of every input (partial where a linear operator lets a partial sum pass).
-    outputs: the layout of every result tensor.
-    work: points of the operator's iteration space that one rank computes.
+    inputs: the layout needed of every input (partial if a linear operator lets a partial sum pass). outputs: the
+    layout of every result tensor. work: points of the operator's iteration space that one rank computes.
     """
 
     inputs: tuple[Layout, ...]
@@ -73,7 +72,7 @@ def make_choice(
 ) -> ShardingChoice:
     """The choice that shards factor f over `axes[f]`.
 
-    `passed` are axes over which input `passing` (all inputs where it is -1) stays partial, and so does the result.
+    `passed` are axes over which input `passing` (all inputs if it is -1) stays partial, and so does the result.
     """
     ins, outs = rule.layouts(mesh, axes, passed, reduction)
     if passed:
@@ -180,7 +179,7 @@ def _legalise(rule: Rule, mesh: tuple[int, ...], axes: list[Axes]) -> None:
 
 
 def composite_conflict(rule: Rule, mesh: tuple[int, ...], axes: Sequence[Axes]) -> bool:
-    """Whether a dimension made of several factors would not be sharded into contiguous slices."""
+    """Return whether a dimension made of several factors would not be sharded into contiguous slices."""
     legal = list(axes)
     _legalise(rule, mesh, legal)
     return legal != list(axes)
@@ -239,7 +238,7 @@ def choices(
 
 
 def _scattered(layout: Layout) -> list[Layout]:
-    """Where a partial value may go by a reduce-scatter: the partial axes shard one of its dimensions."""
+    """If a partial value may go by a reduce-scatter: the partial axes shard one of its dimensions."""
     return [
         Layout.of(layout.mesh, [(*axes, *layout.partial) if d == at else axes for d, axes in enumerate(layout.dims)])
         for at in range(len(layout.dims))
@@ -283,13 +282,13 @@ def _refine(mesh: tuple[int, ...], finer: tuple[int, ...], axes: tuple[Axes, ...
 
 
 def exchanges(node: Node) -> bool:
-    """Whether ranks may exchange something inside of an operator: borders of windows, statistics of a batch."""
+    """Return whether ranks may exchange something inside of an operator: borders of windows, statistics of a batch."""
     return isinstance(node.op, Op) and type(node.op).moved_bytes is not Op.moved_bytes
 
 
 def multiplies(rule: Rule, node: Node) -> bool:
-    """Whether an operator computes more than once with its operands' elements, as products of matrices do; not where it
-    finds rows by integers, whatever it could find."""
+    """Return whether an operator computes more than once with its operands' elements, as products of matrices do; not
+    if it finds rows by integers, whatever it could find."""
     if _looks_up(rule, node):
         return False
     largest = max((t.size for value in (node, *node.inputs) for t in element_types(value.type)), default=0)
@@ -297,7 +296,7 @@ def multiplies(rule: Rule, node: Node) -> bool:
 
 
 def _looks_up(rule: Rule, node: Node) -> bool:
-    """Whether integers name places of an operand, and no two operands of other elements are combined beside."""
+    """Return whether integers name places of an operand, and no two operands of other elements are combined beside."""
     types = operand_types(node)
     if not cast(Op, node.op).index_limits(*types):
         return False
@@ -345,11 +344,11 @@ def options_of(
 
 
 def release_constraints(graph: Graph) -> bool:
-    """Let every reader of a constraint read what it constrains; True where there was any.
+    """Let every reader of a constraint read what it constrains; True if there was any.
 
-    The constraints stay, read by nobody, so that people see them among the operators' strategies, until a rank's graph
-    is made. One that is read behind an update of the parameter that it shows becomes a copy: its readers want what
-    stood there before.
+    The constraints stay, read by nobody, so that people see them among the operators' strategies, until a rank's
+    graph is made. One that is read after an update of the parameter that it shows becomes a copy: its readers want
+    what stood there before.
     """
     if not any(map(is_constraint, graph.nodes)):
         return False
@@ -374,5 +373,5 @@ def release_constraints(graph: Graph) -> bool:
 
 
 def is_released(value: Value) -> bool:
-    """Whether a value is a constraint that nobody reads any more."""
+    """Return whether a value is a constraint that nobody reads any more."""
     return is_constraint(value) and isinstance(value, Node) and "unused" in value.attrs

@@ -1,12 +1,12 @@
 """Settles the order in which collectives go out on the graph of all ranks, so that it is one order for all of them.
 
-Input:  `%3 = MatMul(...)`, `%4 = MatMul(...)`, `%5 = AllReduce(%3)` ahead of the first reader of `%5`
+Input:  `%3 = MatMul(...)`, `%4 = MatMul(...)`, `%5 = AllReduce(%3)` before the first reader of `%5`
 Output: `%3 = MatMul(...)`, `%4 = AllReduce(%3)`, `%5 = MatMul(...)`
 
-A collective is placed behind the last of its operands, but no more than two collectives ahead of where it was: its
+A collective is placed after the last of its operands, but no more than two collectives before where it was: its
 result stays alive until it is used. A gradient's reduction may move farther, as its result is no larger than its
 operand; but it lets the next other collective go first, since only the updates wait for it. Parameters are gathered
-ahead of few collectives too, and of few reductions: all ranks run collectives in this order, and gradients are partial
+before few collectives too, and of few reductions: all ranks run collectives in this order, and gradients are partial
 until they are reduced. The `TupleGetItem`s of a bucket stay with it.
 """
 
@@ -20,13 +20,13 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import TupleGetItem
 
 AHEAD = 2
-"""How many other collectives one is put ahead of."""
+"""How many other collectives one is put before."""
 AHEAD_OF_SUMS = 8
-"""How many reductions of gradients the gathering of a parameter is put ahead of: what they reduce stays alive."""
+"""How many reductions of gradients the gathering of a parameter is put before: what they reduce stays alive."""
 
 Key = tuple[int, int, int]
-"""Where a node goes: behind the operator of this number; there ahead of the collectives, among them, behind them, or
-behind these; its number."""
+"""If a node goes: after the operator of this number; there before the collectives, among them, after them, or after
+these; its number."""
 
 
 def order_collectives(graph: Graph) -> bool:
@@ -67,13 +67,13 @@ def order_collectives(graph: Graph) -> bool:
 
 
 def _ahead_of(line: Sequence[Key], count: int, key: Key) -> int:
-    """The number of the operator behind which only so many of some collectives come before a key."""
+    """The number of the operator after which only so many of some collectives come before a key."""
     before = bisect_left(line, key)
     return line[before - count][0] if before >= count else -1
 
 
 def _ready(node: Node, index: int, place: Mapping[Value, int], behind: Mapping[Value, int]) -> int:
-    """The number of the operator behind which all operands are there; the node's own place if they always are."""
+    """The number of the operator after which all operands are there; the node's own place if they always are."""
     if any(parameter_of(value) is not None for value in node.inputs):
         return index
     found = [behind.get(value, place.get(value, -1)) for value in node.inputs]
@@ -88,7 +88,7 @@ def parameter_of(value: Value) -> Value | None:
 
 
 def sums_gradients(node: Node) -> bool:
-    """Whether a collective sums gradients of parameters."""
+    """Return whether a collective sums gradients of parameters."""
     return "mirror_user_id" in node.attrs
 
 
@@ -117,7 +117,7 @@ def _items_of_buckets(nodes: list[Node]) -> dict[Value, Node]:
 def _first_uses(
     nodes: list[Node], place: Mapping[Value, int], behind: Mapping[Value, int], items: Mapping[Value, Node]
 ) -> dict[Value, int]:
-    """For every collective the number of the operator ahead of which its result is needed."""
+    """For every collective the number of the operator before which its result is needed."""
     found: dict[Value, int] = {}
     for node in nodes:
         if node in items:

@@ -39,7 +39,7 @@ class ExpertMesh:
     """Ranks of a grouped product whose experts are sharded.
 
     matrix: sizes of the grid. of_batch, of_experts, of_inner, of_results: its axes that shard rows, experts, and the
-    two dimensions of every expert's product. room: the most rows that go to the experts of one rank; 0 where all may.
+    two dimensions of every expert's product. room: the most rows that go to the experts of one rank; 0 if all may.
     """
 
     matrix: tuple[int, ...]
@@ -72,8 +72,8 @@ class ExpertMesh:
         )  # fmt: skip
 
     def of_lookup(self, type: TensorType, of_product: bool) -> tuple[NamedLayout, ...] | None:
-        """The strategy of a lookup that gives a tensor of this type with a slice of its rows on every rank, None where
-        its rows cannot be shared so. of_product: a product reads it."""
+        """The strategy of a lookup that gives a tensor of this type with a slice of its rows on every rank, None if its
+        rows cannot be shared so. of_product: a product reads it."""
         blocks = (*self.of_batch, *self.of_experts)
         if type.shape[0] % self._size(blocks):
             return None
@@ -93,9 +93,9 @@ class ExpertMesh:
 
 
 def mesh_of(node: Node, ranks: int) -> ExpertMesh | None:
-    """The grid of a grouped product, None where its experts are not sharded, or its strategy is a mistake.
+    """The grid of a grouped product, None if its experts are not sharded, or its strategy is a mistake.
 
-    Ranks that a strategy of numbers leaves over share the batch, where they divide its rows. The batch is shared along
+    Ranks that a strategy of numbers leaves over share the batch, if they divide its rows. The batch is shared along
     the slowest axis, the experts along the next, so that those who exchange rows are next to each other.
     """
     strategy = spread(node.in_strategy or ())
@@ -119,7 +119,7 @@ def mesh_of(node: Node, ranks: int) -> ExpertMesh | None:
 
 
 def _with_room(node: Node, mesh: ExpertMesh) -> ExpertMesh:
-    """The grid with the room that `most_rows` leaves. Raises MspcError where that is no number from 1 on."""
+    """The grid with the room that `most_rows` leaves. Raise MspcError if that is no number from 1 on."""
     most = node.attrs.get(MOST_ROWS)
     if most is None:
         return mesh
@@ -166,7 +166,7 @@ def route_experts(graph: Graph) -> bool:
 class _Route:
     """Blocks of the rows that go with one tensor of ends.
 
-    source: where the rows are from. index, numbers, slots, ends: results of ExpertPlaces. blocks: of values with these
+    source: if the rows are from. index, numbers, slots, ends: results of ExpertPlaces. blocks: of values with these
     rows, the values in blocks.
     """
 
@@ -185,7 +185,7 @@ class _Route:
 class _Router:
     """Rewrites one graph; `meshes` has the products whose experts are sharded.
 
-    outside: what stands in the place of a value for those who want its rows in their order.
+    outside: what is in the place of a value for those who want its rows in their order.
     """
 
     def __init__(self, graph: Graph, meshes: dict[Node, ExpertMesh]) -> None:
@@ -320,7 +320,7 @@ def _looked_up(value: Value) -> tuple[Value, Value] | None:
 def with_other_rows(node: Node, rows: int, other: int) -> tuple[Op, tuple[int, ...]] | None:
     """(the operator that computes of `other` rows what a node's computes of `rows` rows, operands that have them).
 
-    None where the operator does not compute every row of all results of the same row of operands and of constants
+    None if the operator does not compute every row of all results of the same row of operands and of constants
     alone, or draws random numbers.
     """
     op = node.op
@@ -392,8 +392,8 @@ def route_slots(graph: Graph) -> bool:
 
 
 def _taken(b: Builder, node: Node, ranks: int) -> Node | None:
-    """What is looked up of a table, behind which rows of zeros stand, without them; a share of it by each rank, as
-    whoever has the tokens wants the rows, not whoever has the table."""
+    """What is looked up of a table, after which rows of zeros are, without them; a share of it by each rank, as whoever
+    has the tokens wants the rows, not whoever has the table."""
     op = node.op
     if not isinstance(op, Gather) or op.batch_dims or op.axis % len(node.inputs[0].shape):
         return None
@@ -413,8 +413,8 @@ def _taken(b: Builder, node: Node, ranks: int) -> Node | None:
 
 
 def _is_sharded(value: Value) -> bool:
-    """Whether what a value is made of, operand 0 after operand 0, comes from an operator with a strategy, the first of
-    which shards its first dimension."""
+    """Return whether what a value is made of, operand 0 after operand 0, comes from an operator with a strategy, the
+    first of which shards its first dimension."""
     while isinstance(value, Node) and value.in_strategy is None and value.inputs:
         value = value.inputs[0]
     given = spread(value.in_strategy or ()) if isinstance(value, Node) else []

@@ -36,7 +36,7 @@ def backpropagate(
 ) -> None:
     """Emit the backward operators of the `forward` nodes.
 
-    terms: the gradients of what is differentiated; behind the call also those of the wanted values that have any.
+    terms: the gradients of what is differentiated; after the call also those of the wanted values that have any.
     wanted: values with respect to which is differentiated.
     """
     needed = depends_on(forward, wanted)
@@ -114,12 +114,12 @@ def depends_on(nodes: Sequence[Node], wanted: Sequence[Value]) -> set[Value]:
 
 
 def differentiable(value: Value) -> bool:
-    """Whether a value has elements that something can be differentiated by."""
+    """Return whether a value has elements that something can be differentiated by."""
     return any(type.dtype.has_gradient for type in element_types(value.type))
 
 
 def _hands_integers_on(node: Node) -> bool:
-    """Whether some of what a node computes has no floats, and a gradient that comes through the node."""
+    """Return whether some of what a node computes has no floats, and a gradient that comes through the node."""
     if all(type.dtype.has_gradient for type in element_types(node.type)):
         return False
     if isinstance(node.op, MakeTuple | TupleGetItem) or node.regions:
@@ -134,7 +134,7 @@ def add_term(terms: Terms, value: Value, grad: Value) -> None:
 
 
 def summed(b: Builder, terms: list[Value], of: Node | None = None) -> Value:
-    """The sum of the terms of one gradient, that of the result of `of` where it is known."""
+    """The sum of the terms of one gradient, that of the result of `of` if it is known."""
     if len(terms) == 1:
         return terms[0]
     if any(isinstance(term.type, StackType) for term in terms):
@@ -265,8 +265,8 @@ def _draws(region: Graph) -> bool:
 
 
 def keep_earlier_values(graph: Graph) -> None:
-    """Give every operator on the way of a gradient its own value of a parameter that is changed behind it and before
-    the request."""
+    """Give every operator on the way of a gradient its own value of a parameter that is changed after it and before the
+    request."""
     updated = updated_parameters(graph)
     changes: dict[Value, list[int]] = {}
     wanted: dict[int, dict[Value, None]] = {}

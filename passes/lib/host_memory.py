@@ -44,7 +44,7 @@ def _said(node: Node) -> tuple[str, str]:
 
 
 def cell_of(node: Node) -> str:
-    """The cell that has asked; "" where none has."""
+    """The cell that has asked; "" if none has."""
     return _said(node)[0]
 
 
@@ -54,8 +54,8 @@ def marked_cells(graph: Graph) -> dict[str, str]:
 
 
 def distance(node: Node, cells: Mapping[str, str]) -> int | None:
-    """How many operators ahead of its reader the result of a forward node is fetched, as it says or its cell: what
-    passes have made of others may have no mark. `AUTO` where that is left to the compiler; None where it stays."""
+    """How many operators before its reader the result of a forward node is fetched, as it says or its cell: what passes
+    have made of others may have no mark. `AUTO` if that is left to the compiler; None if it stays."""
     if node.phase != "forward":
         return None
     ahead, scope = _said(node)[1], node.scope
@@ -76,9 +76,9 @@ SAME = 1 - 1e-9
 
 @dataclass(frozen=True, eq=False)
 class HostCopies:
-    """What is copied together. place: of the node behind which it leaves, or ahead of which it is wanted back.
-    earliest: the place ahead of which its memory is free, or it is fetched, at the earliest. distance: how many
-    operators of the main stream are between, `AUTO` where times say it."""
+    """What is copied together. place: of the node after which it leaves, or before which it is wanted back. earliest:
+    the place before which its memory is free, or it is fetched, at the earliest. distance: how many operators of the
+    main stream are between, `AUTO` where times say it."""
 
     values: tuple[Value, ...]
     place: int
@@ -105,12 +105,12 @@ class HostTimes:
         self._main = [place for place in self._ends if "stream" not in graph.nodes[place].attrs]
         self._begins = [later[place] + spans[graph.nodes[place]][0] for place in self._main]
         self._free = [0.0, *(self._ends[place] for place in self._main[:-1])]
-        """When what the main stream runs ahead of each of its nodes is over."""
+        """When what the main stream runs before each of its nodes is over."""
         self._works = [i for i, place in enumerate(self._main) if WORK in graph.nodes[place].attrs]
         self._backward = max((i for i in self._main if graph.nodes[i].phase == "backward"), default=0)
 
     def left(self, copies: Iterable[HostCopies]) -> dict[HostCopies, int]:
-        """Ahead of which place the memory of each is free: that of the first node that begins behind the copy."""
+        """Ahead of which place the memory of each is free: that of the first node that begins after the copy."""
         found: dict[HostCopies, int] = {}
         over = 0.0
         for each in sorted(copies, key=lambda copy: copy.place):
@@ -123,8 +123,8 @@ class HostTimes:
         return found
 
     def _first_behind(self, time: float) -> int:
-        """Which node of the main stream begins behind a time. Ahead of work on a micro-batch others may be that wait
-        for nothing: what is fetched in time for the work is not to wait behind them."""
+        """Which node of the main stream begins after a time. Ahead of work on a micro-batch others may be that wait for
+        nothing: what is fetched in time for the work is not to wait after them."""
         number = bisect_left(self._begins, time)
         work = bisect_left(self._works, number)
         if work == len(self._works):
@@ -166,7 +166,7 @@ class Insertions:
         self, place: int, op: Op, inputs: Sequence[Value], type: Type, like: Node, phase: str, stream: str = "",
         order: int = LEAVE,
     ) -> Node:  # fmt: skip
-        """A node ahead of the one at `place`, at the lines of `like`."""
+        """A node before the one at `place`, at the lines of `like`."""
         made = Node(op, inputs, type, scope=like.scope, frames=like.frames, phase=phase)
         if stream:
             made.attrs["stream"] = stream
@@ -216,7 +216,7 @@ class StoredValue:
 
     @property
     def is_called(self) -> bool:
-        """Whether a call has made it."""
+        """Return whether a call has made it."""
         own = self.value.inputs[0] if isinstance(self.value.op, TupleGetItem) else self.value
         return own is not self.maker
 
@@ -289,8 +289,8 @@ class HostStores:
                 yield StoredValue(node, maker, self._place[made], place, shown, readers, back)
 
     def _maker(self, made: Value, index: int) -> Node | None:
-        """The node that has made a new tensor, without a gap between rows; None where there is none, or where the
-        tensor is another result, too."""
+        """The node that has made a new tensor, without a gap between rows, or None, or where the tensor is another
+        result, too."""
         if not isinstance(made, Node) or "row_pitch" in made.attrs or made.op.is_view or made.phase != "forward":
             return None
         if not made.regions:
@@ -305,13 +305,13 @@ class HostStores:
         return self._made_inside[region][index]
 
     def _is_taken_twice(self, made: Value, index: int) -> bool:
-        """Whether a result of several is also taken by another node, or with others."""
+        """Return whether a result of several is also taken by another node, or with others."""
         ops = [self._nodes[reading.place].op for reading in self._uses[made]]
         return made in self._returned or sum(not isinstance(op, TupleGetItem) or op.index == index for op in ops) > 1
 
     def _shown(self, value: Node) -> tuple[tuple[Node, ...], tuple[HostReading, ...]] | None:
-        """(the value and views of it, who reads them); None where views show more than it, but for tuples that nodes
-        read as such."""
+        """(the value and views of it, who reads them); None if views show more than it, but for tuples that nodes read
+        as such."""
         shown, readers = [value], list[HostReading]()
         for each in shown:
             for reading in self._uses.get(each, ()):
@@ -420,9 +420,9 @@ class StageClock:
 
 
 AHEAD = 2
-"""How many updates ahead of its own a state is fetched at the earliest: each is under way while another is used."""
+"""How many updates before its own a state is fetched at the earliest: each is under way while another is used."""
 BEHIND = 1
-"""How many updates later the memory of what was put back is free at the latest, ahead of the next states fetched."""
+"""How many updates later the memory of what was put back is free at the latest, before the next states fetched."""
 
 
 @dataclass(eq=False)
@@ -467,7 +467,7 @@ class HostStates:
         return [unit.back for unit in self._units if unit.back is not None]
 
     def insert(self, insertions: Insertions, left: Mapping[HostCopies, int], fetched: Mapping[HostCopies, int]) -> None:
-        """Insert the copies. left, fetched: ahead of which places memory is free, and states are fetched."""
+        """Insert the copies. left, fetched: before which places memory is free, and states are fetched."""
         nodes = self._graph.nodes
         begins = [fetched[unit.back] for unit in self._units if unit.back is not None]
         for number, unit in enumerate(self._units):
@@ -580,7 +580,7 @@ class HostValues:
         return found
 
     def insert(self, insertions: Insertions, left: Mapping[HostCopies, int], fetched: Mapping[HostCopies, int]) -> None:
-        """Insert the copies. left, fetched: ahead of which places memory is free, and values are fetched."""
+        """Insert the copies. left, fetched: before which places memory is free, and values are fetched."""
         for value, there, back in self._chosen:
             if left[there] < fetched[back]:
                 self._keep(insertions, value, left[there], fetched[back])

@@ -39,14 +39,14 @@ from mspc.sharding.factors import Rule
 
 
 class KnownRules(Mapping[Node, "Rule | None"]):
-    """Rules by node, None where an operator has none. A node that has been given another operator, as attention in its
+    """Rules by node, None if an operator has none. A node that has been given another operator, as attention in its
     other form, has the rule of that one."""
 
     def __init__(self) -> None:
         self._known: dict[Node, tuple[Any, Rule | None]] = {}
 
     def note(self, node: Node) -> None:
-        """Know a node's rule from now on. Raises MspcError where the operator does not take its operands."""
+        """Know a node's rule from now on. Raise MspcError if the operator does not take its operands."""
         self._known[node] = node.op, rule_of(node)
 
     def __getitem__(self, node: Node) -> Rule | None:
@@ -69,9 +69,9 @@ class KnownRules(Mapping[Node, "Rule | None"]):
 class Search:
     """The graph whose layouts are searched.
 
-    rules: of all operators, None where an operator has none. traffic: what its layouts cost, as far as they are known.
-    is_open: the graph's regions are open. wanted: how updates need the values that lead to them, once parameters have
-    their layouts. replicated: how parameters are stored that operators without a strategy may read in slices.
+    rules: of all operators, None if an operator has none. traffic: what its layouts cost, as far as they are known.
+    is_open: the graph's regions are open. wanted: how updates need the values that lead to them, once parameters
+    have their layouts. replicated: how parameters are stored that operators without a strategy may read in slices.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -127,7 +127,7 @@ class Search:
     def choose(self, node: Node, source: str, upstream: bool = False) -> None:
         """Take the choice that costs the fewest bytes now and, by estimate, in the backward graph.
 
-        upstream: the result should lie as its readers want it; where the operands' own shardings do not lead there,
+        upstream: the result should lie as its readers want it; if the operands' own shardings do not lead there,
         those may change their layout instead of the result.
         """
         rule = self.rules[node]
@@ -195,7 +195,7 @@ class Search:
         return total
 
     def take(self, node: Node, option: ShardingChoice, source: str) -> None:
-        """Decide on a choice; `source` says in words where it came from."""
+        """Decide on a choice; `source` says in words if it came from."""
         if isinstance(node.op, Op) and node.op.in_form(option.inputs) is not node.op:
             take_form(self.graph, node, option.inputs)
         self.place(node, option.inputs, option.layout(node.type))
@@ -220,7 +220,7 @@ class Search:
                 structural_layout(follower, self.ranks)
 
     def take_operandwise(self, node: Node, source: str) -> None:
-        """Let an operator look at its operands where they lie, at partial ones where they will be needed."""
+        """Let an operator look at its operands if they lie, at partial ones if they will be needed."""
         layouts: list[Layout] = []
         for value, known in zip(node.inputs, operand_layouts(node), strict=True):
             replicated = Layout.replicated(self.ranks, len(value.shape))
@@ -261,7 +261,7 @@ def restore(values: Iterable[Value], states: Iterable[State]) -> None:
 
 def best_plan(found: Sequence[tuple[PlanTotal, list[State]]]) -> list[State]:
     """Of several plans the one that is taken. The last looks for the fewest bytes at every operator alone; another is
-    taken where it does no more work, and sends fewer bytes, or hardly more in fewer changes of layout, than that and
+    taken if it does no more work, and sends fewer bytes, or hardly more in fewer changes of layout, than that and
     than any other such plan."""
     *others, (fewest, free) = found
     good = [

@@ -27,9 +27,9 @@ from mspc.passes.lib.placement import Traffic, result_layouts, sent_inside
 
 
 LEFT = "what a turn leaves"
-"""Where the layout of what is carried is from."""
+"""If the layout of what is carried is from."""
 CLEARLY = 0.999
-"""Of the bytes of one choice those of another are so many at most, where that is to be taken in its place."""
+"""Of the bytes of one choice those of another are so many at most, if that is to be taken in its place."""
 TRIES = 4
 """How often the layouts of a graph's loops are changed at most."""
 
@@ -109,8 +109,8 @@ def _is_complete(value: Value, layout: Layout) -> bool:
 
 
 def _as_stored(graph: Graph, given: set[Node]) -> dict[Node, Layout]:
-    """Layouts of all that is carried, of sums that begin at zero, and that updates of parameters read behind the loop,
-    those of these parameters, added up behind the loop over ranks that store the same; {} where all are so."""
+    """Layouts of all that is carried, of sums that begin at zero, and that updates of parameters read after the loop,
+    those of these parameters, added up after the loop over ranks that store the same; {} if all are so."""
     stored = _layouts_of_updates(graph)
     found: dict[Node, Layout] = {}
     for node in graph.nodes:
@@ -164,8 +164,8 @@ def _try(values: list[Value], states: list[State], wanted: dict[Node, Layout], d
 
 
 def _better(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
-    """What is carried, and the layout in which a turn leaves it, where that is another; all that is carried as it
-    enters stays so, and so does what was `given`."""
+    """What is carried, and the layout in which a turn leaves it, if that is another; all that is carried as it enters
+    stays so, and so does what was `given`."""
     changed = False
     found: list[tuple[Node, Layout]] = []
     for node in graph.nodes:
@@ -272,7 +272,7 @@ def _kept_for_gradients(graph: Graph) -> set[Node]:
     users, results = graph.users(), set(graph.results)
 
     def is_read(node: Node, index: int) -> bool:
-        """Whether the forward graph, or the caller, reads a result of a loop."""
+        """Return whether the forward graph, or the caller, reads a result of a loop."""
         shown = [user for user, _ in users.get(node, ())]
         if node in results or not all(isinstance(user.op, TupleGetItem) for user in shown):
             return True
@@ -302,7 +302,7 @@ def _entries(node: Node, known: Mapping[Value, int], turns: Mapping[Node, int]) 
 
 
 def turns_of(op: RegionOp) -> int:
-    """The turns of a loop, `UNKNOWN_TURNS` where nobody has counted them; 1 of any other operator."""
+    """The turns of a loop, `UNKNOWN_TURNS` if nobody has counted them; 1 of any other operator."""
     if not isinstance(op, Loop):
         return 1
     return max(1, op.turns) if isinstance(op, For | Scan) and op.turns >= 0 else UNKNOWN_TURNS

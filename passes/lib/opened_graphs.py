@@ -203,7 +203,7 @@ class _Opener:
 
 
 def stands_for(value: Value) -> Value:
-    """What stands for a value in a region that scans it: of a stack of parameters the first."""
+    """What is for a value in a region that scans it: of a stack of parameters the first."""
     return value.inputs[0] if is_stack_of_parameters(value) else value
 
 
@@ -233,7 +233,7 @@ def _element(layout: Layouts, number: int) -> Layout | None:
 
 
 COPY = "/copy"
-"""In the name of a graph: behind it is the number of the node that it was copied for."""
+"""In the name of a graph: after it is the number of the node that it was copied for."""
 _MARKS = (Handed, StandIn, Enter, Turn, Decide, Leave, Back, Keep)
 
 
@@ -277,7 +277,7 @@ def close_regions(graph: Graph) -> None:
 
 
 def _lie_alike(stack: Node) -> None:
-    """What stands for others has its layout for all of them."""
+    """What is for others has its layout for all of them."""
     layout = stack.inputs[0].layout
     if isinstance(layout, Layout):
         for value in (stack, *stack.inputs):
@@ -440,7 +440,7 @@ def _add_parameters(region: Graph, read: Sequence[Value], names: Sequence[str], 
 
 
 def _share_again(graph: Graph) -> None:
-    """Let nodes whose graphs were copies of one run one, where they are still equal."""
+    """Let nodes whose graphs were copies of one run one, if they are still equal."""
     variants: dict[str, list[Graph]] = {}
     for node in graph.nodes:
         node.regions = tuple(_shared(region, variants) for region in node.regions)
@@ -488,7 +488,7 @@ def take_zeros_apart(graph: Graph) -> None:
 
 
 def is_zero(value: Value) -> bool:
-    """Whether a value is a tensor of zeros that is made where it is needed."""
+    """Return whether a value is a tensor of zeros that is made if it is needed."""
     if isinstance(value, Constant):
         return False
     if not isinstance(value, Node) or not isinstance(value.op, Op) or not value.inputs:

@@ -109,7 +109,7 @@ class Gains:
         self._known: dict[tuple[OpKey, tuple[Type, ...], Type], float] = {}
 
     def of(self, node: Node, pieces: int) -> float:
-        """Seconds that a step is shorter where a collective goes in so many pieces; 0 where it cannot."""
+        """Seconds that a step is shorter if a collective goes in so many pieces; 0 if it cannot."""
         exposed = min(self.exposed.get(node, 0.0), self._of(node))
         if not exposed:
             return 0.0
@@ -212,7 +212,7 @@ class Gains:
         return self._known[key]
 
     def _needs_memory(self, value: Value) -> bool:
-        """Whether anything reads a value that does not read it where its pieces lie, as kernels of elementwise
+        """Return whether anything reads a value that does not read it if its pieces lie, as kernels of elementwise
         operators do; a cast is part of those that read it."""
         waiting, seen = [value], {value}
         while waiting:
@@ -230,7 +230,7 @@ class Gains:
 
 
 def best_pieces(gains: Gains, node: Node, numbers: Sequence[int], least: float) -> int:
-    """In how many pieces a collective goes: in the fewest that gain nearly most, 0 where that is less than `least`."""
+    """In how many pieces a collective goes: in the fewest that gain nearly most, 0 if that is less than `least`."""
     found = {pieces: gains.of(node, pieces) for pieces in numbers}
     most = max(found.values())
     return min(pieces for pieces, gain in found.items() if gain >= NEARLY * most) if most > least else 0
@@ -269,12 +269,12 @@ class RowPieces:
     inner: int
 
     def inside(self, rows: int, pieces: int) -> bool:
-        """Whether so many rows of a product are these, in blocks of which each piece has its share."""
+        """Return whether so many rows of a product are these, in blocks of which each piece has its share."""
         return rows == self.outer * self.inner and not self.inner % pieces
 
 
 def row_pieces(node: Node, pieces: int) -> RowPieces | None:
-    """How an AllGather is taken apart into so many; None where its operand cannot be."""
+    """How an AllGather is taken apart into so many; None if its operand cannot be."""
     assert isinstance(node.op, AllGather)
     shape, axis, made = node.inputs[0].shape, node.op.axis, node.shape
     if axis >= len(shape) - 1:
@@ -287,7 +287,7 @@ def row_pieces(node: Node, pieces: int) -> RowPieces | None:
 
 
 def sums_columns(node: Node, pieces: int) -> bool:
-    """Whether a sum over ranks may go in so many pieces of its last dimension."""
+    """Return whether a sum over ranks may go in so many pieces of its last dimension."""
     op, shape = node.op, node.inputs[0].shape
     if isinstance(op, ReduceScatter) and op.axis >= len(shape) - 1:
         return False
@@ -295,12 +295,13 @@ def sums_columns(node: Node, pieces: int) -> bool:
 
 
 def divides(node: Node, pieces: int) -> bool:
-    """Whether a collective may go in so many pieces. Its operand's shape says so, in which all of its ranks agree."""
+    """Return whether a collective may go in so many pieces. Its operand's shape says so, in which all of its ranks
+    agree."""
     return row_pieces(node, pieces) is not None if isinstance(node.op, AllGather) else sums_columns(node, pieces)
 
 
 def is_candidate(node: Node) -> bool:
-    """Whether a collective may go in pieces: it has one tensor, whose rows it gathers or whose elements it sums."""
+    """Return whether a collective may go in pieces: one tensor, whose rows it gathers or whose elements it sums."""
     op = node.op
     if not isinstance(op, AllGather | AllReduce | ReduceScatter) or len(node.inputs) != 1:
         return False
@@ -329,7 +330,7 @@ def reading_products(node: Node, users: Users, results: set[Value]) -> tuple[lis
 
 def made_by_product(node: Node, users: Users, results: set[Value]) -> tuple[Node | None, list[Node]]:
     """(the product that makes the operand of a node and is read by nothing else, the views between them in their
-    order); None where there is none."""
+    order), or None."""
     views: list[Node] = []
     value = node.inputs[0]
     while isinstance(value, Node) and _keeps_columns(value):
@@ -366,7 +367,8 @@ def _is_only_reader(reader: Value, value: Value, users: Users, results: set[Valu
 
 
 def _multiplies_rows(node: Node) -> bool:
-    """Whether a product has rows, each for itself, and one matrix on the right: beside a bias it reads nothing else."""
+    """Return whether a product has rows, each for itself, and one matrix on the right: beside a bias it reads nothing
+    else."""
     op = node.op
     if not isinstance(op, MatMul | BatchMatMul | FusedMatMul) or op.transpose_a or len(node.inputs[1].shape) != 2:
         return False
@@ -374,5 +376,5 @@ def _multiplies_rows(node: Node) -> bool:
 
 
 def _plain(node: Node) -> bool:
-    """Whether columns of a product's result may be made one part after the other, by parts of its matrix alone."""
+    """Return whether columns of a product's result may be made part by part from parts of its matrix alone."""
     return not isinstance(node.op, FusedMatMul) or not (node.op.bias or node.op.keeps_before)

@@ -100,8 +100,8 @@ def followers(graph: Graph, rules: Mapping[Node, Rule | None]) -> dict[Node, lis
 def batch_choice(node: Node, rule: Rule, ranks: int) -> ShardingChoice:
     """Shard the first dimension of the operator's main input into as many slices as ranks allow, and nothing else.
 
-    The main input is the first with the most dimensions that is neither parameter nor constant. Where that would
-    not give slices of the result (of a tensor that is repeated) the result's first dimension is sharded instead.
+    The main input is the first with the most dimensions that is neither parameter nor constant. If that would not
+    give slices of the result (of a tensor that is repeated) the result's first dimension is sharded instead.
     """
     order = sorted(
         range(len(rule.inputs)),
@@ -123,8 +123,8 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> ShardingChoice:
 
 
 def batch_choices(node: Node, rule: Rule, ranks: int) -> tuple[ShardingChoice, ...]:
-    """`batch_choice` and, where that leaves a partial result (of a table, or of a sum over what it shards), the
-    shardings of the first dimensions of inputs and result that are dimensions of the result."""
+    """`batch_choice` and, if that leaves a partial result (of a table, or of a sum over what it shards), the shardings
+    of the first dimensions of inputs and result that are dimensions of the result."""
     first = batch_choice(node, rule, ranks)
     if not any(layout.partial for layout in first.outputs):
         return (first,)
@@ -137,7 +137,7 @@ def batch_choices(node: Node, rule: Rule, ranks: int) -> tuple[ShardingChoice, .
 
 
 def _shard_factor(rule: Rule, factor: int, ranks: int) -> ShardingChoice | None:
-    """One factor sharded over as many ranks as possible; None where that would not give slices of every tensor."""
+    """One factor sharded over as many ranks as possible; None if that would not give slices of every tensor."""
     shards = math.gcd(rule.sizes[factor], ranks)
     axes: list[Axes] = [(0,) if f == factor else () for f in range(len(rule.names))]
     if factor in rule.frozen or composite_conflict(rule, (shards, ranks // shards), axes):
@@ -158,13 +158,12 @@ def stored(value: Value) -> Parameter | None:
 
 
 def is_master(parameter: Parameter | None) -> bool:
-    """Whether this is a parameter that operators may read in another element type than it is stored in."""
+    """Return whether this is a parameter that operators may read in another element type than it is stored in."""
     return parameter is not None and parameter.kind == "parameter"
 
 
 def result_layouts(graph: Graph) -> dict[Value, Layout]:
-    """How the caller receives the results: replicated, or, where the header says `outputs: batch`, what is its own
-    rows."""
+    """How the caller receives the results: replicated, or, if the header says `outputs: batch`, its own rows."""
     ranks = int(graph.attrs.get("ranks", 1))
     tensors = [value for value in graph.results if element_types(value.type) == (value.type,)]
     shaped = [value for value in tensors if value.shape] if graph.attrs.get("outputs") == "batch" else []
@@ -261,13 +260,13 @@ def _slice_bytes(type: TensorType, layout: Layout) -> float:
 
 
 def _added_first(node: Node, value: Value) -> bool:
-    """Whether `value` is a term of a sum that is added to others of its layout before the sum is redistributed."""
+    """Return whether `value` is a term that is added to others of its layout before the sum is redistributed."""
     return [other.layout for other in node.inputs].count(value.layout) > 1
 
 
 def bytes_between(source: Layout, target: Layout, type: TensorType) -> float:
-    """Mean bytes that a rank sends, with a trifle per message and collective so that of equal plans the shorter
-    wins; infinite where there is no way (a final value does not become partial again)."""
+    """Mean bytes that a rank sends, with a trifle per message and collective so that of equal plans the shorter wins;
+    infinite if there is no way (a final value does not become partial again)."""
     return 0.0 if source == target else _bytes(source, target, type.shape, type.dtype.itemsize)
 
 

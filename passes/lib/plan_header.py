@@ -65,8 +65,8 @@ class HeaderPlan(Protocol):
 
 @dataclass(frozen=True)
 class NotedPlan:
-    """A plan, read from a graph's header. file: where it came from, for messages. places: of the operators that were
-    read, by cell and kind, how many there were. The rest as in a plan file."""
+    """A plan, read from a graph's header. file: if it came from, for messages. places: of the operators that were read,
+    by cell and kind, how many there were. The rest as in a plan file."""
 
     file: str
     operators: Mapping[str, tuple[Layout, ...]]
@@ -81,7 +81,7 @@ class NotedPlan:
 
 
 def note_plan(graph: Graph, plan: HeaderPlan, file: str, places: Mapping[Node, str]) -> None:
-    """Write a plan into a graph that was read. file: where it came from. places: the names of the operators."""
+    """Write a plan into a graph that was read. file: if it came from. places: the names of the operators."""
     noted: dict[str, Any] = {
         OPERATORS: _entries(plan.operators),
         RESULTS: _entries(plan.results),
@@ -99,8 +99,7 @@ def note_plan(graph: Graph, plan: HeaderPlan, file: str, places: Mapping[Node, s
 
 
 def noted_plan(graph: Graph) -> NotedPlan | None:
-    """The plan that a graph carries, None where there is none. Raises MspcError where its texts are no layouts of the
-    graph's ranks."""
+    """The plan that a graph carries, or None. Raise MspcError if its texts are no layouts of the graph's ranks."""
     if PLAN_FILE not in graph.attrs:
         return None
     said = {key: graph.attrs.get(key, ()) for key in KEYS}
@@ -188,7 +187,7 @@ SEARCHES = ("dynamic_programming", "recursive_programming")
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of a search; 0 and "" where they do not count.
+    """Terms of a search; 0 and "" if they do not count.
 
     latency: what a collective costs by itself, as bytes sent. touch: the same for a thousand bytes that operators read
     or write. compute, compute_half: the same for a billion operations of products that are computed again, of elements
@@ -219,10 +218,10 @@ class Terms:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The sizes of the mesh that the settings name; () where they name none."""
+        """The sizes of the mesh that the settings name; () if they name none."""
         return tuple(map(int, self.mesh.split("x"))) if self.mesh else ()
 
 
 def wants_search(graph: Graph) -> bool:
-    """Whether the layouts of all operators of a graph are to be decided on together, by its header."""
+    """Return whether the layouts of all operators of a graph are to be decided on together, by its header."""
     return graph.attrs.get("mode") == "auto_parallel" and graph.attrs.get("search_mode") in SEARCHES

@@ -66,7 +66,7 @@ def shard_asked(search: Search, forward: list[Node]) -> None:
 
 def spread(search: Search, forward: list[Node]) -> None:
     """Sharding propagation: from what is decided until nothing is left to reach, downstream before upstream or upstream
-    before downstream, whichever sends fewer bytes; where that is hardly a difference, whichever computes less on a
+    before downstream, whichever sends fewer bytes; if that is hardly a difference, whichever computes less on a
     rank, as norms and residuals do that are sharded along the sequence."""
     configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
     begin = [state_of(node) for node in forward]
@@ -112,7 +112,7 @@ Way = Callable[[Search, list[Node], set[Value]], bool]
 
 
 def _downstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
-    """Decide on operators that read what is known, in run order; True where there were any."""
+    """Decide on operators that read what is known, in run order; True if there were any."""
     changed = False
     for node in forward:
         if search.rules[node] is None:
@@ -126,7 +126,7 @@ def _downstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
 
 
 def _upstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
-    """Decide on operators that known ones read, last first; True where there were any."""
+    """Decide on operators that known ones read, last first; True if there were any."""
     changed = False
     for node in reversed(forward):
         users = [user for user, _ in search.traffic.users.get(node, ()) if user in known]
@@ -143,7 +143,7 @@ def _upstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
 
 
 def _share_out(search: Search, forward: list[Node], data: set[Value]) -> None:
-    """Shard the operators that read the data along the batch, where the script gives no strategy and every rank has the
+    """Shard the operators that read the data along the batch, if the script gives no strategy and every rank has the
     global batch: otherwise all ranks would compute the same."""
     for node in forward:
         rule = search.rules[node]
@@ -207,7 +207,7 @@ class BackwardLayouts:
         return PlanTotal(sum(spent) + sent_inside(self.graph.nodes), sum(nbytes > 0 for nbytes in spent), work)
 
     def follow_operands(self, node: Node) -> None:
-        """Take the layouts that cost the fewest bytes where the operands lie; an update those of its parameter."""
+        """Take the layouts that cost the fewest bytes if the operands lie; an update those of its parameter."""
         rule = self.rules[node]
         if rule is None:
             if isinstance(node.op, Depend) and isinstance(first := node.inputs[0], Parameter) and first.layout is None:
@@ -257,8 +257,8 @@ class BackwardLayouts:
         return complete or same or options
 
     def leads_to_update(self, node: Node, rule: Rule, op: Op) -> bool:
-        """Whether a node runs on a parameter's slices: element by element it makes what an update reads, and no partial
-        operand goes through it that nobody needs complete before."""
+        """Return whether a node runs on a parameter's slices: element by element it makes what an update reads, and no
+        partial operand goes through it that nobody needs complete before."""
         if node.phase != "update" or node not in self.wanted or not elementwise(rule):
             return False
         return not any(
@@ -267,8 +267,8 @@ class BackwardLayouts:
         )
 
     def needed_complete(self, value: Value) -> bool:
-        """Whether a reader of a value cannot take it in partial sums. One that could then reads the complete value too:
-        of two sums that are rounded otherwise a quotient, as of an optimizer's moments, may be far off."""
+        """Return whether a reader of a value cannot take it in partial sums. One that could then reads the complete
+        value too: of two sums that are rounded otherwise a quotient, as of an optimizer's moments, may be far off."""
         return any(
             self.rules.get(user) is not None and isinstance(op := user.op, Op)
             and (bool(op.mutates) or not (op.additive or index in op.linear_in))
@@ -276,8 +276,7 @@ class BackwardLayouts:
         )  # fmt: skip
 
     def options(self, node: Node, rule: Rule) -> tuple[ShardingChoice, ...]:
-        """Choices of a backward operator; where it multiplies matrices, those that shard it as far as its forward
-        one."""
+        """Choices of a backward operator; if it multiplies matrices, those that shard it as far as its forward one."""
         hints = self.search.reader_hints(node, rule)
         forward = node.forward
         if len(rule.outputs) == 1:
@@ -347,7 +346,7 @@ class BackwardLayouts:
         return total
 
     def reconsider(self, node: Node, rule: Rule) -> bool:
-        """Take another choice where it saves bytes; True where one did."""
+        """Take another choice if it saves bytes; True if one did."""
         before = state_of(node)
         best, chosen = self.cost_around(node) - 1e-6, None
         for option in self.options(node, rule):
@@ -366,7 +365,7 @@ class BackwardLayouts:
 
 def _lies(forward: Node, index: int) -> Layout | None:
     """The layout to which the gradient of an operand goes back: that in which the operator reads it, or in which it
-    lies where ranks exchange its rows."""
+    lies if ranks exchange its rows."""
     assert forward.in_layouts is not None
     own = forward.inputs[index].layout
     if index in cast(Op, forward.op).exchanged and isinstance(own, Layout):
@@ -417,7 +416,7 @@ def _hand_on(search: Search, costs: UnsetLayouts, value: Node) -> None:
 
 def _reader(search: Search, costs: UnsetLayouts, value: Node) -> tuple[Node, ShardingChoice] | None:
     """The one operator that reads a partial value, and takes it complete, with its choice that takes it as it is; None
-    where it cannot, would multiply more, was told otherwise, or has another operand whose gradient needs the value
+    if it cannot, would multiply more, was reported otherwise, or has another operand whose gradient needs the value
     complete."""
     readers = [(user, index) for user, index in search.traffic.users.get(value, ()) if user.phase == "forward"]
     if len(readers) != 1:
@@ -452,7 +451,7 @@ def _has_gradient(costs: UnsetLayouts, value: Value) -> bool:
 
 
 BATCH, NEIGHBOURS = "batch", "its neighbours"
-"""Where a layout came from, in words."""
+"""If a layout came from, in words."""
 ROUNDS = 3
 """How often single operators are revisited."""
 AS_GOOD = 1.001
@@ -516,7 +515,7 @@ class UnsetLayouts:
         return list(found.values())
 
     def touches_configured(self, region: Sequence[Node]) -> bool:
-        """Whether an operator with a layout gives operands to the region or reads its results."""
+        """Return whether an operator with a layout gives operands to the region or reads its results."""
         for node in region:
             around = [*self.users(node), *(v for v in node.inputs if isinstance(v, Node))]
             if any(other.in_layouts is not None and self.search.rules[other] is not None for other in around):
@@ -614,8 +613,8 @@ class UnsetLayouts:
             self.take(node, option)
 
     def options(self, node: Node) -> list[ShardingChoice]:
-        """The choices for an operator that leave undecided parameters replicated where the batch is sharded, and a
-        product no larger; those along the batch first."""
+        """The choices for an operator that leave undecided parameters replicated if the batch is sharded, and a product
+        no larger; those along the batch first."""
         rule, batch = self.rule(node), self.batch[node]
         hints = tuple(self.search.reader_hints(node, rule))
         others = choices(cast(Op, node.op), rule, operand_layouts(node), hints, self.search.ranks)
@@ -634,7 +633,8 @@ class UnsetLayouts:
         return [i for i, v in enumerate(node.inputs) if is_master(stored(v)) and v.layout is None]
 
     def may_read(self, node: Node, index: int, layout: Layout) -> bool:
-        """Whether an undecided parameter may be read so: as the batch has it, or in slices where that replicates it."""
+        """Return whether an undecided parameter may be read so: as the batch has it, or in slices if that replicates
+        it."""
         of_batch = {option.inputs[index] for option in self.batch[node]}
         return layout in of_batch or node.inputs[index] in self.replicated_parameters(node)
 
@@ -715,7 +715,7 @@ def bytes_of(search: Search, forward: Sequence[Node]) -> float:
 
 
 def _gathered_gradients(search: Search, forward: Iterable[Node], graded: set[Value]) -> float:
-    """Bytes of what `gradient_bytes` takes to be scattered, where the value itself is on every rank that adds to its
+    """Bytes of what `gradient_bytes` takes to be scattered, if the value itself is on every rank that adds to its
     gradient, so that this is gathered, too. graded: values that have a gradient."""
     found: dict[Value, float] = {}
     for node in forward:
@@ -737,7 +737,7 @@ def _gathered_gradients(search: Search, forward: Iterable[Node], graded: set[Val
 
 
 def update_choice(node: Node, rule: Rule, op: Op, ranks: int) -> ShardingChoice | None:
-    """An update runs on the parameter's own slices; None where no parameter that it names has slices yet."""
+    """An update runs on the parameter's own slices; None if no parameter that it names has slices yet."""
     sources = [
         (rule.inputs[i], layout)
         for i in (*op.mutates, *range(len(node.inputs)))
@@ -760,8 +760,8 @@ def wanted_by_updates(graph: Graph, rules: Mapping[Node, Rule | None], ranks: in
 
 
 def _spread(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int, wanted: dict[Value, Layout]) -> bool:
-    """Add to `wanted`, from the last update to the first; True where a parameter was decided on: an update of it that
-    came before may now want something, too."""
+    """Add to `wanted`, from the last update to the first; True if a parameter was decided on: an update of it that came
+    before may now want something, too."""
     decided = False
     for node in reversed(graph.nodes):
         rule = rules[node]
@@ -782,7 +782,7 @@ def _spread(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int, wanted:
 
 
 def elementwise(rule: Rule) -> bool:
-    """Whether every operand is a scalar or lies as the one result does."""
+    """Return whether every operand is a scalar or lies as the one result does."""
     return len(rule.outputs) == 1 and all(not dims or dims == rule.outputs[0] for dims in rule.inputs)
 
 
@@ -861,7 +861,7 @@ THRESHOLD = 64
 
 
 def shard_parameters(graph: Graph) -> None:
-    """Shard the graph's trainable parameters further, where its header asks for optimizer parallel.
+    """Shard the graph's trainable parameters further, if its header asks for optimizer parallel.
 
     One that is updated and that no operator reads (its gradient was computed by another graph) has no layout yet: all
     ranks are its replicas.
@@ -917,7 +917,7 @@ def why_not_sharded(graph: Graph) -> str:
 
 
 def _shard(parameter: Parameter, layout: Layout, size: int) -> Layout:
-    """The layout with dimension 0 sharded over `size` neighbouring replicas (-1: all of them), where they divide it."""
+    """The layout with dimension 0 sharded over `size` neighbouring replicas (-1: all of them), if they divide it."""
     shape = parameter.shape
     axes = layout.unused
     replicas = layout.size_of(axes)
@@ -932,7 +932,7 @@ def _shard(parameter: Parameter, layout: Layout, size: int) -> Layout:
 
 
 def _split(layout: Layout, axes: Axes, wanted: int) -> tuple[tuple[int, ...], list[Axes], Axes]:
-    """(mesh, dims, axes): the fastest of the unused axes with `wanted` ranks, one of them split where it must be."""
+    """(mesh, dims, axes): the fastest of the unused axes with `wanted` ranks, one of them split if it must be."""
     taken: list[int] = []
     for a in reversed(axes):
         if wanted == 1:

@@ -38,7 +38,7 @@ def neighbours(ranks: int) -> list[int]:
 
 
 class VaryingParts:
-    """Where ranks differ: the numbers of the parts that depend on the rank, and the fields of operators that do.
+    """If ranks differ: the numbers of the parts that depend on the rank, and the fields of operators that do.
 
     Some ranks are compared, two neighbours along every axis of every mesh among them. A field that differs between
     others only gets no stand-in, and so these others are ranks of several kinds.
@@ -78,7 +78,7 @@ def _operators(part: RankElement) -> list[tuple[int, OpLike]]:
 
 
 class RankKindParts:
-    """What ranks of one kind have in common: the parts of one of them, `rank`, with stand-ins where ranks differ."""
+    """What ranks of one kind have in common: the parts of one of them, `rank`, with stand-ins if ranks differ."""
 
     def __init__(self, rank: int, parts: Sequence[RankElement], differences: VaryingParts) -> None:
         self.looks = Looks()
@@ -88,7 +88,7 @@ class RankKindParts:
             self.parts[number] = _hidden(parts[number], number, differences, self.looks)
 
     def holds_for(self, rank: int, parts: Sequence[RankElement]) -> bool:
-        """Whether a rank whose parts are made like those of the first is of this kind."""
+        """Return whether a rank whose parts are made like those of the first is of this kind."""
         return self.looks.hold_for(lambda slot: _value_at(slot, rank, parts))
 
 
@@ -101,7 +101,7 @@ def own_op(op: OpLike, rank: int, parts: Sequence[RankElement]) -> OpLike:
 
 
 def own_constant(value: Value, parts: Sequence[RankElement]) -> Value:
-    """The rank's own constant for a stand-in; any other value as it is, and all where there are no parts."""
+    """The rank's own constant for a stand-in; any other value as it is, and all if there are no parts."""
     if not isinstance(value, VaryingConstant) or not parts:
         return value
     constant = parts[value.slot.place].constant
@@ -110,7 +110,7 @@ def own_constant(value: Value, parts: Sequence[RankElement]) -> Value:
 
 
 def varies(node: Node) -> bool:
-    """Whether stand-ins are among what the node holds."""
+    """Return whether stand-ins are among what the node holds."""
     return bool(_stand_ins(node.op)) or any(isinstance(value, VaryingConstant) for value in node.inputs)
 
 
@@ -259,7 +259,7 @@ class OperatorPlace:
     operands: tuple[Type, ...]
 
     def depends(self) -> bool:
-        """Whether the part depends on the rank: what nobody asks for on one rank nobody knows on another."""
+        """Return whether the part depends on the rank: what nobody asks for on one rank nobody knows on another."""
         placement = _Asked(0, self.in_types, self.in_layouts, self.out_types, self.out_layouts)
         self._at(placement)
         return placement.asked
@@ -382,8 +382,8 @@ def _in_layouts(node: Node, index: int, ranks: int) -> tuple[Layout, ...]:
 
 
 def is_own(value: Value) -> bool:
-    """Whether a value's type is one rank's already: the graph of all ranks is then each rank's own, and the layout
-    says of which global tensor the rank feeds a slice."""
+    """Return whether a value's type is one rank's already: the graph of all ranks is then each rank's own, and the
+    layout says of which global tensor the rank feeds a slice."""
     return isinstance(value, Parameter) and value.global_type is not None
 
 

@@ -37,7 +37,7 @@ def blocks_of(
 
     Args:
         users: who reads what. held: bytes of the results that gradients read, by operator. source: the operator that
-            makes a value, None where it is a parameter or an input.
+            makes a value, None if it is a parameter or an input.
     """
     weight: dict[str, float] = {}
     for node, nbytes in held.items():
@@ -81,7 +81,7 @@ def _block(
     users: Mapping[Value, Sequence[tuple[Node, int]]], held: Mapping[Node, float],
     source: Callable[[Value], Node | None], cell: str,
 ) -> RecomputableCell | None:  # fmt: skip
-    """A cell as a block; None where computing it again would save nothing, or where the script has decided on it."""
+    """A cell as a block; None if computing it again would save nothing, or where the script has decided on it."""
     members = [node for scope, own in nodes.items() if within(scope, cell) for node in own]
     if any("recompute" in node.attrs or node.op.has_side_effect for node in members):
         return None
@@ -103,7 +103,7 @@ _PLANNED = ", planned "
 
 
 def within(scope: str, cell: str) -> bool:
-    """Whether a scope is a cell's, or one of a cell inside of it."""
+    """Return whether a scope is a cell's, or one of a cell inside of it."""
     return scope == cell or scope.startswith(f"{cell}/")
 
 

@@ -1,16 +1,14 @@
 """Finds the cheapest way from one layout of a tensor to another: a pure function from two layouts to steps.
 
-For values that are not partial the answer is direct. On the coarsest mesh that refines both layouts,
-dimensions whose axes grow are sliced, dimensions whose axes shrink are gathered, and axes that leave the
-end of one dimension for the end of another move in one all-to-all. Where this works, every byte sent is one
-that its receiver lacked, with the fewest messages; gathers take the minor-most axes of a dimension only, as
-the data would be out of order otherwise. In all other cases the ranks exchange exactly the blocks that they
-lack. Nothing larger than the larger of the two slices exists in between, as slices come first and gathers
-last (compare Rink et al., arXiv 2112.01075).
+For values that are not partial the answer is direct. On the coarsest mesh that refines both layouts, dimensions
+whose axes grow are sliced, dimensions whose axes shrink are gathered, and axes that leave the end of one dimension
+for the end of another move in one all-to-all. If this works, every byte sent is one that its receiver lacked, with
+the fewest messages; gathers take the minor-most axes of a dimension only, as the data would be out of order
+otherwise. In all other cases the ranks exchange exactly the blocks that they lack. Nothing larger than the larger of
+the two slices exists in between, as slices come first and gathers last (compare Rink et al., arXiv 2112.01075).
 
-Partial values are reduced first. Several ways to reduce (to the same on every rank, or scattered
-along a dimension, before or behind slices) are costed with the data movement that they leave, and the
-cheapest is taken.
+Partial values are reduced first. Several ways to reduce (to the same on every rank, or scattered along a dimension,
+before or after slices) are costed with the data movement that they leave, and the cheapest is taken.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ def plan(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) 
     the same axes. Bytes count first, then messages, then collectives.
 
     Raises:
-        MspcError: the layouts have unlike numbers of ranks or dimensions, or the target is partial where the
+        MspcError: the layouts have unlike numbers of ranks or dimensions, or the target is partial if the
             source is not.
     """
     if source == target:
@@ -134,7 +132,7 @@ def _move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int)
 def _collectives(
     source: Layout, target: Layout, mesh: tuple[int, ...], shape: tuple[int, ...], itemsize: int
 ) -> list[RedistributionStep] | None:
-    """Slices, one all-to-all, gathers, in this order; None where they would send more than is missing.
+    """Slices, one all-to-all, gathers, in this order; None if they would send more than is missing.
 
     A rank keeps 1/m of its slice in an all-to-all of m ranks and all of it in a gather, so at most one
     all-to-all is in a sequence that sends no byte in vain, and it comes before the gathers.
@@ -224,7 +222,7 @@ def _reduce(
     itemsize: int,
 ) -> RedistributionPlan:
     """The cheapest of the ways to reduce `parts`, each followed by the redistribution that it leaves; one that ends in
-    hundreds of small blocks only where there is no other."""
+    hundreds of small blocks only if there is no other."""
     best: tuple[tuple[bool, float, int, int], RedistributionPlan] | None = None
     for reduction in _reductions(source, target, mesh, parts, shape):
         steps = _reducing_steps(source, mesh, reduction, parts, remaining, shape, itemsize)
@@ -243,9 +241,9 @@ def _reductions(
 ) -> list[_Reduction]:
     """The ways to reduce that are worth costing.
 
-    Scattering into the place where the target wants the axes is the start of all but the last few; what the
-    target does not shard is all-reduced or scattered along one dimension. Where the source has replicas,
-    each may reduce its own share and gather after: fewer bytes with more than two partial values.
+    Scattering into the place where the target wants the axes is the start of all but the last few; what the target
+    does not shard is all-reduced or scattered along one dimension. If the source has replicas, each may reduce its
+    own share and gather after: fewer bytes with more than two partial values.
     """
     old, old_parts = on_mesh(source, mesh)
     new: Dims = on_mesh(target, mesh)[0] if common_mesh(source.mesh, target.mesh) is not None else old
@@ -340,8 +338,8 @@ def _reducing_steps(
 
 
 def emit_collective(b: Builder, op: Op, value: Value, layout: Layout | None, name: str) -> tuple[Node, Node]:
-    """Emit a collective, between casts where it adds up halves and `force_fp32_communication` is set. Gives it, and
-    what has the value's element type again. layout: the value's."""
+    """Emit a collective, between casts if it adds up halves and `force_fp32_communication` is set. Gives it, and what
+    has the value's element type again. layout: the value's."""
     dtype = value.tensor_type.dtype
     adds = getattr(op, "op", "") == "sum"
     if not adds or dtype not in HALVES or not b.graph.attrs.get("force_fp32_communication"):

@@ -2,7 +2,7 @@
 constants that are handed in, and values that are handed in twice.
 
 Input:  `%1 = If(%0, %x, %y, Tensor(2.0)) {regions: @then, @else}` of which nobody reads result 1, and no region %y
-Output: `%1 = If(%0, %x) {regions: @then, @else}`, whose regions return one tensor, and have 2.0 where they read it
+Output: `%1 = If(%0, %x) {regions: @then, @else}`, whose regions return one tensor, and have 2.0 if they read it
 
 A loop goes on carrying what another result, or its condition, comes from. Nodes that run the same regions are changed
 together, where what they do not need is the same. A tuple that calls alone are given loses the elements that they do
@@ -47,7 +47,7 @@ def simplify_borders(program: Graph) -> bool:
 
 
 def _are_alike(nodes: Sequence[Node]) -> bool:
-    """Whether nodes have equal operators, and operands of equal types, as far as that counts at a border."""
+    """Return whether nodes have equal operators, and operands of equal types, as far as that counts at a border."""
     told: dict[tuple[int, ...], Node] = {}  # by the ids of what calls of one graph share, whose hashes take long
     for node in nodes:
         told.setdefault((id(node.op), *[id(value.type) for value in node.inputs]), node)
@@ -74,7 +74,7 @@ class _Reads:
         self.whole: set[Value] = set()
         """Nodes whose tuple is read as it is."""
         self.of_tuples: dict[Value, list[Node | None]] = {}
-        """Who reads the tuples that calls may be given; None where one is returned."""
+        """Who reads the tuples that calls may be given; None if one is returned."""
         self._gradients: dict[Node, list[Node]] = {}
         self._moved: dict[Node, dict[int, int]] = {}
         for graph in graphs:
@@ -110,7 +110,7 @@ class _Reads:
                 item.op = TupleGetItem(kept.index(item.op.index))
 
     def can_narrow(self, value: Value, by: Sequence[Node]) -> bool:
-        """Whether a tuple may lose elements that these nodes do not read, each of which reads it once."""
+        """Return whether a tuple may lose elements that these nodes do not read, each of which reads it once."""
         made = isinstance(value, Node) and isinstance(value.op, MakeTuple | TupleGetItems) and value.layout is None
         readers = self.of_tuples.get(value, ())
         return made and len(readers) == len(set(readers)) and set(readers) <= set(by)

@@ -125,7 +125,7 @@ class LoopFlow:
 
 
 def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> RegionGradient | None:
-    """How a loop is differentiated; None where nothing that is wanted has a gradient."""
+    """How a loop is differentiated; None if nothing that is wanted has a gradient."""
     op, regions, _, given = request
     assert isinstance(op, Loop)
     body = regions[-1]
@@ -161,7 +161,7 @@ def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> 
 
 
 def _gradient_of_result(number: int, given: Sequence[int]) -> Source:
-    """Where the gradient of a carried value begins: carried results come first."""
+    """If the gradient of a carried value begins: carried results come first."""
     return Source("gradient" if number in given else "zero gradient", number)
 
 
@@ -174,13 +174,13 @@ def _turns(op: Loop) -> int:
 
 
 def _result(op: Loop, number: int) -> int:
-    """The place that a result of the body has among those of the node: a `While` counts ahead of its stacks."""
+    """The place that a result of the body has among those of the node: a `While` counts before its stacks."""
     return number + 1 if isinstance(op, While) and number >= op.carried else number
 
 
 def _flow(request: GradientRequest) -> LoopFlow:
-    """What is carried has a gradient where it depends on what is wanted, in this turn or a later one, and something
-    whose gradient is given depends on it."""
+    """What is carried has a gradient if it depends on what is wanted, in this turn or a later one, and something whose
+    gradient is given depends on it."""
     op, regions, wanted, given = request
     assert isinstance(op, Loop)
     body = regions[-1]
@@ -293,7 +293,7 @@ class _Backward:
         self._captured.append((self.split.reads[parameter], Source("operand", self._operand(number))))
 
     def _operand(self, number: int) -> int:
-        """The operand that a parameter of the body stands for."""
+        """The operand that a parameter of the body is for."""
         return number - self.op.leading + self.op.first
 
     def gradient(self, forward: Loop, others: tuple[Graph, ...], note: str) -> RegionGradient:
@@ -505,7 +505,7 @@ def saving_of(
         captured, by_turn: parameters that the gradient gets from elsewhere; the latter are those of a loop that differ
         from turn to turn: what is scanned, and the number of the turn.
         next_turn: results that are carried, with the parameters that they are in the next turn.
-        turns: of the loop whose body the region is, -1 where their number is not known; None where it is no loop's.
+        turns: of the loop whose body the region is, -1 where their number is not known; None if it is no loop's.
     """
     in_loop = turns is not None
     through = {*captured, *by_turn}
@@ -530,7 +530,7 @@ def _bytes(read: Collection[Value], through: Collection[Value], next_turn: Mappi
 
 
 def _repeats(joint: Joint, node: Node) -> bool:
-    """Whether a node may run again, in the gradient, and give the same."""
+    """Return whether a node may run again, in the gradient, and give the same."""
     if node.op.has_side_effect or node.op.mutates:
         return False
     return not any(value in joint.overwritten for value in node.inputs)
@@ -560,7 +560,7 @@ def _same_in_all_turns(joint: Joint, captured: Sequence[Value]) -> set[Value]:
 
 
 def _with_elements(joint: Joint, again: set[Value]) -> set[Value]:
-    """An element of a tuple is taken again where the tuple is, and there alone."""
+    """An element of a tuple is taken again if the tuple is, and there alone."""
     found: set[Value] = set()
     for node in joint.forward:
         is_element = isinstance(node.op, TupleGetItem)
@@ -643,7 +643,7 @@ def _live(nodes: Sequence[Node], results: Collection[Value]) -> list[Node]:
 
 
 def read_from(joint: Joint, again: Collection[Value]) -> dict[Value, None]:
-    """What the gradient reads of the region's parameters and nodes, where it computes those of `again` itself."""
+    """What the gradient reads of the region's parameters and nodes, if it computes those of `again` itself."""
     own = {*joint.graph.parameters, *joint.forward}
     wanted = {value for node in joint.backward for value in node.inputs if value in own}
     wanted |= {value for value in joint.grads.values() if value in own}
@@ -677,7 +677,7 @@ class JointSplit:
         self.grads = {number: self._pulled(value) for number, value in joint.grads.items()}
 
     def placeholder(self, value: Value) -> Parameter:
-        """The parameter of the gradient that stands for a value of the region, made where there is none yet."""
+        """The parameter of the gradient that is for a value of the region, made if there is none yet."""
         if value not in self.reads:
             name = value.name or f"saved_{len(self.reads)}"
             parameter = self.reads[value] = Parameter(name, value.type)
@@ -686,7 +686,7 @@ class JointSplit:
         return self.reads[value]
 
     def gradient(self, number: int) -> Value:
-        """The gradient of a parameter, zeros where nothing comes from it."""
+        """The gradient of a parameter, zeros if nothing comes from it."""
         if number in self.grads:
             return self.grads[number]
         parameter = self.forward.parameters[number]

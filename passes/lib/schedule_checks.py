@@ -55,7 +55,7 @@ class ScheduleProblem:
 
 
 def at(text: str, location: Location | None) -> str:
-    """A note on what stands at a place; without the place where it is not known."""
+    """A note on what is at a place; without the place where it is not known."""
     return f"{text}, at {location}" if location else text
 
 
@@ -63,7 +63,7 @@ def at(text: str, location: Location | None) -> str:
 
 
 Lines = Sequence[Sequence[Location]]
-"""Where each entry of each stage stands."""
+"""If each entry of each stage is."""
 Place = tuple[int, Location | None]
 """A stage, and a line of it."""
 
@@ -148,7 +148,7 @@ Value = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class WorkEvent:
-    """Computation. name: for messages. reads, makes: the values that there must be before it, and are behind it."""
+    """Computation. name: for messages. reads, makes: the values that there must be before it, and are after it."""
 
     name: str
     reads: tuple[Value, ...] = ()
@@ -158,7 +158,7 @@ class WorkEvent:
 
 @dataclass(frozen=True, slots=True)
 class SendEvent:
-    """A value is sent to another stage. nbytes: of the message; 0 where it is not known."""
+    """A value is sent to another stage. nbytes: of the message; 0 if it is not known."""
 
     target: int
     tensor: str
@@ -169,7 +169,7 @@ class SendEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReceiveEvent:
-    """A value comes from another stage, and is there behind this. nbytes: as of SendEvent."""
+    """A value comes from another stage, and is there after this. nbytes: as of SendEvent."""
 
     source: int
     tensor: str
@@ -185,11 +185,10 @@ def programs_of(
     schedule: Schedule, lines: Sequence[Sequence[Location]] | None = None, *, in_order: bool = False
 ) -> list[list[Event]]:
     """The events of every stage: values of other stages are received right before the work that reads them, and what
-    other stages read is sent right behind the work that makes it.
+    other stages read is sent right after the work that makes it.
 
-    lines: where each entry of each stage stands, if anywhere. Every chunk has to have a stage.
-    in_order: a stage receives the messages of another one in the order in which they are sent, some of them earlier
-    than it reads them.
+    lines: if each entry of each stage is, if anywhere. Every chunk has to have a stage. in_order: a stage receives
+    the messages of another one in the order in which they are sent, some of them earlier than it reads them.
     """
     channels = _Channels(schedule, in_order)
     programs: list[list[Event]] = []
@@ -211,7 +210,7 @@ def programs_of(
 
 
 class _Channels:
-    """Which messages stages receive before they read them, and send behind what makes them."""
+    """Which messages stages receive before they read them, and send after what makes them."""
 
     def __init__(self, schedule: Schedule, in_order: bool) -> None:
         self.schedule, self.in_order = schedule, in_order
@@ -224,7 +223,7 @@ class _Channels:
         self.there: set[tuple[int, Made]] = set()
 
     def sent(self, entry: Entry, stage: int) -> Iterator[tuple[int, Made]]:
-        """What a stage sends behind an entry, each with the stage that it goes to."""
+        """What a stage sends after an entry, each with the stage that it goes to."""
         for part in parts_of(entry):
             handed = handed_on(part, self.schedule.chunks)
             if handed is not None and self.schedule.placement[handed[1]] != stage:
@@ -265,9 +264,9 @@ Key = tuple[int, int, str, int]
 
 
 def check(programs: Programs, *, sends_wait: bool = False, in_order: bool = True) -> list[ScheduleProblem]:
-    """What is wrong with the programs of all stages, nothing where they run to their end.
+    """What is wrong with the programs of all stages, nothing if they run to their end.
 
-    sends_wait: a send lasts until its receiver has come to it, as it may where nothing takes messages in between;
+    sends_wait: a send lasts until its receiver has come to it, as it may if nothing takes messages in between;
     otherwise it returns at once. in_order: from one stage to another messages arrive in the order in which they were
     sent, whatever their tensors are; otherwise a receiver finds its own by tensor and micro-batch.
 
@@ -284,7 +283,7 @@ def check(programs: Programs, *, sends_wait: bool = False, in_order: bool = True
 
 
 def require_order(programs: Programs, *, sends_wait: bool = False, in_order: bool = True) -> None:
-    """Raises MspcError with all that `check` finds."""
+    """Raise MspcError with all that `check` finds."""
     raise_all([problem.error() for problem in check(programs, sends_wait=sends_wait, in_order=in_order)])
 
 
@@ -341,7 +340,7 @@ class _Messages:
                     self.received.setdefault(key[:2], []).append(key)
 
     def is_whole(self, key: Key) -> bool:
-        """Whether a message has one side of each, so that it comes."""
+        """Return whether a message has one side of each, so that it comes."""
         sides = self.sides[key]
         return len(sides.sends) == len(sides.receives) == 1 and key[0] != key[1]
 
@@ -377,7 +376,7 @@ class _Messages:
         yield ScheduleProblem(SAME_KEY, message, events[0][1].location, notes)
 
     def orders(self) -> Iterator[ScheduleProblem]:
-        """Where the two sides of a pair of stages have messages in different orders, for each pair the first place."""
+        """If the two sides of a pair of stages have messages in different orders, for each pair the first place."""
         for pair, sent in self.sent.items():
             sent = [key for key in sent if self.is_whole(key)]
             received = [key for key in self.received.get(pair, ()) if self.is_whole(key)]
@@ -460,7 +459,8 @@ class _Walk:
         return released
 
     def _passes(self, key: Key, is_send: bool) -> bool:
-        """Whether a message holds its stage up no more. One that is not whole has been told, and holds nobody up."""
+        """Return whether a message holds its stage up no more. One that is not whole has been told, and holds nobody
+        up."""
         if not self.messages.is_whole(key) or key in self.waiting:
             return True
         if is_send and not self.sends_wait:
@@ -496,17 +496,17 @@ class _Walk:
 
 
 def check_schedule(schedule: Schedule, lines: Lines | None = None) -> list[ScheduleProblem]:
-    """What is wrong with a schedule, nothing where it runs to its end.
+    """What is wrong with a schedule, nothing if it runs to its end.
 
     Messages are found by tensor and micro-batch, and sends return at once: what holds for the messages of the graphs
-    that are made by the schedule says `order_check.check`. Orders are looked at where all actions are there.
+    that are made by the schedule says `order_check.check`. Orders are looked at if all actions are there.
 
-    lines: where each entry of each stage stands, if anywhere.
+    lines: if each entry of each stage is, if anywhere.
     """
     found = incompleteness(schedule, lines)
     return found or check(programs_of(schedule, lines), in_order=False)
 
 
 def require_schedule(schedule: Schedule, lines: Lines | None = None) -> None:
-    """Raises MspcError with all that `check_schedule` finds."""
+    """Raise MspcError with all that `check_schedule` finds."""
     raise_all([problem.error() for problem in check_schedule(schedule, lines)])

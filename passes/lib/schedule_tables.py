@@ -39,7 +39,7 @@ _MESSAGES = ("SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDU
 
 @dataclass(frozen=True)
 class ScheduleTable:
-    """A schedule, and where each entry of each stage stands."""
+    """A schedule, and where each entry of each stage is."""
 
     schedule: Schedule
     lines: tuple[tuple[Location, ...], ...]
@@ -51,12 +51,12 @@ def write_table(schedule: Schedule) -> str:
 
 
 def read_table_file(path: Path, micro_batches: int | None = None) -> ScheduleTable:
-    """`read_table` of a file. Raises MspcError also where the file cannot be read."""
+    """`read_table` of a file. Raise MspcError also if the file cannot be read."""
     return read_table(text_of_table(path), shown_path(path), micro_batches)
 
 
 def text_of_table(path: Path) -> str:
-    """The text of the file of a table. Raises MspcError where it cannot be read."""
+    """The text of the file of a table. Raise MspcError if it cannot be read."""
     shown = shown_path(path)
     try:
         check_regular(path, LARGEST)
@@ -182,7 +182,7 @@ def _placement(
 
 
 def _count(what: str, numbers: set[int], file: str) -> int:
-    """How many there are, if their numbers leave none out. Raises MspcError where they do."""
+    """How many there are, if their numbers leave none out. Raise MspcError if they do."""
     absent = next((number for number in range(len(numbers)) if number not in numbers), None)
     if absent is not None:
         message = f"no stage has an action of {what} {absent}, but there is one of {what} {max(numbers)}"

@@ -59,7 +59,7 @@ class Overlapped:
 
 
 Entry = Action | Overlapped
-"""What stands in the order of a stage."""
+"""What is in the order of a stage."""
 
 
 def parts_of(entry: Entry) -> tuple[Action, ...]:
@@ -68,7 +68,7 @@ def parts_of(entry: Entry) -> tuple[Action, ...]:
 
 
 def actions_of(entries: tuple[Entry, ...]) -> Iterator[Action]:
-    """The actions of a stage one by one, those that overlap one behind the other."""
+    """The actions of a stage one by one, those that overlap one after the other."""
     for entry in entries:
         yield from parts_of(entry)
 
@@ -123,14 +123,14 @@ def reads(action: Action, chunks: int) -> tuple[Made, ...]:
 
 
 def makes(action: Action) -> tuple[Made, ...]:
-    """The values that there are behind an action."""
+    """The values that there are after an action."""
     if action.kind == BACKWARD:
         return tuple((kind, action.chunk, action.micro_batch) for kind in (INPUT_GRADIENT, WEIGHT_GRADIENT))
     return ((action.kind, action.chunk, action.micro_batch),)
 
 
 def handed_on(action: Action, chunks: int) -> tuple[Made, int] | None:
-    """What an action makes that another chunk reads, and that chunk; None where no other does."""
+    """What an action makes that another chunk reads, and that chunk; None if no other does."""
     if action.kind == FORWARD and action.chunk + 1 < chunks:
         return (FORWARD, action.chunk, action.micro_batch), action.chunk + 1
     if action.kind in GRADIENTS and action.chunk:
@@ -144,9 +144,9 @@ def handed_on(action: Action, chunks: int) -> tuple[Made, int] | None:
 def check_counts(
     name: str, stages: int, micro_batches: int, chunks: int, known: int | None = None, of: str = ""
 ) -> None:
-    """Raises MspcError where a number is none, or where the schedule has another number of chunks a stage.
+    """Raise MspcError if a number is none, or where the schedule has another number of chunks a stage.
 
-    known: the one number of chunks that it has, None where it has any. of: what would be right otherwise.
+    known: the one number of chunks that it has, None if it has any. of: what would be right otherwise.
     """
     for what, number in (("stages", stages), ("micro-batches", micro_batches), ("chunks a stage", chunks)):
         if number < 1:
@@ -173,7 +173,7 @@ def gpipe(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     schedule of arXiv 2211.05953, breadth first. Backwards are in the order of forwards, not in the reverse one of the
     paper's figure: neither is idle for longer, and so gradients are summed in the order that other schedules have.
 
-    chunks: a stage's. Raises MspcError where a number is not positive.
+    chunks: a stage's. Raise MspcError if a number is not positive.
     """
     check_counts(GPIPE, stages, micro_batches, chunks)
     entries = [
@@ -196,7 +196,7 @@ def one_forward_one_backward(stages: int, micro_batches: int, chunks: int = 1) -
     Stage i begins with p - 1 - i forwards, as many as it takes until the first gradient comes back. It is idle for
     (p - 1) (F + B), as in GPipe, but keeps p - i micro-batches in place of all.
 
-    Raises MspcError where a stage has more than one chunk.
+    Raise MspcError if a stage has more than one chunk.
     """
     check_counts(
         ONE_FORWARD_ONE_BACKWARD, stages, micro_batches, chunks, known=1, of="'interleaved' is 1F1B with several"
@@ -227,7 +227,7 @@ def interleaved(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
     times of all its chunks together. Stage 0 stores (v - 1) g + 2 p - 1 micro-batches of chunks for a largest group g:
     (v + 1) p - 1 if p divides m.
 
-    chunks: a stage's. Raises MspcError where a number is not positive.
+    chunks: a stage's. Raise MspcError if a number is not positive.
     """
     check_counts(INTERLEAVED, stages, micro_batches, chunks)
     groups = groups_of(micro_batches, stages)
@@ -283,7 +283,7 @@ def zero_bubble_h1(stages: int, micro_batches: int, chunks: int = 1) -> Schedule
     the gradient for inputs: a third of 1F1B's where F = I = W. (With B = I + W it is the (p - 1) (F + B - 2 W) of
     ZB1P.)
 
-    Raises MspcError where a stage has more than one chunk.
+    Raise MspcError if a stage has more than one chunk.
     """
     check_counts(ZERO_BUBBLE_H1, stages, micro_batches, chunks, known=1, of="'zero_bubble_v' has two")
     entries = (with_delayed_weights(i, micro_batches, stages - i, i) for i in range(stages))
@@ -293,13 +293,13 @@ def zero_bubble_h1(stages: int, micro_batches: int, chunks: int = 1) -> Schedule
 def zero_bubble_2p(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     """ZB-2P (arXiv 2401.10241, there the handcrafted ZB-H2): no idle time, for twice the memory.
 
-    Stage i begins with 2 (p - i) - 1 forwards, which last until the first gradient comes back, and puts gradients for
-    weights off by 2 i micro-batches, which last until the stages before it have ended. So every stage keeps 2 p - 1
-    micro-batches and is never idle between its first and last action, where F = I = W and m >= 2 p - 1. Stages begin
-    and end one behind the other: where the optimizer's check is postponed, a stage begins its next step before others
-    have ended this one.
+    Stage i begins with 2 (p - i) - 1 forwards, which last until the first gradient comes back, and puts gradients
+    for weights off by 2 i micro-batches, which last until the stages before it have ended. So every stage keeps 2 p
+    - 1 micro-batches and is never idle between its first and last action, where F = I = W and m >= 2 p - 1. Stages
+    begin and end one after the other: if the optimizer's check is postponed, a stage begins its next step before
+    others have ended this one.
 
-    Raises MspcError where a stage has more than one chunk.
+    Raise MspcError if a stage has more than one chunk.
     """
     check_counts(ZERO_BUBBLE_2P, stages, micro_batches, chunks, known=1, of="'zero_bubble_v' has two")
     entries = (with_delayed_weights(i, micro_batches, 2 * (stages - i) - 1, 2 * i) for i in range(stages))
@@ -315,7 +315,7 @@ AT_THE_END = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
 def zero_bubble_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
     """ZB-V (arXiv 2401.10241, and 2405.15362): stages with two chunks, there and back, no idle time, 1F1B's memory.
 
-    Stage i has chunks i and 2 p - 1 - i, so that the loss is on stage 0, where the first gradient is there at once. The
+    Stage i has chunks i and 2 p - 1 - i, so that the loss is on stage 0, if the first gradient is there at once. The
     order is found by rules, as if forwards and both gradients took one unit each:
 
     - A stage keeps at most 2 p chunks' micro-batches, which is as much as p of a whole stage; from its first
@@ -328,7 +328,7 @@ def zero_bubble_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
 
     No stage is idle between its first and last action where F = I = W and m >= 2 p - 1.
 
-    Raises MspcError where a stage has not two chunks.
+    Raise MspcError if a stage has not two chunks.
     """
     check_counts(ZERO_BUBBLE_V, stages, micro_batches, chunks, known=2)
     order = [_ZeroBubbleVStage(stages, stage, micro_batches) for stage in range(stages)]
@@ -355,7 +355,7 @@ class _ZeroBubbleVStage:
         self.found: list[Action] = []
 
     def choose(self, made: set[Made]) -> Action | None:
-        """What it does in this unit of time, given the values that there are; None where there is nothing to do."""
+        """What it does in this unit of time, given the values that there are; None if there is nothing to do."""
         for kind in self._kinds():
             chunks = (self.back, self.there)
             if kind != FORWARD:
@@ -388,17 +388,17 @@ class _ZeroBubbleVStage:
 def dual_pipe_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
     """DualPipe-V: stages with two chunks, there and back, and a forward of one beside a backward of the other.
 
-    DualPipe is from the report on DeepSeek-V3 (arXiv 2412.19437); the half of it in which stage i has chunks i and
-    2 p - 1 - i needs each parameter on one stage only. It is 1F1B of 2 p stages folded in the middle: chunk k has 2 p -
-    k micro-batches on the way, so a stage keeps 2 p + 1 chunks' micro-batches. Where a gradient is waited for,
+    DualPipe is from the report on DeepSeek-V3 (arXiv 2412.19437); the half of it in which stage i has chunks i and 2
+    p - 1 - i needs each parameter on one stage only. It is 1F1B of 2 p stages folded in the middle: chunk k has 2 p
+    - k micro-batches on the way, so a stage keeps 2 p + 1 chunks' micro-batches. If a gradient is waited for,
     gradients for weights come apart and later. A stage is idle for (p - 1) (F&B + B - 3 W), times of one chunk, F&B
     that of both at once.
 
-    The numbers of turns follow from when values arrive if every action takes one unit: on stage i the first forward of
-    the second chunk comes 2 (p - 1 - i) + 1 units behind that of the first, its first gradient 2 (i + 1) units later,
-    and the first gradient of the first chunk 3 (p - 1 - i) units behind that one.
+    The numbers of turns follow from when values arrive if every action takes one unit: on stage i the first forward
+    of the second chunk comes 2 (p - 1 - i) + 1 units after that of the first, its first gradient 2 (i + 1) units
+    later, and the first gradient of the first chunk 3 (p - 1 - i) units after that one.
 
-    Raises MspcError where a stage has not two chunks.
+    Raise MspcError if a stage has not two chunks.
     """
     check_counts(DUAL_PIPE_V, stages, micro_batches, chunks, known=2)
     entries = (_DualPipeVStage(stages, stage, micro_batches).entries() for stage in range(stages))
@@ -468,7 +468,7 @@ class _DualPipeVStage:
             self.found.append(self.late.pop(0))
 
     def _both(self, forward: int, backward: int) -> None:
-        """A forward of one chunk and a backward of the other, at once where both are left."""
+        """A forward of one chunk and a backward of the other, at once if both are left."""
         ahead, behind = self.forwards[forward], self.backwards[backward]
         if ahead < self.micro_batches and behind < self.micro_batches:
             self.found.append(Overlapped(Action(FORWARD, forward, ahead), Action(BACKWARD, backward, behind)))
@@ -511,7 +511,7 @@ THERE_AND_BACK = frozenset((ZERO_BUBBLE_V, DUAL_PIPE_V))
 
 
 def check_name(name: str) -> None:
-    """Raises MspcError where there is no schedule of a name, with the nearest ones, or where it is refused."""
+    """Raise MspcError if there is no schedule of a name, with the nearest ones, or where it is refused."""
     if name in IN_PARTS:
         raise MspcError(
             f"the schedule {name!r} cuts micro-batches along the sequence, which mspc does not do",

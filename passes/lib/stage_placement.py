@@ -33,7 +33,7 @@ from mspc.passes.lib.schedules import (
 SCHEDULER, TABLE = "pipeline_scheduler", "pipeline_table"
 """Attributes of the graph: the name of the schedule, "1f1b" without it, or of the file of a table; that table."""
 CHUNKS = "pipeline_chunks"
-"""Attribute of the graph: how many chunks there are, where they are more than stages."""
+"""Attribute of the graph: how many chunks there are, if they are more than stages."""
 GIVEN_CHUNKS = "stages_are_chunks"
 """Attribute of the graph: what cells have been given are the numbers of chunks, as a plan says them."""
 ONCE, ROUNDS, V_SHAPED = "once", "rounds", "v"
@@ -55,7 +55,7 @@ class StagePlacement:
         return chunk % self.stages
 
     def has(self, given: int) -> bool:
-        """Whether a number is one that a cell may have been given."""
+        """Return whether a number is one that a cell may have been given."""
         return 0 <= given < self.stages or self.numbered
 
     def stage_given(self, given: int) -> int:
@@ -63,7 +63,7 @@ class StagePlacement:
         return self.stage(given) if self.numbered else given
 
     def chunk(self, stage: int, behind: int) -> int | None:
-        """The first chunk of a stage that is not ahead of chunk `behind`; None where there is none."""
+        """The first chunk of a stage that is not before chunk `after`, or None."""
         if self.shape == ONCE or self.numbered:
             return stage if stage >= behind else None
         if self.shape == ROUNDS:
@@ -72,7 +72,7 @@ class StagePlacement:
 
 
 def is_interleaved(attrs: Mapping[str, Any]) -> bool:
-    """Whether the header of a graph asks for several chunks on a stage, in rounds."""
+    """Return whether the header of a graph asks for several chunks on a stage, in rounds."""
     return bool(attrs.get("pipeline_interleave")) or int(attrs.get("pipeline_segments", 1)) > 1
 
 
@@ -89,7 +89,8 @@ def placement_of(attrs: Mapping[str, Any]) -> StagePlacement:
 
 
 def computed_by(attrs: Mapping[str, Any], stage: int) -> Callable[[Node], bool]:
-    """Whether a stage computes a node of the loop over micro-batches, for the header of its graph; any stage for -1."""
+    """Return whether a stage computes a node of the loop over micro-batches, for the header of its graph; any stage for
+    -1."""
     placement = placement_of(attrs) if stage >= 0 else None
 
     def mine(node: Node) -> bool:
@@ -99,12 +100,12 @@ def computed_by(attrs: Mapping[str, Any], stage: int) -> Callable[[Node], bool]:
 
 
 def table_of(attrs: Mapping[str, Any], micro_batches: int | None = None) -> ScheduleTable | None:
-    """The table of a graph whose schedule is one. Raises MspcError where it cannot be read."""
+    """The table of a graph whose schedule is one. Raise MspcError if it cannot be read."""
     return read_table(attrs[TABLE], str(attrs[SCHEDULER]), micro_batches) if TABLE in attrs else None
 
 
 def _placement_of_table(table: ScheduleTable, stages: int) -> StagePlacement:
-    """Raises MspcError where the table is for other stages, or has its chunks as no network is placed."""
+    """Raise MspcError if the table is for other stages, or has its chunks as no network is placed."""
     schedule = table.schedule
     if schedule.stages != stages:
         last = min(schedule.stages, stages + 1) - 1
@@ -129,12 +130,12 @@ def _placement_of_table(table: ScheduleTable, stages: int) -> StagePlacement:
 
 
 def kinds_of(kind: str, weights_apart: bool) -> tuple[str, ...]:
-    """The graphs of a chunk that an action of a kind runs: both gradients in one go are two where they are apart."""
+    """The graphs of a chunk that an action of a kind runs: both gradients in one go are two if they are apart."""
     return (INPUT_GRADIENT, WEIGHT_GRADIENT) if kind == BACKWARD and weights_apart else (kind,)
 
 
 def has_weights_apart(attrs: Mapping[str, Any]) -> bool:
-    """Whether gradients for weights run apart from those for inputs."""
+    """Return whether gradients for weights run apart from those for inputs."""
     table = table_of(attrs)
     if table is None:
         return attrs.get(SCHEDULER) in WITH_SPLIT_GRADIENTS
@@ -161,7 +162,7 @@ def chosen_schedule(attrs: Mapping[str, Any], micro_batches: int) -> Schedule:
 
 
 _SUMS = "accu_grads."
-"""How MindSpore names parameters to which it adds the gradients of micro-batches behind a script's back."""
+"""How MindSpore names parameters to which it adds the gradients of micro-batches after a script's back."""
 
 
 def check_sums(graph: Graph) -> None:
@@ -178,7 +179,7 @@ def check_sums(graph: Graph) -> None:
 
 
 def micro_batch_loop(graph: Graph) -> Node | None:
-    """The loop over micro-batches. Raises MspcError where there are several."""
+    """The loop over micro-batches. Raise MspcError if there are several."""
     found = [node for node in graph.nodes if isinstance(node.op, Scan) and node.op.micro_batches]
     if len(found) > 1:
         raise found[1].error(

@@ -38,7 +38,7 @@ FEWEST = 2
 
 @dataclass
 class CallTuples:
-    """Of one call in the loop over micro-batches: its operands, which stand behind each other in this order.
+    """Of one call in the loop over micro-batches: its operands, which are after each other in this order.
 
     single: those that come by themselves. whole: parameters that are the same on all micro-batches. totals: those that
     stand for totals, whose new values the call makes. read: values that another call makes, with that call; the tuples
@@ -58,7 +58,7 @@ def call_tuples(calls: Sequence[Node], op: Scan, body: Graph, operands: Sequence
     """For every call, whose graph's parameters are put into the order of its operands.
 
     Args:
-        calls: in the loop `op`, of which `body` is the graph. operands: of its node. Where several of them run one
+        calls: in the loop `op`, of which `body` is the graph. operands: of its node. If several of them run one
         graph its parameters stay as they are.
     """
     places = {parameter: i for i, parameter in enumerate(body.parameters)}
@@ -147,7 +147,7 @@ class OrderedWork:
         self._b = Builder(Graph(""), self._nodes)
         self._totals: list[Value] = [*loop.inputs[: self.op.carried]]
         self._values: dict[tuple[Value, int], Value] = {}
-        """What stands for a value of the body on a micro-batch."""
+        """What is for a value of the body on a micro-batch."""
         self._kept: dict[tuple[Node, int], Value] = {}
         """The tuples that a call keeps of a micro-batch for others, by the first value in each."""
         self._first: dict[Value, Node] = {}
@@ -234,7 +234,7 @@ class OrderedWork:
 
     @iterative
     def _value(self, value: Value, number: int) -> Generator[Any, Value, Value]:
-        """What stands for a value of the body on a micro-batch."""
+        """What is for a value of the body on a micro-batch."""
         if isinstance(value, Constant):
             return value
         if isinstance(value, Parameter):
@@ -335,7 +335,7 @@ SMALL = 1 << 11
 
 
 def sent_when_known(graph: Graph) -> list[Node]:
-    """The nodes of a stage in another order: results and what makes them right behind the work that they come from."""
+    """The nodes of a stage in another order: results and what makes them right after the work that they come from."""
     nodes = graph.nodes
     last = max((number for number, node in enumerate(nodes) if WORK in node.attrs), default=-1)
     places = {node: number for number, node in enumerate(nodes)}
@@ -370,7 +370,7 @@ def _operands(node: Node) -> list[Node]:
 
 
 def _made_behind(node: Node, places: dict[Node, int], last: int) -> set[Node]:
-    """A node and all behind place `last` that it needs."""
+    """A node and all after place `last` that it needs."""
     found, ahead = {node}, [node]
     while ahead:
         for value in _operands(ahead.pop()):
@@ -381,7 +381,7 @@ def _made_behind(node: Node, places: dict[Node, int], last: int) -> set[Node]:
 
 
 def _before_next(nodes: Sequence[Node], place: int) -> int:
-    """The last place behind what a call makes and sends: others wait for that first."""
+    """The last place after what a call makes and sends: others wait for that first."""
     while place + 1 < len(nodes):
         node = nodes[place + 1]
         if not (node.op.is_view or isinstance(node.op, SendToStage) or node.inputs[:1] == [nodes[place]]):
@@ -432,7 +432,7 @@ class Messages:
 
 
 class StageProgram:
-    """The program of one stage as it is written. of: what stands in it for values of the graph of all stages."""
+    """The program of one stage as it is written. of: what is in it for values of the graph of all stages."""
 
     def __init__(self, graph: Graph, loop: Node | None, stage: int, messages: Messages) -> None:
         self.loop, self.stage, self.messages = loop, stage, messages
@@ -481,7 +481,7 @@ class StageProgram:
         return [value for value in self.body.results[self.op.carried :] if isinstance(value, Parameter)]
 
     def _made_on(self, place: int) -> int | None:
-        """The stage that makes a result of the loop; None where all have it."""
+        """The stage that makes a result of the loop; None if all have it."""
         result = self.body.results[place]
         return self._stage(self.chunks.made_in[result]) if result in self.chunks.made_in else None
 
@@ -503,7 +503,7 @@ class StageProgram:
         self.of[node] = made
 
     def hand_on(self, node: Node, source: int, target: int) -> None:
-        """Send a value to another stage, or receive it, where this stage is one of the two."""
+        """Send a value to another stage, or receive it, if this stage is one of the two."""
         tag = self.messages.tag((node, target))
         if self.stage == source:
             self._send(self._builder, node, self.of[node], target, tag)
@@ -591,8 +591,8 @@ def _said(value: Node) -> str:
 
 
 def work_of(node: Node) -> tuple[str, int, int]:
-    """(kind, chunk, micro-batch) of a node that works on a micro-batch. Raises MspcError where it does not say so: a
-    file that was changed by hand may hold anything."""
+    """(kind, chunk, micro-batch) of a node that works on a micro-batch. Raise MspcError if it does not say so: a file
+    that was changed by hand may hold anything."""
     kind, chunk, number = (node.attrs.get(key) for key in (WORK, CHUNK, MICRO_BATCH))
     if kind not in KINDS or not all(isinstance(n, int) and n >= 0 for n in (chunk, number)):
         told = f"{WORK}: {kind}, {CHUNK}: {chunk}, {MICRO_BATCH}: {number}"

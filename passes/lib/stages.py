@@ -30,7 +30,7 @@ from mspc.passes.lib.stage_placement import StagePlacement
 
 
 def in_order(graph: Graph) -> None:
-    """Sort a graph's nodes so that each comes behind what it reads, and else stays where it is."""
+    """Sort a graph's nodes so that each comes after what it reads, and else stays if it is."""
     own = set(graph.nodes)
     done: set[Value] = set()
     waiting: dict[Value, list[Node]] = {}
@@ -110,7 +110,7 @@ def _add_up(body: Graph, stages: dict[Value, int]) -> None:
 
 
 def _is_at(value: Value, stage: int, stages: dict[Value, int], readers: dict[Value, set[int]]) -> bool:
-    """Whether a stage has a gradient: its own, or one of a later stage that it reads."""
+    """Return whether a stage has a gradient: its own, or one of a later stage that it reads."""
     own = stages.get(value, -1)
     return own == stage or (own > stage and stage in readers.get(value, ()))
 
@@ -130,7 +130,7 @@ def _sum_of(node: Node, terms: list[Value], stage: int, stages: dict[Value, int]
 
 
 def _grows(node: Node) -> bool:
-    """Whether a node makes one tensor of one, and a rank's slice of it is larger."""
+    """Return whether a node makes one tensor of one, and a rank's slice of it is larger."""
     read = [value for value in node.inputs if not isinstance(value, Constant)]
     return len(read) == 1 and 0 < _slice_bytes(read[0]) < _slice_bytes(node)
 
@@ -152,8 +152,8 @@ def _slice_bytes(value: Value) -> int:
 def near_their_readers(
     body: Graph, forward: Sequence[Node], found: dict[Value, int], placement: StagePlacement, errors: list[MspcError]
 ) -> None:  # fmt: skip
-    """Move operators that read nothing of a chunk to the latest one of their stage that is not behind their readers,
-    and to that of an operator which changes what they read. found: the chunks of operators."""
+    """Move operators that read nothing of a chunk to the latest one of their stage that is not after their readers, and
+    to that of an operator which changes what they read. found: the chunks of operators."""
     readers: dict[Value, list[Node]] = {}
     for node in forward:
         for value in node.inputs:
@@ -172,8 +172,8 @@ def near_their_readers(
 
 
 def check_order(body: Graph, found: Mapping[Value, int], table: ScheduleTable, errors: list[MspcError]) -> None:
-    """Note where a table runs micro-batches out of order through a chunk that changes a parameter, as a moving average:
-    it would go through other values than on one device. found: the chunks of operators."""
+    """Note if a table runs micro-batches out of order through a chunk that changes a parameter, as a moving average: it
+    would go through other values than on one device. found: the chunks of operators."""
     changing: dict[int, tuple[Node, Parameter]] = {}
     for node in body.nodes:
         for value in (node.inputs[index] for index in node.op.mutates):
@@ -235,7 +235,7 @@ Stages = frozenset[int]
 def updated_where_read(
     graph: Graph, of: Mapping[Node, Stages], loop: Node | None, stages: int
 ) -> dict[Value, Stages]:  # fmt: skip
-    """The stages of parameters that are updated on fewer stages than read them; none where that is all stages.
+    """The stages of parameters that are updated on fewer stages than read them; none if that is all stages.
 
     of: the stages of the operators outside of micro-batches, none of what every stage can compute.
     """
@@ -360,7 +360,7 @@ def _terms(body: Graph, value: Value, inside: dict[Value, int]) -> Generator[Any
 
 
 def _used(body: Graph) -> list[Node]:
-    """The nodes that have to run, each behind what it reads."""
+    """The nodes that have to run, each after what it reads."""
     in_order(body)
     needed: set[Value] = set(body.results)
     kept: list[Node] = []
@@ -372,7 +372,7 @@ def _used(body: Graph) -> list[Node]:
 
 
 def _carry(graph: Graph, loop: Node, more: list[tuple[int, Parameter, Node]]) -> None:
-    """Let the loop carry further totals, which begin as those that they are of, and add all up behind it."""
+    """Let the loop carry further totals, which begin as those that they are of, and add all up after it."""
     op, body = loop.op, body_of(loop)
     assert isinstance(op, Scan)
     at, layouts = op.carried, loop.layout if isinstance(loop.layout, tuple) else ()
@@ -460,7 +460,7 @@ class ChunkGraph:
 
 @dataclass
 class Chunks:
-    """The graphs of a body. made_in: where the values that graphs read of each other, and results, are made."""
+    """The graphs of a body. made_in: if the values that graphs read of each other, and results, are made."""
 
     graphs: dict[Key, ChunkGraph]
     made_in: dict[Value, Key]
@@ -512,7 +512,7 @@ def mark_apart(body: Graph) -> None:
 
 
 def _members(body: Graph) -> dict[Key, set[Node]]:
-    """The nodes of each graph; those of no chunk are where they are read, ahead of all else in the forward graph."""
+    """The nodes of each graph; those of no chunk are where they are read, before all else in the forward graph."""
     readers: dict[Value, list[Node]] = {}
     for node in body.nodes:
         for value in node.inputs:

@@ -24,8 +24,8 @@ from mspc.sharding.factors import Dim, Rule
 
 
 def out_layout(node: Node, ranks: int) -> Layout | None:
-    """The layout that out_strategy asks for: the natural one, or a reduced scatter of the partial result. None where
-    there are several results, which can only have their natural ones, and only with MindSpore's `self_define_shard`."""
+    """The layout that out_strategy asks for: the natural one, or a reduced scatter of the partial result. None if there
+    are several results, which can only have their natural ones, and only with MindSpore's `self_define_shard`."""
     entries = node.out_strategy or ()
     if node.attrs.get("self_define_shard") and isinstance(node.layout, tuple) and len(entries) == len(node.layout):
         _check_natural(node, node.layout, entries)
@@ -77,8 +77,8 @@ def _check_natural(node: Node, natural: Sequence[Layout], entries: Sequence[Any]
 
 
 def _following(node: Node, wanted: Layout) -> Layout:
-    """`wanted` where the operator can hand it out: it shards the result as the natural layout does, but partial
-    sums may be scattered along any dimension, and repetitions that no input has (Tile) may be sharded too."""
+    """`wanted` if the operator can hand it out: it shards the result as the natural layout does, but partial sums may
+    be scattered along any dimension, and repetitions that no input has (Tile) may be sharded too."""
     natural = node.tensor_layout
     if wanted.strategy == natural.strategy:
         return wanted
@@ -115,7 +115,7 @@ def _checked(node: Node, layout: Layout) -> Layout:
 
 
 def insert_out_layouts(graph: Graph, after: dict[Node, Layout]) -> None:
-    """Put a redistribution behind every operator whose out_strategy is not its natural layout."""
+    """Put a redistribution after every operator whose out_strategy is not its natural layout."""
     if not after:
         return
     nodes: list[Node] = []

@@ -59,7 +59,7 @@ class OrderSearch:
         actions = steps.actions
         self._keeps = [kept[each.chunk] * ((each.kind == FORWARD) - (each.kind in RELEASES)) for each in actions]
         self._ahead: list[frozenset[int]] = []
-        """What must stand ahead of each action in the order of its stage."""
+        """What must be before each action in the order of its stage."""
         for each in actions:
             ahead = [type(each)(each.kind, each.chunk, each.micro_batch - 1)]
             if each.kind == WEIGHT_GRADIENT:
@@ -97,7 +97,7 @@ class OrderSearch:
         return best
 
     def _critical(self, order: Order, free: list[float]) -> list[tuple[int, int, int]]:
-        """What makes a step as long as it is: (stage, first place, last place) of actions that run one behind another,
+        """What makes a step as long as it is: (stage, first place, last place) of actions that run one after another,
         of which the last one is waited for elsewhere."""
         steps = self.steps
         ended, ends = steps.step(order, free)
@@ -177,7 +177,7 @@ class OrderSearch:
 
 
 PATIENCE = (0.0, 0.5, 1.0)
-"""For which part of the time of a gradient for weights a stage waits for something else, where there is no more."""
+"""For which part of the time of a gradient for weights a stage waits for something else, if there is no more."""
 
 STARTS = 2
 """Orders of clocks from which a search begins; another begins from the known one."""
@@ -200,7 +200,7 @@ class OrderRule:
 @dataclass(frozen=True)
 class TimedWork:
     """What a schedule's actions take, as `timeline` is given it. kept: what each chunk keeps of a micro-batch, in any
-    one unit; of those left out nothing. None where all keep as much."""
+    one unit; of those left out nothing. None if all keep as much."""
 
     durations: Durations
     message: Messages = 0
@@ -258,7 +258,7 @@ def ordered_by_times(known: Schedule, work: TimedWork, more: int = 0, budget: in
 
 
 def _actions(entries: tuple[Entry, ...]) -> tuple[Action, ...]:
-    """One by one, with gradients apart on all micro-batches where they are on some."""
+    """One by one, with gradients apart on all micro-batches if they are on some."""
     found = tuple(actions_of(entries))
     apart = any(action.kind == WEIGHT_GRADIENT for action in found)
     return tuple(
@@ -294,7 +294,7 @@ class _Clock:
         self.events = [(0.0, stage) for stage in range(known.stages)]
 
     def run(self) -> tuple[tuple[Action, ...], ...] | None:
-        """The orders of all stages; None where they have come to a stop."""
+        """The orders of all stages; None if they have come to a stop."""
         while self.events:
             now, stage = heapq.heappop(self.events)
             if self.free[stage] <= now:
@@ -341,7 +341,7 @@ class _Clock:
         return self.kept[stage] + needed <= self.limits[stage] * ROUNDED
 
     def _begins(self, action: Action, stage: int) -> float:
-        """When all that it reads is there; infinite where nobody makes it yet."""
+        """When all that it reads is there; infinite if nobody makes it yet."""
         found = 0.0
         for value in reads(action, self.known.chunks):
             if value not in self.made:
@@ -427,8 +427,8 @@ class StepsInRow:
         return [[self.numbers[action] for action in actions_of(each)] for each in schedule.entries]
 
     def step(self, order: Order, free: Sequence[float]) -> tuple[list[float], list[float]]:
-        """(when stages are free behind a step, when actions end). free: when they are free before it. Infinite where
-        the order comes to a stop."""
+        """(when stages are free after a step, when actions end). free: when they are free before it. Infinite if the
+        order comes to a stop."""
         ends = [INFINITE] * len(self.actions)
         now, places = list(free), [0] * self.stages
         waiting = [-1] * len(self.actions)

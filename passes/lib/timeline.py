@@ -37,13 +37,13 @@ Durations = Mapping[tuple[int, str], float]
 Messages = float | Mapping[tuple[int, int], float]
 """The time of a message between two stages: of any, or by the chunks that send and read it; 0 of those left out."""
 Awaited = Mapping[int, Collection[tuple[int, Action | None]]]
-"""For stages the others that send them what they need behind their own last actions, each with the action behind which
-it does; None for its last one."""
+"""For stages the others that send them what they need after their own last actions, each with the action after which it
+does; None for its last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An entry of a stage, and its time. awaited: the value for which the stage has waited before it, None where it has
+    """An entry of a stage, and its time. awaited: the value for which the stage has waited before it, None if it has
     not."""
 
     entry: Entry
@@ -54,7 +54,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class StepTail:
-    """The work of a stage behind its last action, and its time."""
+    """The work of a stage after its last action, and its time."""
 
     start: float
     end: float
@@ -62,7 +62,7 @@ class StepTail:
 
 @dataclass(frozen=True)
 class ScheduleTimeline:
-    """A schedule with the time of every entry of every stage, or of the actions of those that run one behind the other,
+    """A schedule with the time of every entry of every stage, or of the actions of those that run one after the other,
     from 0 on. tails: of the stages that have one."""
 
     schedule: Schedule
@@ -76,13 +76,13 @@ class ScheduleTimeline:
 
     @property
     def makespan(self) -> float:
-        """The time until the last stage has ended: of a step, where all stages wait for each other behind it."""
+        """The time until the last stage has ended: of a step, if all stages wait for each other after it."""
         return max(map(self.end, range(len(self.spans))), default=0)
 
     @property
     def period(self) -> float:
-        """The longest time of one stage from its first start to its last end: of a step, where each stage begins the
-        next one by itself (ZB-2P and ZB-V, with the optimizer's check postponed)."""
+        """The longest time of one stage from its first start to its last end: of a step, if each stage begins the next
+        one by itself (ZB-2P and ZB-V, with the optimizer's check postponed)."""
         return max((self.end(stage) - spans[0].start for stage, spans in enumerate(self.spans) if spans), default=0)
 
     def busy(self, stage: int) -> float:
@@ -137,9 +137,9 @@ def timeline(
     """The times of a schedule.
 
     Args:
-        overlap: the part of the shorter one's time that is saved where a forward and a backward run at once, 0 to 1;
-        None where they run one behind the other, as in a stage's program: each has a span then.
-        behind: what stages do behind their last actions. awaited: what there must be before that.
+        overlap: the part of the shorter one's time that is saved if a forward and a backward run at once, 0 to 1;
+        None if they run one after the other, as in a stage's program: each has a span then.
+        after: what stages do after their last actions. awaited: what there must be before that.
         copies: of what forwards keep, to the host and back; None for none.
 
     Raises:
@@ -158,7 +158,7 @@ def timeline(
 
 
 def _sent(line: ScheduleTimeline, stage: int, behind: Action | None) -> float:
-    """When a stage sends what others need behind their last actions."""
+    """When a stage sends what others need after their last actions."""
     if behind is None:
         return line.end(stage)
     made = set(makes(behind))
@@ -227,10 +227,10 @@ class _Walk:
 
 
 AT_ONCE = 2
-"""Forwards of which values are on the device where those leave as early as may be: of one that runs, and of the one
-whose values leave meanwhile."""
+"""Forwards of which values are on the device if those leave as early as may be: of one that runs, and of the one whose
+values leave meanwhile."""
 AHEAD = 3
-"""From so many gradients before on values come back where nothing waits for what leaves."""
+"""From so many gradients before on values come back if nothing waits for what leaves."""
 Task = tuple[str, int, int]
 """Work on a micro-batch: its kind, its chunk, and the micro-batch."""
 Copied = tuple[int, int, int]
@@ -239,9 +239,9 @@ Copied = tuple[int, int, int]
 
 @dataclass
 class TaskCopies:
-    """The copies of one task. ahead: those that come back from a place ahead of it on, with their seconds, and those
-    that have left before the program goes on, with 0, in the order of the program. read: that have come back before it
-    begins. left: that leave behind it, with their seconds."""
+    """The copies of one task. ahead: those that come back from a place before it on, with their seconds, and those that
+    have left before the program goes on, with 0, in the order of the program. read: that have come back before it
+    begins. left: that leave after it, with their seconds."""
 
     ahead: list[tuple[Copied, float]] = field(default_factory=list["tuple[Copied, float]"])
     read: list[Copied] = field(default_factory=list[Copied])
@@ -263,7 +263,7 @@ Copies = Mapping[Task, TaskCopies]
 
 
 class HostPace:
-    """The copies of all stages, which is told of every entry in the order of its stage."""
+    """The copies of all stages, which is reported of every entry in the order of its stage."""
 
     def __init__(self, copies: Copies) -> None:
         self._copies = copies
@@ -303,7 +303,7 @@ class HostPace:
 
 
 def leaving(schedule: Schedule, stage: int) -> Iterator[tuple[int, int]]:
-    """(chunk, micro-batch) of what may leave: gradients come behind so many other forwards that room is spared."""
+    """(chunk, micro-batch) of what may leave: gradients come after so many other forwards that room is spared."""
     forwards = 0
     since: dict[tuple[int, int], int] = {}
     for action in actions_of(schedule.entries[stage]):

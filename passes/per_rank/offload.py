@@ -5,10 +5,10 @@ Output: `%8 = FromHost(%para3_m) {stream: from_host}`, `%9 = Adam(%w, %8, ...)`,
         `%10 = AssignOnHost(%para3_m, %8) {stream: to_host}`, and later on `AwaitHost(%10)`
 
 Input:  `%1 = MatMul(%x, %w) cnode_attrs: {offload: "Default/net, Auto"}`, read by a backward node
-Output: `%2 = ToHost(%1) {stream: to_host}` behind it, `%3 = AwaitHost(%2)` where memory of `%1` is to be free,
-        `%4 = FromHost(%3) {stream: from_host}` ahead of the backward node, which reads `%4`
+Output: `%2 = ToHost(%1) {stream: to_host}` after it, `%3 = AwaitHost(%2)` where memory of `%1` is to be free,
+        `%4 = FromHost(%3) {stream: from_host}` before the backward node, which reads `%4`
 
-It runs behind everything that changes which values are saved, or the order of nodes. MindSpore's `Cell.offload`.
+It runs after everything that changes which values are saved, or the order of nodes. MindSpore's `Cell.offload`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Offload(Pass):
 
 
 def _times(graph: Graph, values: HostValues | None) -> HostTimes:
-    """The times of a graph's nodes; where a stage's work on micro-batches keeps values on the host with those that it
+    """The times of a graph's nodes; if a stage's work on micro-batches keeps values on the host with those that it
     waits for other stages."""
     spans = Timeline(graph, ONE_HOST).spans
     if values is None or not any(WORK in node.attrs for node in graph.nodes):

@@ -1,5 +1,5 @@
-"""Takes what the host has to know of a GPU's values ahead of work that does not need it, so that the host has it when
-the first launch that depends on it is due.
+"""Takes what the host has to know of a GPU's values before work that does not need it, so that the host has it when the
+first launch that depends on it is due.
 
 Input:  `%1 = TopK(%0)`, `%2 = Sort(%1)`, `%3 = Gather(%x, %2)`, `%4 = Counts(%1)`, `%5 = GroupedProduct(%3, %w, %4)`
 Output: `%1 = TopK(%0)`, `%4 = Counts(%1)`, `%2 = Sort(%1)`, `%3 = Gather(%x, %2)`, `%5 = GroupedProduct(%3, %w, %4)`
@@ -20,7 +20,7 @@ SMALL = 1 << 20
 
 @dataclass(frozen=True)
 class ReadEarly(Pass):
-    """Put the nodes that make what the host reads right behind what they read."""
+    """Put the nodes that make what the host reads right after what they read."""
 
     def run(self, graph: Graph) -> bool:
         wanted = _wanted(graph)
@@ -64,6 +64,6 @@ def _moves(node: Node) -> bool:
 
 
 def _is_bar(node: Node) -> bool:
-    """Whether a node stays where it is, and others on their side of it."""
+    """Return whether a node stays if it is, and others on their side of it."""
     op = node.op
     return bool(op.is_collective or op.has_side_effect or op.mutates or node.regions)

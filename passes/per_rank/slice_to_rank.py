@@ -46,7 +46,7 @@ class SliceToRank(Pass):
 
 
 def check_rank(graph: Graph, rank: int) -> None:
-    """Raises MspcError where the graph has no such rank."""
+    """Raise MspcError if the graph has no such rank."""
     stages = 1 if STAGE in graph.attrs else int(graph.attrs.get(STAGES, 1))
     ranks = int(graph.attrs.get("ranks", 1)) * stages
     if not 0 <= rank < ranks:

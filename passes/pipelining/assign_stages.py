@@ -1,7 +1,7 @@
-"""Gives every operator its stage, and says why where the script did not.
+"""Gives every operator its stage, and says why if the script did not.
 
 Input:  operators of cells with a `pipeline_stage` have the attribute `stage`, others have none.
-Output: `stage` on all that belong to one, with `stage_from` where a rule gave it:
+Output: `stage` on all that belong to one, with `stage_from` if a rule gave it:
 
 - forward operators belong to the latest stage of what they read, backward ones to that of the operator whose gradient
   they are, or else to the earliest of the gradients that they read;
@@ -10,8 +10,8 @@ Output: `stage` on all that belong to one, with `stage_from` where a rule gave i
 - what reads values of no stage (data, constants, counters) has none: every stage that needs it computes it;
 - gradients of a parameter that several stages read are added up on each (`split_sums.py`), and then over stages.
 
-A stage is a number, or several where each of them has a copy (updates of a tied weight). Where stages have several
-chunks, that of an operator of a micro-batch is the number of its chunk (`placement.py`).
+A stage is a number, or several if each of them has a copy (updates of a tied weight). If stages have several chunks,
+that of an operator of a micro-batch is the number of its chunk (`placement.py`).
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _backward(nodes: Sequence[Node], found: dict[Value, int]) -> None:
 
 
 def _place_results(body: Graph, found: dict[Value, int]) -> None:
-    """One chunk makes each result of a loop, also what reads nothing of any: the last one, where gradients begin, the
+    """One chunk makes each result of a loop, also what reads nothing of any: the last one, if gradients begin, the
     first one all else."""
     first, last = min(found.values(), default=0), max(found.values(), default=0)
     for value in body.results:
@@ -203,7 +203,7 @@ def _with_weights(loop: Node, forward: Sequence[Node], found: dict[Value, int]) 
 
 
 def _is_stored(value: Value) -> bool:
-    """Whether a value is a parameter whose values stay between steps, or is computed of one."""
+    """Return whether a value is a parameter whose values stay between steps, or is computed of one."""
     seen, waiting = {value}, [value]
     for each in waiting:  # it becomes longer
         if isinstance(each, Parameter) and each.kind == "parameter":
@@ -288,7 +288,7 @@ def _place_exchanges(
 
 
 def _exchanges(node: Node) -> bool:
-    """Whether ranks may exchange something for an operator."""
+    """Return whether ranks may exchange something for an operator."""
     return isinstance(node.op, Op) and (node.op.is_collective or type(node.op).expand is not Op.expand)
 
 

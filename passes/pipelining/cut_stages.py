@@ -68,7 +68,7 @@ def _cut(graph: Graph, stage: int, stages: int) -> Graph:
 
 
 def _is_left_out(node: Node, index: int, value: Value, work: _Work, stage: int) -> bool:
-    """Whether an operand only orders, and is computed elsewhere."""
+    """Return whether an operand only orders, and is computed elsewhere."""
     if not (isinstance(node.op, Depend) and index) or isinstance(value, Constant | Parameter):
         return False
     return stage not in work.computed.get(value, ())  # type: ignore[call-overload]  # a node

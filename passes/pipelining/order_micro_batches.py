@@ -6,7 +6,7 @@ Output: `%2 = ReceiveFromStage() {micro_batch: 0}`, `%3 = Call(%2, %para1_w) {wo
         `SendToStage(%4) {micro_batch: 0}`, `%6 = ReceiveFromStage() {micro_batch: 1}`, ...
 
 All passes before this one see one micro-batch. A message is received right before it is read: a rank that receives
-waits, and would wait ahead of work that its schedule has before. Results go to the other stages as soon as they are
+waits, and would wait before work that its schedule has before. Results go to the other stages as soon as they are
 known, among the work (`early_results.py`).
 """
 

@@ -141,7 +141,7 @@ def _with_replicated_dimensions(rule: Rule, dims: Sequence[tuple[Dim, ...]], str
 
 
 def _is_number(value: Value) -> bool:
-    """Whether it is a number that the script says, or is computed of such alone."""
+    """Return whether it is a number that the script says, or is computed of such alone."""
     seen, waiting = {value}, [value]
     for each in waiting:  # it becomes longer
         if isinstance(each, Constant):
@@ -247,7 +247,7 @@ def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: objec
 
 
 def _raise_own_mistake(node: Node, place: tuple[int, int], shards: int, where: str, parts: int) -> None:
-    """Raises MspcError where the operator can say more of a sharding than its rule."""
+    """Raise MspcError if the operator can say more of a sharding than its rule."""
     told = cast(Op, node.op).sharding_mistake(operand_types(node), *place, shards)
     if told:
         ways = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)

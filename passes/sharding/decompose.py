@@ -20,7 +20,7 @@ SHARDED_MODES = ("semi_auto_parallel", "auto_parallel")
 
 @dataclass(frozen=True)
 class Decompose(Pass):
-    """Put several operators in the place of one where its strategy asks for it."""
+    """Put several operators in the place of one if its strategy asks for it."""
 
     def run(self, graph: Graph) -> bool:
         changed, mistakes = decompose_nodes(graph, graph.attrs.get("mode") in SHARDED_MODES)

@@ -3,9 +3,9 @@
 Input:  `%2 = Dropout(%1) {keep_prob: 0.9}` in the graph that every rank runs on rows of its own, fed `(4) [0, -]`
 Output: the same with `rows: (0, 1)`: along dimension 0 rank r of 4 draws what one device draws for the r-th quarter
 
-Where the rows of the batch are in a value follows from the inputs through the operators' factor rules; where a value is
-made of random numbers alone, from what it is combined with; and where nothing tells, its first dimension is taken for
-the batch if it has the batch's size and belongs to no parameter. What has no rows, such as a mask of weights, is
+If the rows of the batch are in a value follows from the inputs through the operators' factor rules; if a value is
+made of random numbers alone, from what it is combined with; and where nothing tells, its first dimension is taken
+for the batch if it has the batch's size and belongs to no parameter. What has no rows, such as a mask of weights, is
 sampled alike by all ranks. Regions are opened: rows are followed into loops, branches and called graphs and out of
 them again.
 """
@@ -43,7 +43,7 @@ class DrawRows(Pass):
 
 
 def random_rows(graph: Graph) -> dict[Node, Rows]:
-    """Where the ranks' rows are in the results of operators that draw, of those that have rows."""
+    """If the ranks' rows are in the results of operators that draw, of those that have rows."""
     fed = _fed(graph)
     draws = [node for node in graph.nodes if draws_by_place(node.op)]
     pinned: dict[Value, Rows] = {}

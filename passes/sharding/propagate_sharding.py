@@ -1,14 +1,14 @@
 """Gives every operator a sharding that the user left without one, and every parameter its slice.
 
-Semi-automatic mode: forward operators without a strategy are sharded along the batch (where that sends less, they
-follow their neighbours). Automatic mode (sharding propagation): shardings spread from the configured operators and the
-data to their neighbours, downstream first, each operator taking what costs the fewest bytes; those of data parallel
-cells are sharded along the batch. Where the header names a `search_mode` that decides on all operators together,
-`search_sharding` has done so, and nothing is left to do. In both modes a parameter is stored as its first reader needs
-it, configured readers first; backward operators follow their operands, updates follow their parameter. Then backward
-operators are revisited for as long as that saves bytes and costs no matrix work.
+Semi-automatic mode: forward operators without a strategy are sharded along the batch (if that sends less, they
+follow their neighbours). Automatic mode (sharding propagation): shardings spread from the configured operators and
+the data to their neighbours, downstream first, each operator taking what costs the fewest bytes; those of data
+parallel cells are sharded along the batch. If the header names a `search_mode` that decides on all operators
+together, `search_sharding` has done so, and nothing is left to do. In both modes a parameter is stored as its first
+reader needs it, configured readers first; backward operators follow their operands, updates follow their parameter.
+Then backward operators are revisited for as long as that saves bytes and costs no matrix work.
 
-Input:  nodes with `in_layouts` where the user gave strategies. Output: all nodes and parameters with layouts.
+Input:  nodes with `in_layouts` if the user gave strategies. Output: all nodes and parameters with layouts.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Input:  `%3 = TensorScatterUpdate(zeros [17, 8], ExpandDims(%slot), %rows)`, `%4
 Output: `%4 = SetRows(%rows, %slot) {size: 16, limit: 17}`, ..., `%8 = TakeRows(%6, %slot) {limit: 17}`, shared
         by all ranks
 
-Experts with room for some of all tokens are written so: slot 16 is that of tokens for which there is no room. With the
-spare row no number of ranks divides the slots; without it they are sharded as the experts are, and ranks exchange rows
-(`passes/communication/exchange_rows.py`). Where no operator has a strategy all stay.
+Experts with room for some of all tokens are written so: slot 16 is that of tokens for which there is no room. With
+the spare row no number of ranks divides the slots; without it they are sharded as the experts are, and ranks
+exchange rows (`passes/communication/exchange_rows.py`). If no operator has a strategy all stay.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ Input:  `plan_operators : (("Default/network-Net/MatMul-op0", "(2, 4) [0, 1]", "
 Output: the same node with `cnode_attrs: {strategy_from: "the plan"} {in_layouts: (2, 4) [0, 1]; (2, 4) [1, -]}
         {layout: (2, 4) [0, -] sum[1]}`, and nothing of the plan in the header
 
-What a plan says goes before strategies of the script, which are on the operators by then. Cells that it computes again
-are copied for gradients, parameters stored as it says. Where it leaves nothing open there is nothing to search. All
-mistakes are reported together.
+What a plan says goes before strategies of the script, which are on the operators by then. Cells that it computes
+again are copied for gradients, parameters stored as it says. If it leaves nothing open there is nothing to search.
+All mistakes are reported together.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class ShardByPlan(Pass):
 
 
 def _is_scanned(node: Node) -> bool:
-    """Whether a node is what a turn of a loop reads of what the loop scans: it comes as that lies."""
+    """Return whether a node is what a turn of a loop reads of what the loop scans: it comes as that lies."""
     return isinstance(node.op, Enter) and node.op.scanned
 
 
 def _recompute(graph: Graph, plan: NotedPlan) -> None:
-    """Recompute cells, as a search does it: their copies follow the sharding of the originals. Raises MspcError
-    where there is no such cell."""
+    """Recompute cells, as a search does it: their copies follow the sharding of the originals. Raise MspcError if there
+    is no such cell."""
     if not plan.recompute:
         return
     missing = mark_cells(graph, plan.recompute)
@@ -74,7 +74,7 @@ def _recompute(graph: Graph, plan: NotedPlan) -> None:
 
 
 def _offload(graph: Graph, plan: NotedPlan) -> None:
-    """Let values of cells, and states of optimizers, live on the host. Raises MspcError where there is no such cell, or
+    """Let values of cells, and states of optimizers, live on the host. Raise MspcError if there is no such cell, or
     there are no states."""
     if not plan.offload and not plan.offload_states:
         return
@@ -128,7 +128,7 @@ def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
 
 
 def _store(graph: Graph, plan: NotedPlan) -> None:
-    """Store parameters as a plan says. Raises MspcError where one is not there, or cannot be sharded so."""
+    """Store parameters as a plan says. Raise MspcError if one is not there, or cannot be sharded so."""
     from mspc.ir.cell_names import each_of_cells  # late, as only a plan needs it
 
     known = {p.name: p for p in graph.parameters if p.kind == "parameter"}
@@ -184,7 +184,7 @@ def _shard_loops(graph: Graph, plan: NotedPlan) -> None:
 
 
 def _fits(node: Node, layout: Layout) -> bool:
-    """Whether a result may have a layout."""
+    """Return whether a result may have a layout."""
     shape = node.tensor_type.shape
     return len(layout.dims) == len(shape) and layout.divides(shape)
 
@@ -192,7 +192,7 @@ def _fits(node: Node, layout: Layout) -> bool:
 def _shard(
     node: Node, layouts: Sequence[Layout], results: Sequence[Layout] | None, ranks: int, file: str
 ) -> None:
-    """Give one operator the layouts of its operands and results. Raises MspcError where it cannot have them."""
+    """Give one operator the layouts of its operands and results. Raise MspcError if it cannot have them."""
     rule = rule_of(node)
     if rule is None:
         raise node.error(f"{node.label}: the plan {file} shards it, and it has no sharding rule")
@@ -248,7 +248,7 @@ def _check_sums(node: Node, file: str) -> None:
 
 
 def _sums_alike(given: Layout | None, taken: Layout) -> bool:
-    """Whether what comes out has the same partial sums as what is taken, perhaps in other slices."""
+    """Return whether what comes out has the same partial sums as what is taken, perhaps in other slices."""
     if given is None or given.reduction != taken.reduction:
         return False
     fine = common_mesh(given.mesh, taken.mesh)
@@ -256,7 +256,7 @@ def _sums_alike(given: Layout | None, taken: Layout) -> bool:
 
 
 def _comes_out(value: Value) -> Layout | None:
-    """The layout that a plan has given a tensor, behind orderings and tuples."""
+    """The layout that a plan has given a tensor, after orderings and tuples."""
     while isinstance(value, Node):
         if isinstance(value.op, Depend):
             value = value.inputs[0]

@@ -1,7 +1,7 @@
 """Makes the view that people read to see every operator's strategy: the forward operators with global shapes.
 
 Input: the graph after propagation. Output: a new graph of the forward operators (and updates that they read), each with
-`{in_strategy: ((2, 4), (4, 1))}` behind it; the compile itself continues with the input.
+`{in_strategy: ((2, 4), (4, 1))}` after it; the compile itself continues with the input.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def named(code: object, names: dict[int, str], where: str) -> str:
 
 
 LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
-"""What stands before every member: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7."""
+"""What is before every member: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7."""
 LOCAL_MAGIC = b"PK\x03\x04"
 ENCRYPTED = 1
 """The bit of a member's flags that says so."""
@@ -158,7 +158,7 @@ MOST_MEMBERS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlace:
-    """Where the bytes of a member that is stored as it is lie in the file."""
+    """If the bytes of a member that is stored as it is lie in the file."""
 
     offset: int
     size: int
@@ -211,7 +211,7 @@ class Archive:
         return content
 
     def place(self, name: str) -> ArchivePlace:
-        """Where a member's bytes lie. Raises MspcError: there is none, or it is compressed."""
+        """If a member's bytes lie. Raises MspcError: there is none, or it is compressed."""
         info, place = self._member(name)
         if info.compress_type != zipfile.ZIP_STORED:
             raise MspcError(
@@ -260,7 +260,7 @@ class Archive:
         return found
 
     def _name(self, info: zipfile.ZipInfo) -> str:
-        """The name inside of the folder that all members stand in."""
+        """The name inside of the folder that all members are in."""
         if "\\" in info.orig_filename or ":" in info.filename or "\0" in info.orig_filename:
             raise MspcError(f"{self.shown} names {info.orig_filename!r:.100}, which can be no member of a program")
         check_name(info.filename, self.shown)
@@ -277,7 +277,7 @@ class Archive:
             )
 
     def _local(self, file: BinaryIO, info: zipfile.ZipInfo) -> ArchivePlace:
-        """The place of a member by what stands before it."""
+        """The place of a member by what is before it."""
         file.seek(max(0, info.header_offset))  # negative where bytes are missing
         header = file.read(LOCAL_HEADER.size)
         if info.header_offset < 0 or len(header) < LOCAL_HEADER.size or not header.startswith(LOCAL_MAGIC):
@@ -353,7 +353,7 @@ class _Entry:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the elements follow each other as those of an array do."""
+        """Return whether the elements follow each other as those of an array do."""
         step = 1
         for n, stride in zip(reversed(self.type.shape), reversed(self.strides), strict=True):
             if n > 1 and stride != step:
@@ -363,7 +363,7 @@ class _Entry:
 
     @property
     def overlaps_itself(self) -> bool:
-        """Whether one number of the member may be several elements."""
+        """Return whether one number of the member may be several elements."""
         end = 0
         for stride, n in sorted((s, n) for n, s in zip(self.type.shape, self.strides, strict=True) if n > 1):
             if stride <= end:

@@ -97,8 +97,8 @@ TypeOf = Callable[[Any], TensorType | None]
 
 @dataclass(frozen=True)
 class Autocast:
-    """How kinds compute. dtype: the half, None where they compute in the types of their operands. is_exported: a block
-    of the program says so, whose values have the types that were exported."""
+    """How kinds compute. dtype: the half, None if they compute in the types of their operands. is_exported: a block of
+    the program says so, whose values have the types that were exported."""
 
     dtype: DType | None
     is_exported: bool = False
@@ -218,7 +218,7 @@ class InnerGraph(Cell):
 
 
 def looped(target: str, given: Sequence[Any], call: Call, turned: Turned) -> list[Any]:
-    """The results of a loop. Raises MspcError where its operands are none of it."""
+    """The results of a loop. Raise MspcError if its operands are none of it."""
     graphs = [each for each in given if isinstance(each, ExportedGraph)]
     operands: list[Any] = [each for each in given if not isinstance(each, ExportedGraph)]
     lists = all(isinstance(each, (tuple, list)) for each in operands)
@@ -409,7 +409,7 @@ class _Walk:
         return tuple(map(self._as_known, value)) if isinstance(value, tuple) else value
 
     def named(self, name: str) -> NamedValue:
-        """What a name stands for, which may have to be made first."""
+        """What a name is for, which may have to be made first."""
         if name not in self.values:
             known = self.known[name]
             if known.varies:
@@ -464,7 +464,7 @@ class _Walk:
         return values if autocast is None else autocast.results(name, operands, values, call, type_of)
 
     def _shared(self, node: ExportedNode, kind: Kind, operands: list[Any], values: list[Any]) -> list[NamedValue]:
-        """The results, as views of the first argument where they share its elements."""
+        """The results, as views of the first argument if they share its elements."""
         first = returned(node, kind)
         base = None if first is None else self.values.get(first.name)
         if base is not None and kind.name in SPLITS:
@@ -508,8 +508,8 @@ class _Walk:
             named.write(self.evaluator.call, value, self.is_differentiated)
 
     def _typed(self, name: str, value: Any, type: ExportedType | None) -> Any:
-        """A result in the element type that the exporter says, or in the half that autocast says. Raises MspcError
-        where it has another shape."""
+        """A result in the element type that the exporter says, or in the half that autocast says. Raise MspcError if it
+        has another shape."""
         found = self.evaluator.type_of(value)
         if type is None or found is None:
             return value
@@ -616,5 +616,5 @@ class _Walk:
 
 
 def _has_numbers(value: Any) -> bool:
-    """Whether there is a known tensor in an argument."""
+    """Return whether there is a known tensor in an argument."""
     return isinstance(value, KnownTensor) or (isinstance(value, tuple) and any(map(_has_numbers, value)))

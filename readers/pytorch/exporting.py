@@ -1,4 +1,4 @@
-"""Modules are exported here by PyTorch itself, where it is installed, to be read as data like any exported program.
+"""Modules are exported here by PyTorch itself, if it is installed, to be read as data like any exported program.
 
 This is the only file of the readers that imports PyTorch.
 """
@@ -34,7 +34,7 @@ STACKED, JOINED = "MergeModulelist", "Concatenate"
 """What transformers does with the tensors of which it makes a parameter."""
 BATCH, LENGTH = "batch", "length"
 EXAMPLE: Mapping[str, int] = {BATCH: 8, LENGTH: 128}
-"""Sizes of an example's inputs, where nothing else is said."""
+"""Sizes of an example's inputs, if nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Exported:
     """An archive that was written.
 
     same: parameters that are another one under a second name, by which. stored: what a folder's files have for
-    parameters, where that is not a tensor of their name. own_plan: the styles of layers that the module brings.
+    parameters, if that is not a tensor of their name. own_plan: the styles of layers that the module brings.
     """
 
     path: Path
@@ -159,7 +159,7 @@ def _stored_names(model: Any, names: Sequence[str]) -> dict[str, JoinedWeight]:
 
 
 def _natural(name: str) -> list[Any]:
-    """Puts `experts.10` behind `experts.9`."""
+    """Puts `experts.10` after `experts.9`."""
     return [(len(part), part) if part.isdigit() else part for part in name.split(".")]
 
 
@@ -221,7 +221,7 @@ def _each_its_own(torch: Any, inputs: Any) -> Any:
 
 
 def _made_up(torch: Any, mode: Any, model: Any, config: Any, sizes: Mapping[str, int], folder: Path) -> dict[str, Any]:
-    """The inputs of an example, with labels where the model computes a loss of them."""
+    """The inputs of an example, with labels if the model computes a loss of them."""
     main = getattr(model, "main_input_name", "")
     if main not in FAMILIES:
         raise MspcError(
@@ -337,6 +337,6 @@ def read_folder(folder: Path, sizes: Mapping[str, int]) -> ExportedProgram:
 
 
 def _stored(folder: Path) -> Checkpoint | None:
-    """The weights in the folder; None where it has none."""
+    """The weights in the folder; None if it has none."""
     found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     return None if found is None else open_checkpoint(found)

@@ -24,7 +24,7 @@ FEW = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class KnownTensor:
-    """The numbers of a tensor of this shape. base: as many dimensions, of size 1 where all places have the same."""
+    """The numbers of a tensor of this shape. base: as many dimensions, of size 1 if all places have the same."""
 
     base: Any
     shape: tuple[int, ...]
@@ -32,12 +32,12 @@ class KnownTensor:
 
     @property
     def varies(self) -> bool:
-        """Whether it is not one number everywhere."""
+        """Return whether it is not one number everywhere."""
         return self.base.size > 1
 
 
 def known_result(target: str, operands: Mapping[str, Any], type: ExportedType) -> KnownTensor | None:
-    """What a node gives whose operands are known tensors and numbers; None where that is not computed here."""
+    """What a node gives whose operands are known tensors and numbers; None if that is not computed here."""
     fold = FOLDS.get(target.removeprefix("aten."))
     shape = tuple(n for n in type.shape if isinstance(n, int))
     if fold is None or len(shape) != len(type.shape):
@@ -58,7 +58,7 @@ def known_result(target: str, operands: Mapping[str, Any], type: ExportedType) -
 
 
 def is_known(value: Any) -> bool:
-    """Whether an operand is known: a known tensor, a number or a list of such."""
+    """Return whether an operand is known: a known tensor, a number or a list of such."""
     if isinstance(value, (tuple, list)):
         return all(map(is_known, value))
     return value is None or isinstance(value, (KnownTensor, DType, bool, int, float, str))
@@ -237,9 +237,9 @@ LIKE = frozenset({"zeros_like.default", "ones_like.default", "full_like.default"
 
 
 def allows(mask: KnownTensor) -> Any:
-    """Where a mask lets a query look at a key, as the mask's base has it: a Bool mask says it, another one adds
-    nothing there and hides all else. None where it does neither, or where a query would look at nothing by numbers that
-    are not infinite: those leave it an equal share of all keys."""
+    """If a mask lets a query look at a key, as the mask's base has it: a Bool mask says it, another one adds nothing
+    there and hides all else. None if it does neither, or where a query would look at nothing by numbers that are not
+    infinite: those leave it an equal share of all keys."""
     if mask.base.dtype == bool:
         return mask.base
     hidden = mask.base <= np.finfo(np.float16).min if mask.base.dtype.kind == "f" else None
@@ -251,8 +251,8 @@ def allows(mask: KnownTensor) -> Any:
 
 
 def band_of(seen: Any, queries: int, keys: int) -> tuple[int, int] | None:
-    """(how many keys before its own place a query looks at, how many behind it), where that is so for all queries of as
-    many keys; None where it is not."""
+    """(how many keys before its own place a query looks at, how many after it), if that is so for all queries of as
+    many keys; None if it is not."""
     if queries != keys or seen.size != queries * keys:
         return None
     rows = seen.reshape(queries, keys)

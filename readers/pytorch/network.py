@@ -150,7 +150,7 @@ Array = Any
 @dataclass(frozen=True)
 class ModuleStep:
     """What PyTorch has computed. results: those that the network returns, in order, or the loss alone. gradients: of
-    the loss, by the names of parameters; empty where nothing is differentiated."""
+    the loss, by the names of parameters; empty if nothing is differentiated."""
 
     results: list[Array]
     gradients: dict[str, Array]
@@ -165,11 +165,11 @@ def module_step(
     trains: bool,
     masks: Sequence[Array] = (),
 ) -> ModuleStep:
-    """One forward pass, and backward where it `trains`.
+    """One forward pass, and backward if it `trains`.
 
     Args:
         network: the exported program. made: what a function gave: the module, with the inputs of an example. arrays:
-            the tensors that the network is called with, labels last where the loss needs some. weights: of parameters
+            the tensors that the network is called with, labels last if the loss needs some. weights: of parameters
             and buffers by name, which the module gets. loss: `cross_entropy`, `mse`, or anything else for the result.
         masks: what the program's calls of dropout keep, in order.
 

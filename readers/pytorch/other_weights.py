@@ -1,7 +1,7 @@
 """A program takes its weights out of a checkpoint, which has them under the module's names.
 
-Where several tensors of a checkpoint are a parameter, as one for every expert may be, each of them is a part of it that
-is read where it lies.
+If several tensors of a checkpoint are a parameter, as one for every expert may be, each of them is a part of it that
+is read if it lies.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def with_weights(
     and so do parameters that are not there and that nothing is computed of, which no run saves.
 
     Args:
-        names: what the checkpoint has for parameters, where that is not a tensor of their name. advice: a note of the
+        names: what the checkpoint has for parameters, if that is not a tensor of their name. advice: a note of the
             error.
 
     Raises:
@@ -79,7 +79,7 @@ def with_weights(
 def _made_of(
     stored: Checkpoint, each: ProgramInput, same: Mapping[str, str], names: Mapping[str, JoinedWeight]
 ) -> JoinedWeight | None:
-    """The tensors of a parameter, which may have several names in the program; None where any is not there."""
+    """The tensors of a parameter, which may have several names in the program; None if any is not there."""
     first = same.get(each.qualified, each.qualified)
     for name in (first, *(other for other, name in same.items() if name == first)):
         given = names.get(name, JoinedWeight(((name,),)))

@@ -43,7 +43,7 @@ Expression = Number | str | CallExpression
 
 
 def _divided(left: Number, right: Number) -> Number:
-    """Exact where that is a whole number."""
+    """Exact if that is a whole number."""
     both_whole = isinstance(left, int) and isinstance(right, int)
     return left // right if both_whole and left % right == 0 else left / right
 
@@ -198,7 +198,7 @@ def shown(expression: Expression) -> str:
 
 
 def _bracketed(operand: Expression, outer: str) -> str:
-    """An operand, in brackets where the sign around it would take only a part of it."""
+    """An operand, in brackets if the sign around it would take only a part of it."""
     text = shown(operand)
     plain = (
         not isinstance(operand, CallExpression)
@@ -251,7 +251,7 @@ class StorageLayout:
 
 @dataclass(frozen=True, slots=True)
 class ProgramDevice:
-    """Where a tensor lies, by PyTorch's name: `cpu`, `cuda:0`, `meta`."""
+    """If a tensor lies, by PyTorch's name: `cpu`, `cuda:0`, `meta`."""
 
     name: str
 
@@ -288,7 +288,7 @@ class ExportedNode:
 
     @property
     def user_line(self) -> Location | None:
-        """The innermost line of its call stack that is not PyTorch's own; None where it has none."""
+        """The innermost line of its call stack that is not PyTorch's own; None if it has none."""
         return next((frame for frame in self.frames if not OWN.search(frame.file)), None)
 
 
@@ -344,9 +344,9 @@ class ProgramOutput:
     """One output of the program.
 
     kind: "user", "loss", "buffer_mutation", "parameter_mutation", "user_input_mutation", "gradient_to_parameter" or
-    "gradient_to_user_input". value: what it is. target: of the others than "user" the name of the buffer, parameter or
-    input (as the graph calls it); of a user's output the path in what `forward` returns, as `loss`, `0` or
-    `past_key_values.0.1`, "" where that is the tensor itself.
+    "gradient_to_user_input". value: what it is. target: of the others than "user" the name of the buffer, parameter
+    or input (as the graph calls it); of a user's output the path in what `forward` returns, as `loss`, `0` or
+    `past_key_values.0.1`, "" if that is the tensor itself.
     """
 
     kind: str
@@ -382,12 +382,11 @@ class ExportedProgram:
     """A program as its file has it.
 
     name: what messages call it. graph: its nodes. inputs: in the order of the graph's. ranges: what every symbol may
-    be. examples: what a symbol was when the program was exported. weights: the
-    tensors of parameters, buffers and constants by their qualified names, which are read when they are needed; empty
-    where the program was exported without any. same: tensors that are another one under a second name, as tied weights
-    are, with the name of that. schema: the version of the format. torch: that of PyTorch. own_plan: what the model
-    itself says of its layers, styles by patterns; files have none. parts: parameters that are slices of one of the
-    module's.
+    be. examples: what a symbol was when the program was exported. weights: the tensors of parameters, buffers and
+    constants by their qualified names, which are read when they are needed; empty if the program was exported
+    without any. same: tensors that are another one under a second name, as tied weights are, with the name of that.
+    schema: the version of the format. torch: that of PyTorch. own_plan: what the model itself says of its layers,
+    styles by patterns; files have none. parts: parameters that are slices of one of the module's.
     """
 
     name: str
@@ -422,7 +421,7 @@ CONTROL = frozenset({*INLINED, CONDITION, *LOOPS})
 
 
 def inlined(node: ExportedNode) -> tuple[ExportedGraph, Sequence[Argument], bool]:
-    """(the graph, what it is called with, whether gradients go through). Raises MspcError where there is none."""
+    """(the graph, what it is called with, whether gradients go through). Raise MspcError if there is none."""
     values = [value for _, value in node.arguments]
     for place, value in enumerate(values):
         if isinstance(value, ExportedGraph):
@@ -434,7 +433,7 @@ def inlined(node: ExportedNode) -> tuple[ExportedGraph, Sequence[Argument], bool
 
 
 def branches(node: ExportedNode) -> tuple[Argument, tuple[ExportedGraph, ExportedGraph], Sequence[Argument]]:
-    """(the condition, the graphs where it holds and where it does not, their operands).
+    """(the condition, the graphs if it holds and where it does not, their operands).
 
     Raises:
         MspcError: it has no two graphs that take its operands.
@@ -452,7 +451,7 @@ def branches(node: ExportedNode) -> tuple[Argument, tuple[ExportedGraph, Exporte
 
 
 LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
-"""What stands before the path of a library's file, which differs from machine to machine."""
+"""What is before the path of a library's file, which differs from machine to machine."""
 
 
 def frames_of(node: ExportedNode) -> Frames:

@@ -53,7 +53,7 @@ from mspc.readers.pytorch.program import (
 FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})(?:, in .*)?$')
 MOST_FRAMES = 256
 REPEATED = re.compile(r"@\d+$")
-"""What stands behind a module's path where it is called once more."""
+"""What is after a module's path if it is called once more."""
 _OLD_PATH = re.compile(r"\['?([^'\]]*)'?\]")
 
 
@@ -289,7 +289,7 @@ def _named_tuples(module: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _tree(owner: dict[str, Any], name: str) -> dict[str, Any]:
-    """How values stand in containers, which the file has as a text of JSON."""
+    """How values are in containers, which the file has as a text of JSON."""
     content = list_in(parsed_json(text_in(entry(owner, name, "the call"), name)), name)
     if len(content) != 2:
         raise ValueError(f"{name} is no description of containers")
@@ -324,7 +324,7 @@ def _leaves(tree: dict[str, Any], path: str, fields: Mapping[str, list[str]], de
 
 
 def _keys(tree: dict[str, Any], count: int, fields: Mapping[str, list[str]]) -> list[str]:
-    """What the entries of a container are called: keys where it has some, else numbers."""
+    """What the entries of a container are called: keys if it has some, else numbers."""
     context = tree.get("context")
     try:
         said: Any = parsed_json(context) if isinstance(context, str) else context

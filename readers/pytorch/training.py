@@ -141,7 +141,7 @@ class _Search:
             yield from [ratio] if ratio is not None else []
 
     def divides(self, node: ExportedNode) -> bool:
-        """Whether a node divides by a number that each part counts for itself."""
+        """Return whether a node divides by a number that each part counts for itself."""
         if node.target in MEANS:
             target = _given(node, "target")
             type = self.types.get(target.name) if isinstance(target, NodeResult) else None
@@ -209,7 +209,7 @@ class _Search:
         return None
 
     def _adds_up(self, value: Argument) -> bool:
-        """Whether a number is a sum over the rows of a part."""
+        """Return whether a number is a sum over the rows of a part."""
         node = self.maker.get(value.name) if isinstance(value, NodeResult) else None
         if node is None:
             return False
@@ -221,7 +221,7 @@ class _Search:
         return target in SUMS or any(name == "reduction" and value == SUM for name, value in node.arguments)
 
     def _is_fixed(self, values: Iterable[NodeResult]) -> bool:
-        """Whether values depend on no parameter, and on nothing that is overwritten."""
+        """Return whether values depend on no parameter, and on nothing that is overwritten."""
         needed = {name for value in values for name in (value.name, *self._names_behind(value.name))}
         return not needed & (self.written | self.trained)
 
@@ -345,10 +345,10 @@ class Training:
     """How a program is trained.
 
     loss: `cross_entropy`, `mse`, or the path of a result (`loss`, `0`); "" for the one that is called loss, or the
-    first where that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the
-    program is computed as it is. precision: `bfloat16` or `float16`: kinds compute in it as under autocast, of weights
-    in Float32; losses are scaled for the second. accumulate: parts of a step's batch, each of the rows
-    that the program was exported for, whose gradients are added up. plan: what is said of layers, if anything is.
+    first if that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the program
+    is computed as it is. precision: `bfloat16` or `float16`: kinds compute in it as under autocast, of weights in
+    Float32; losses are scaled for the second. accumulate: parts of a step's batch, each of the rows that the program
+    was exported for, whose gradients are added up. plan: what is said of layers, if anything is.
     """
 
     loss: str = ""
@@ -579,7 +579,7 @@ def optimizer_of(text: str) -> Callable[[Any], Cell]:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether a value, and all in a list of them, is no endless number, which 1e400 is."""
+    """Return whether a value, and all in a list of them, is no endless number, which 1e400 is."""
     if isinstance(value, tuple | list):
         return all(map(_is_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
@@ -602,7 +602,7 @@ def _settings(text: str, rest: str) -> dict[str, Any]:
 
 
 def type_of(program: ExportedProgram, output: ProgramOutput) -> ExportedType | None:
-    """The type of a result; None where it is no tensor."""
+    """The type of a result; None if it is no tensor."""
     if not isinstance(output.value, NodeResult):
         return None
     name = output.value.name

@@ -32,7 +32,7 @@ Call = Callable[[Function, Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One step from a tensor to a view of it. operands: what the kind takes behind the tensor."""
+    """One step from a tensor to a view of it. operands: what the kind takes after the tensor."""
 
     kind: Kind
     operands: tuple[Any, ...]
@@ -54,7 +54,7 @@ COPIED_IN_ORDER = frozenset({
 })  # fmt: skip
 """Kinds that give a view where elements follow each other in memory, and a copy elsewhere."""
 DROPPED = frozenset({"aten.dropout.default", "aten.feature_dropout.default"})
-"""Kinds that give the tensor itself where they have nothing to draw."""
+"""Kinds that give the tensor itself if they have nothing to draw."""
 SPLITS: Mapping[str, bool] = {
     "aten.split.Tensor": False, "aten.split.sizes": False, "aten.split_with_sizes.default": False,
     "aten.chunk.default": False, "aten.tensor_split.sections": False, "aten.tensor_split.indices": False,
@@ -77,8 +77,8 @@ def split_dimension(kind: str, operands: Sequence[Any], rank: int) -> int:
 
 
 def shares(kind: Kind, operands: Sequence[Any], is_in_order: bool) -> bool:
-    """Whether the result of a kind is a view of its first argument. is_in_order: whether that one's elements follow
-    each other in memory."""
+    """Return whether the result of a kind is a view of its first argument. is_in_order: whether that one's elements
+    follow each other in memory."""
     if kind.name in DROPPED:
         _, probability, trains = operands
         return not trains or probability == 0
@@ -101,7 +101,7 @@ class Storage:
 
 
 class NamedValue:
-    """What a name of the graph stands for. storage: whose elements; steps: the way to it from there."""
+    """What a name of the graph is for. storage: whose elements; steps: the way to it from there."""
 
     def __init__(self, storage: Storage, value: Any, steps: tuple[ViewStep, ...] = ()) -> None:
         self.storage = storage
@@ -141,7 +141,7 @@ class NamedValue:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether the elements follow each other in memory as those of the whole do."""
+        """Return whether the elements follow each other in memory as those of the whole do."""
         return not any(
             step.kind.name in TURNED or (step.kind.name in PARTS and step.operands[0] != 0) for step in self.steps
         )
@@ -179,7 +179,7 @@ def written_names(graph: ExportedGraph) -> set[str]:
 
 
 def differentiated_names(graph: ExportedGraph, results: Iterable[str]) -> set[str]:
-    """The names of values by which results have gradients: what they are computed of, where nothing stops those."""
+    """The names of values by which results have gradients: what they are computed of, if nothing stops those."""
     _, origin = _written_and_origin(graph, of_gradients=True)
     reached = {origin.get(name, name) for name in results}
     for node in reversed(graph.nodes):

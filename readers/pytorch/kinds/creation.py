@@ -52,7 +52,7 @@ def overwritten(self: Any, src: Any) -> Any:
 
 
 def with_gradient_of(old: Any, new: Any) -> Any:
-    """The numbers of one tensor, through which the gradient of another one goes, where that is finite."""
+    """The numbers of one tensor, through which the gradient of another one goes, if that is finite."""
     apart = ops.stop_gradient(new)
     if not (old.dtype.is_float or old.dtype.is_complex):
         return apart

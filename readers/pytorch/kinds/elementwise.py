@@ -40,7 +40,7 @@ def bits(operator: Any, logical: Any, self: Any, other: Any) -> Any:
 
 
 def among(elements: Any, test_elements: Any, invert: Any) -> Any:
-    """Whether each element is one of others."""
+    """Return whether each element is one of others."""
     others = ops.Reshape()(test_elements, (-1,))
     met = ops.ReduceAny()(ops.Equal()(ops.ExpandDims()(elements, -1), others), -1)
     return ops.LogicalNot()(met) if invert else met
@@ -95,12 +95,12 @@ def log_odds(self: Any, eps: Any) -> Any:
 
 
 def chosen(condition: Any, self: Any, other: Any) -> Any:
-    """self where the condition holds, other elsewhere; all are broadcast."""
+    """self if the condition holds, other elsewhere; all are broadcast."""
     return ops.where(condition, self, other)
 
 
 def filled(self: Any, mask: Any, value: Any) -> Any:
-    """value where the mask holds."""
+    """value if the mask holds."""
     return ops.masked_fill(self, mask, ops.cast(value, self.dtype))
 
 
@@ -138,7 +138,7 @@ def direction_of(self: Any, other: Any) -> Any:
 
 
 def times_log(logarithm: Any, least: Any) -> Any:
-    """A function of two tensors: the first times a logarithm of the second, and 0 where the first is 0 and there is no
+    """A function of two tensors: the first times a logarithm of the second, and 0 if the first is 0 and there is no
     logarithm, at `least` and below; the logarithm of one more is 0."""
 
     def times(self: Any, other: Any) -> Any:
@@ -327,7 +327,7 @@ def transformed_parts(
     self: Any, n_fft: Any, hop_length: Any, win_length: Any, window: Any, normalized: Any, onesided: Any,
     return_complex: Any,
 ) -> Any:  # fmt: skip
-    """Fourier transforms of parts of signals, which have been made longer before where they should be."""
+    """Fourier transforms of parts of signals, which have been made longer before if they should be."""
     return ops.stft(self, n_fft, hop_length, win_length, window, False, "REFLECT", normalized, onesided, return_complex)
 
 

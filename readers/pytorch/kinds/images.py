@@ -22,8 +22,7 @@ SHARP, SOFT = -0.75, -0.5
 
 
 def _step(size: int, new: int, factor: float | None) -> float:
-    """How many of the pixels that are there a new one covers. factor: by how much the line grows, where that was
-    given."""
+    """How many of the pixels that are there a new one covers. factor: by how much the line grows, if that was given."""
     return size / new if factor is None else 1 / factor
 
 
@@ -31,7 +30,7 @@ def _step(size: int, new: int, factor: float | None) -> float:
 def cubic_weights(size: int, new: int, corners: bool, factor: float | None, dtype: Any) -> np.ndarray:
     """[new, size]: what every new pixel takes of the `size` that are there, four neighbours of each.
 
-    corners: the outermost pixels stay where they are. factor: by how much the line grows, where that was given.
+    corners: the outermost pixels stay if they are. factor: by how much the line grows, if that was given.
     """
     found = np.zeros((new, size))
     step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
@@ -84,7 +83,7 @@ def nearest_places(size: int, new: int, factor: float | None, is_exact: bool) ->
 
 
 def is_even(places: np.ndarray, size: int) -> bool:
-    """Whether pixels are spread as their numbers alone say."""
+    """Return whether pixels are spread as their numbers alone say."""
     return bool((places == np.arange(len(places)) * size // len(places)).all())
 
 
@@ -207,7 +206,7 @@ def spread_in_space(
 
 
 def places_of_grid(theta: Any, size: Any, align_corners: Any) -> Any:
-    """Where the pixels of images of a size are read, [n, h, w, 2], for matrices [n, 2, 3]."""
+    """If the pixels of images of a size are read, [n, h, w, 2], for matrices [n, 2, 3]."""
     n, _, height, width = size
     lines = []
     for count in (width, height):
@@ -295,7 +294,7 @@ def averaged_along(self: Any, output_size: Any) -> Any:
 
 
 def sizes_of(input: Any, size: Any, factors: Any) -> Any:
-    """The sizes of images that are resized, and a factor for each, None where it says no more than the size."""
+    """The sizes of images that are resized, and a factor for each, None if it says no more than the size."""
     old = input.shape[2:]
     by = (None,) * len(old) if factors is None else tuple(factors)
     new = tuple(size) if size is not None else tuple([int(n * f) for n, f in zip(old, by, strict=True)])
@@ -303,7 +302,7 @@ def sizes_of(input: Any, size: Any, factors: Any) -> Any:
 
 
 def along_lines(input: Any, matrices: Any) -> Any:
-    """Every line of each dimension behind the second as a product with a matrix of weights."""
+    """Every line of each dimension after the second as a product with a matrix of weights."""
     for dim, weights in enumerate(matrices, start=2):
         turned = ops.matmul(ops.swapaxes(input, dim, -1), ops.Transpose()(Tensor(weights), (1, 0)))
         input = ops.swapaxes(turned, dim, -1)

@@ -61,8 +61,8 @@ def put(self: Any, indices: Any, values: Any, accumulate: Any) -> Any:
 
 
 def values_ahead(shape: Any, taken: Any, places: Any, values: Any) -> Any:
-    """What is put at places along some dimensions of a shape, with the dimensions of the places first: they are behind
-    what lies ahead of the dimensions, where these follow each other."""
+    """What is put at places along some dimensions of a shape, with the dimensions of the places first: they are after
+    what lies before the dimensions, if these follow each other."""
     sizes = np.broadcast_shapes(*[each.shape for each in places])
     rest = [size for d, size in enumerate(shape) if d not in taken]
     ahead = taken[0] if taken[-1] - taken[0] + 1 == len(taken) else 0
@@ -127,7 +127,7 @@ def scattered_with(self: Any, dim: Any, index: Any, src: Any, reduce: Any, inclu
 
 
 def repeated(self: Any, repeats: Any, dim: Any, output_size: Any) -> Any:
-    """Every slice along a dimension, every element where that is None, as often as a tensor says."""
+    """Every slice along a dimension, every element if that is None, as often as a tensor says."""
     if output_size is None:
         raise ApiValueError("repeat_interleave: how many elements it gives is only known at run time; say output_size")
     x = ops.Reshape()(self, (-1,)) if dim is None else self
@@ -146,7 +146,7 @@ def put_flat(self: Any, index: Any, source: Any, accumulate: Any) -> Any:
 
 
 def filled_in_order(self: Any, mask: Any, source: Any) -> Any:
-    """Where the mask holds, the elements of another tensor one after the other."""
+    """If the mask holds, the elements of another tensor one after the other."""
     there = ops.BroadcastTo(self.shape)(mask)
     places = ops.CumSum()(ops.cast(ops.Reshape()(there, (-1,)), INT64), 0) - 1
     places = ops.Maximum()(places, ops.zeros_like(places))

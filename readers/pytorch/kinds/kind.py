@@ -33,9 +33,10 @@ class Kind:
 
     name: `aten.add.Tensor`. arguments: in the order of the schema. target: a function of mspc's operators, which the
     front end reads; it takes the arguments in that order. put: for a kind whose result shares its first argument's
-    elements, that argument with the result's elements replaced: it takes (argument, new result, the other arguments).
-    writes: arguments that the kind overwrites; the target returns what it computes and then a new value for each, None
-    for one that keeps its own. known: says arguments otherwise of which some are `KnownTensor`, ahead of the call.
+    elements, that argument with the result's elements replaced: it takes (argument, new result, the other
+    arguments). writes: arguments that the kind overwrites; the target returns what it computes and then a new value
+    for each, None for one that keeps its own. known: says arguments otherwise of which some are `KnownTensor`,
+    before the call.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Kind:
         return frozenset(argument.name for argument in self.arguments if not argument.is_read)
 
     def bound(self, given: Mapping[str, Any]) -> list[Any]:
-        """What the target takes. Raises MspcError for an argument that the row does not have, or that is missing."""
+        """What the target takes. Raise MspcError for an argument that the row does not have, or that is missing."""
         known = {argument.name for argument in self.arguments}
         unknown = [name for name in given if name not in known]
         if unknown:
@@ -70,10 +71,10 @@ def row(
     names: str, arguments: str, target: Function, put: Function | None = None, writes: str = "",
     known: Known | None = None,
 ) -> list[Kind]:  # fmt: skip
-    """A row of the table for one name or several, of `aten` where they begin with no other library.
+    """A row of the table for one name or several, of `aten` if they begin with no other library.
 
-    arguments: as "self, other, alpha=1, -device=None, !sparse=False": with a "-" in front they are known, and not read,
-    with a "!" they are refused where they are not their default.
+    arguments: as "self, other, alpha=1, -device=None, !sparse=False": with a "-" in front they are known, and not
+    read, with a "!" they are refused if they are not their default.
     """
     read = tuple(_argument(text.strip()) for text in _parts(arguments))
     return [

@@ -138,7 +138,7 @@ def instance_norm(
     eps: Any,
 ) -> Any:  # fmt: skip
     """(every channel of every image normalised by itself, new running statistics, the means of those of the images); by
-    the running ones where the input's are not used."""
+    the running ones if the input's are not used."""
     if not use_input_stats:
         return batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
     out = functional.group_norm(input, input.shape[1], weight, bias, eps)

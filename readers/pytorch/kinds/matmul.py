@@ -69,7 +69,7 @@ def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> An
 
 
 def norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
-    """The norm of matrices where an order and two dimensions are meant, else that of all that lies along dimensions."""
+    """The norm of matrices if an order and two dimensions are meant, else that of all that lies along dimensions."""
     if order is None:
         return vector_norm(self, 2, dim, keepdim, dtype)
     dims = tuple(range(len(self.shape))) if dim is None else tuple(dim)
@@ -115,7 +115,7 @@ def apart(x1: Any, x2: Any, p: Any, eps: Any, keepdim: Any) -> Any:
 
 
 def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: Any) -> Any:
-    """x of matrix @ x = right, or of x @ matrix = right, where one half of the matrix is read."""
+    """x of matrix @ x = right, or of x @ matrix = right, if one half of the matrix is read."""
     half = ops.triu(matrix) if upper else ops.tril(matrix)
     if unitriangular:
         half = (ops.triu(matrix, 1) if upper else ops.tril(matrix, -1)) + ops.eye(
@@ -125,7 +125,7 @@ def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: A
 
 
 def across(self: Any, other: Any, dim: Any) -> Any:
-    """The cross product along a dimension, the first of size 3 where none is given."""
+    """The cross product along a dimension, the first of size 3 if none is given."""
     places = [d for d, size in enumerate(self.shape) if size == 3]
     return ops.cross(self, other, places[0] if dim is None else dim)
 
@@ -189,7 +189,7 @@ def attention(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any
 ) -> Any:
     """softmax(query @ key^T * scale + mask) @ value. A Bool mask says what is looked at; a pair of numbers, how many
-    keys before and behind a query's own place."""
+    keys before and after a query's own place."""
     heads, depth = query.shape[-3], query.shape[-1]
     batch = query.shape[:-3]
     q, k, v = _in_four(query), _in_four(key), _in_four(value)
@@ -217,7 +217,7 @@ def attention(
 
 
 def _in_four(x: Any) -> Any:
-    """All dimensions ahead of the heads made one."""
+    """All dimensions before the heads made one."""
     if len(x.shape) == 4:
         return x
     count = 1

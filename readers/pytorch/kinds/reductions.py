@@ -15,7 +15,7 @@ from mspc.readers.pytorch.kinds.kind import row
 
 
 def typed(self: Any, dtype: Any) -> Any:
-    """In another element type, where one is given."""
+    """In another element type, if one is given."""
     return self if dtype is None else ops.cast(self, dtype)
 
 
@@ -49,7 +49,7 @@ def spread(self: Any, dim: Any, correction: Any, keepdim: Any) -> Any:
 
 
 def root(self: Any) -> Any:
-    """The root of a variance; where that is 0 no gradient goes through."""
+    """The root of a variance; if that is 0 no gradient goes through."""
     nothing = ops.Equal()(self, 0)
     return ops.where(nothing, ops.zeros_like(self), ops.Sqrt()(ops.where(nothing, ops.ones_like(self), self)))
 

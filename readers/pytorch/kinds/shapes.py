@@ -94,7 +94,7 @@ def unsqueezed(self: Any, dim: Any) -> Any:
 
 
 def squeezed(self: Any, dim: Any = None) -> Any:
-    """Without dimensions of size 1: all, or those that are named, where they have that size."""
+    """Without dimensions of size 1: all, or those that are named, if they have that size."""
     rank = len(self.shape)
     named = tuple(range(rank)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
     left = [d % rank for d in named] if rank else []
@@ -120,7 +120,7 @@ def unflattened(self: Any, dim: Any, sizes: Any) -> Any:
 
 
 def _bounds(size: int, start: Any, end: Any) -> Any:
-    """Where a part of a dimension begins and ends."""
+    """If a part of a dimension begins and ends."""
     first = 0 if start is None else start
     last = size if end is None or end > size else end
     first = max(0, first + size) if first < 0 else min(first, size)
@@ -199,7 +199,7 @@ def joined(tensors: Any, dim: Any) -> Any:
 
 
 def with_margins(self: Any, pad: Any, mode: Any, value: Any) -> Any:
-    """Return the tensor with margins, pairs (before, behind) from the last dimension on. Negative margins remove
+    """Return the tensor with margins, pairs (before, after) from the last dimension on. Negative margins remove
     elements: in circular mode, too, before those that remain are repeated."""
     if mode not in ("constant", "circular"):
         return ops.pad(self, tuple(pad), mode)
@@ -217,7 +217,7 @@ def with_margins(self: Any, pad: Any, mode: Any, value: Any) -> Any:
 
 
 def strided(self: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
-    """The elements in another shape, where the strides are those of elements that follow each other.
+    """The elements in another shape, if the strides are those of elements that follow each other.
 
     Raises:
         ValueError: they are others.
@@ -355,7 +355,7 @@ def same_back(base: Any, new: Any, *others: Any) -> Any:
 
 
 def cast(self: Any, dtype: Any) -> Any:
-    """The tensor in another element type, where one is given."""
+    """The tensor in another element type, if one is given."""
     return self if dtype is None else ops.cast(self, dtype)
 
 

@@ -31,7 +31,7 @@ THEMES: tuple[Iterable[list[Kind]], ...] = (
 OVERWRITTEN = "self"
 """What the first argument of a kind is called that writes into it."""
 GIVEN = "out"
-"""What the tensor is called, and the overload, where a kind writes its result into one that it is given."""
+"""What the tensor is called, and the overload, if a kind writes its result into one that it is given."""
 STOPPED = "aten.detach_.default"
 """The kind that takes a tensor's gradient away, and leaves its numbers."""
 
@@ -44,7 +44,7 @@ def kinds() -> dict[str, Kind]:
 
 def kind_of(name: str) -> Kind | None:
     """The row of a kind; that of `aten.add.Tensor` for `aten.add_.Tensor`, which writes its first argument, for
-    `aten.add.out`, which writes its last one, and for `aten.t_.default`, after which that has another shape. None where
+    `aten.add.out`, which writes its last one, and for `aten.t_.default`, after which that has another shape. None if
     there is none."""
     found = kinds().get(name)
     if found is not None:
@@ -72,11 +72,11 @@ def kind_of(name: str) -> Kind | None:
 
 
 _MOST = 20
-"""Kinds that are told each by a line."""
+"""Kinds that are reported each by a line."""
 
 
 def check_kinds(program: ExportedProgram) -> None:
-    """Raises MspcError where there are unknown kinds."""
+    """Raise MspcError if there are unknown kinds."""
     first: dict[str, ExportedNode] = {}
     counts: Counter[str] = Counter()
     for node in all_nodes(program.graph):

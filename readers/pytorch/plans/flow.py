@@ -28,7 +28,7 @@ from mspc.readers.pytorch.program import (
 
 
 def merged(shape: Sequence[int], result: Sequence[int], dim: int) -> int | None:
-    """The dimension of a view in which the slices of dimension `dim` are slices; None where there is none.
+    """The dimension of a view in which the slices of dimension `dim` are slices, or None.
 
     Of a dimension that is taken apart it is the outermost one; one that is merged has to be the outermost of those that
     become one.
@@ -50,7 +50,7 @@ def _product(sizes: Sequence[int]) -> int:
 
 
 def moved(kind: str, given: Mapping[str, Argument], dim: int, rank: int) -> int | None:
-    """The dimension that `dim` becomes; None where that is not known, or slices of it are none of the result."""
+    """The dimension that `dim` becomes; None if that is not known, or slices of it are none of the result."""
     if kind in ("transpose", "swapaxes"):
         first = _dim(given.get("dim0", given.get("axis0")), rank)
         second = _dim(given.get("dim1", given.get("axis1")), rank)
@@ -156,7 +156,7 @@ def _gives(
     kind: Kind, node: ExportedNode, slices: Sequence[Mapping[str, Any]], smaller: Mapping[int, int], place: int,
     wanted: Sequence[Any],
 ) -> bool:  # fmt: skip
-    """Whether ranks get these arrays for a result, with the arguments as they are or with their own shape."""
+    """Return whether ranks get these arrays for a result, with the arguments as they are or with their own shape."""
     shape = tuple(wanted[0].shape)
     for own in (None, shape) if any(name in SIZES for name, _ in node.arguments) else (None,):
         try:
@@ -381,7 +381,7 @@ class LayerFlow:
         return _given(style, last, layer)
 
     def _check_input(self, layer: str, style: Style, cut: _State, last: int) -> None:
-        """Raise where the input is not there as the style says that it is."""
+        """Raise if the input is not there as the style says that it is."""
         if style.takes == CUT and cut.dim != last:
             if style.weight == OUT:
                 raise _Wrong(
@@ -535,7 +535,7 @@ class LayerFlow:
         return state
 
     def _check_summed(self, parameter: str, cut: SlicedValue) -> None:
-        """Raise where every rank has the gradient of a parameter for its own slice alone."""
+        """Raise if every rank has the gradient of a parameter for its own slice alone."""
         style = self.styles.get(parameter)
         if parameter and (style is None or not (style.sums_gradient or style.weight == OPEN)):
             layer = parameter.rpartition(".")[0] or parameter
@@ -572,7 +572,7 @@ class LayerFlow:
 
 
 class _State:
-    """A state as numbers: dim -1 where it is whole."""
+    """A state as numbers: dim -1 if it is whole."""
 
     def __init__(self, state: State) -> None:
         self.state = state

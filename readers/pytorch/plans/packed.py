@@ -1,4 +1,4 @@
-"""Parameters that are several weights one behind another become those, so that each of them is cut by itself.
+"""Parameters that are several weights one after another become those, so that each of them is cut by itself.
 
 A gate and what it lets through, or query, key and value, may be one parameter of twice or three times the rows: one
 product is split into parts. A slice of the parameter is no slice of every part, and ranks that cut it would have to

@@ -58,7 +58,7 @@ def matched(
     plan: str, patterns: Mapping[str, T], names: Iterable[str], what: str, may_miss: bool = False
 ) -> dict[str, tuple[str, T]]:  # fmt: skip
     """What a plan says of every name that one of its patterns is for: (pattern, what it says); the longest pattern goes
-    before others. `*` stands for one part of a name. A pattern may leave out the first part of names, as plans of base
+    before others. `*` is for one part of a name. A pattern may leave out the first part of names, as plans of base
     models do. may_miss: those that name nothing are passed over.
 
     Raises:
@@ -377,7 +377,7 @@ class LayerPlan:
 
 
 def parameter_of(value: Value) -> str:
-    """The name of the parameter that a value is, perhaps in another type; "" where it is none."""
+    """The name of the parameter that a value is, perhaps in another type; "" if it is none."""
     while isinstance(value, Node) and value.op.name in PASSING and value.inputs:
         value = value.inputs[0]
     return value.name if isinstance(value, Parameter) and value.kind == "parameter" else ""

@@ -88,7 +88,7 @@ VIEWS = frozenset(("Reshape", "BroadcastTo", "Fill"))
 """Kinds that a module asks for by sizes, which are others for slices."""
 _PART = re.compile(r"(.*)\[(\d+)\]")
 Parts = tuple[tuple[str, int, int], ...]
-"""Names of parameters with the dimension that is cut, and of how many weights one behind another each is."""
+"""Names of parameters with the dimension that is cut, and of how many weights one after another each is."""
 
 
 class Searched(Protocol):
@@ -103,21 +103,21 @@ class Searched(Protocol):
         ...
 
     def is_partial(self, layout: object) -> bool:
-        """Whether it is a sum over that axis."""
+        """Return whether it is a sum over that axis."""
         ...
 
     def is_of_gradients(self, node: Node) -> bool:
-        """Whether gradients alone read it."""
+        """Return whether gradients alone read it."""
         ...
 
     @staticmethod
     def moves(node: Node) -> bool:
-        """Whether ranks exchange something, or take slices."""
+        """Return whether ranks exchange something, or take slices."""
         ...
 
 
 def local_parts(search: Searched, module: str, scope: str) -> tuple[Parts, set[Node]] | None:
-    """The parameters of a module, and its nodes that sum over ranks; None where it cannot be said, which `wrong` has.
+    """The parameters of a module, and its nodes that sum over ranks; None if it cannot be said, which `wrong` has.
 
     Every rank runs the module's own code with its slices. So nothing is exchanged inside but sums, and what is computed
     of a sum is linear in it, so that it may come last; and the code may ask for no size of a slice.
@@ -138,7 +138,7 @@ def local_parts(search: Searched, module: str, scope: str) -> tuple[Parts, set[N
 
 
 def _problem(search: Searched, module: str, node: Node, inside: Collection[Value]) -> str:
-    """Why ranks cannot run a node by themselves; "" where they can."""
+    """Why ranks cannot run a node by themselves; "" if they can."""
     if search.is_of_gradients(node):
         return ""
     for value in node.inputs:
@@ -156,7 +156,7 @@ def _problem(search: Searched, module: str, node: Node, inside: Collection[Value
 
 
 def _is_last(search: Searched, node: Node, inside: Collection[Value]) -> bool:
-    """Whether all that the module makes of a sum is linear in it."""
+    """Return whether all that the module makes of a sum is linear in it."""
     pending, seen = [node], set[Node]()
     while pending:
         value = pending.pop()
@@ -212,8 +212,8 @@ WHOLE = -1
 class LayerBack:
     """A module with a style: kind `Colwise` or `Rowwise`; how it takes and gives (WHOLE, or a dimension), and the last
     dimension of what it gives. cut: its parameters with the dimensions that are cut, of a module that is neither
-    `Linear` nor `Embedding`. same_as: the module whose parameters it has, too; "" for none. parts: of a module of kind
-    `Local`, its parameters with the dimension that is cut, and of how many weights one behind another each is."""
+    `Linear` nor `Embedding`. same_as: the module whose parameters it has, too; "" for none. parts: of a module of
+    kind `Local`, its parameters with the dimension that is cut, and of how many weights one after another each is."""
 
     module: str
     kind: str
@@ -245,7 +245,7 @@ class PlanBack:
 @dataclass
 class _Search:
     """layers: found, by modules. operands: what they take, with their scopes. covered: nodes that move slices, which a
-    layer stands for. wrong: what cannot be said."""
+    layer is for. wrong: what cannot be said."""
 
     graph: Graph
     users: Mapping[Node, list[Node]]
@@ -286,7 +286,7 @@ class _Search:
             self.operands[module] = other, scope
 
     def _is_followed(self, scope: str) -> bool:
-        """Whether a module multiplies, adds and views, and nothing else."""
+        """Return whether a module multiplies, adds and views, and nothing else."""
         inside = [node for node in self.graph.nodes if node.scope == scope]
         return all(node.op.name in PRODUCTS_OF_OWN or self.moves(node) for node in inside)
 
@@ -335,8 +335,8 @@ class _Search:
         return self._one(value)
 
     def _slices(self, value: Value, given: Collection[Node]) -> set[Node]:
-        """The slices that ranks take of what they hold, where a value is cut by nothing else: a layer that takes all
-        of it cuts it later. given: what layers give."""
+        """The slices that ranks take of what they hold, if a value is cut by nothing else: a layer that takes all of it
+        cuts it later. given: what layers give."""
         found: set[Node] = set()
         pending, seen = [value], set[Value]()
         while pending:
@@ -381,12 +381,12 @@ class _Search:
         return [dim for dim, axes in enumerate(layout.dims) if self.tensor in axes_of(layout, axes)]
 
     def is_of_gradients(self, node: Node) -> bool:
-        """Whether a value is brought to the gradients alone."""
+        """Return whether a value is brought to the gradients alone."""
         users = self.users.get(node, [])
         return bool(users) and all(user.scope.startswith(GRADIENTS) for user in users)
 
     def is_partial(self, layout: object) -> bool:
-        """Whether it is a sum over the tensor axis, and over no other."""
+        """Return whether it is a sum over the tensor axis, and over no other."""
         return isinstance(layout, Layout) and axes_of(layout, layout.partial) == [self.tensor]
 
     @staticmethod
@@ -488,14 +488,14 @@ def _of_loss(node: Node, data: Axis | None) -> bool:
 
 
 def _of_batch(node: Node, data: Axis | None) -> bool:
-    """Whether what moves differs before and after over the batch's axis alone."""
+    """Return whether what moves differs before and after over the batch's axis alone."""
     before, after = set(all_axes_of(node.inputs[0].layout)), set(all_axes_of(node.layout))
     return before ^ after == {data} and not (isinstance(node.layout, Layout) and node.layout.partial)
 
 
 def _of_rows(node: Node, data: Axis | None) -> bool:
-    """Whether rows of the inputs themselves, or of what is the same everywhere, move over the batch's axis: processes
-    compute what they need of their own rows."""
+    """Return whether rows of the inputs themselves, or of what is the same everywhere, move over the batch's axis:
+    processes compute what they need of their own rows."""
     if not _of_batch(node, data):
         return False
     pending, seen = [node.inputs[0]], set[Value]()
@@ -695,7 +695,7 @@ def _told(plan: PlanBack) -> list[str]:
 
 
 def styles(plan: PlanBack) -> dict[str, str]:
-    """The styles of modules, or of patterns of them where all that a pattern names have one."""
+    """The styles of modules, or of patterns of them if all that a pattern names have one."""
     own = {layer.module: _style(layer) for layer in plan.layers}
     found: dict[str, str] = {}
     for name, style in own.items():

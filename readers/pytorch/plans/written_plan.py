@@ -180,7 +180,7 @@ LARGEST = 1 << 24
 KEYS = ("mesh", "layers", "parameters", "fully_shard", "base_model_tp_plan", "base_model_ep_plan", "base_model_pp_plan")
 PIPELINE = "pp"
 TENSOR = "tp"
-"""The axis of the mesh that styles mean, where it has one called so."""
+"""The axis of the mesh that styles mean, if it has one called so."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class WrittenPlan:
 
 
 def plan_in(path: Path, ranks: int) -> WrittenPlan:
-    """The plan in a file, for so many ranks. Raises MspcError where it is none, or for others."""
+    """The plan in a file, for so many ranks. Raise MspcError if it is none, or for others."""
     shown = shown_path(path)
     if path.suffix == ".json":
         found = _json(path, shown)
