@@ -27,8 +27,8 @@ from mspc.passes.lib.plan_header import wants_search
 class Need:
     """A property of graphs.
 
-    lacks: the node for which a graph has it not, True if that is no single node, or None. wants: what the pass
-    needs, and in which the graph fails; `{label}` is replaced by the node's. remedy: what would be right.
+    lacks: returns the node that breaks it, True if that is no single node, or None. wants: the need, and how the graph
+    fails it; `{label}` is replaced by the node's. remedy: the way to get it.
     """
 
     lacks: Callable[[Graph], Node | bool | None]
@@ -36,7 +36,7 @@ class Need:
     remedy: str
 
     def check(self, name: str, graph: Graph) -> None:
-        """Raise MspcError where the graph has not what the pass `name` needs."""
+        """Raise MspcError if the graph lacks a need of the pass `name`."""
         found = self.lacks(graph)
         if not found:
             return
@@ -96,7 +96,7 @@ class Pass:
 
     name: ClassVar[str] = ""
     needs: ClassVar[tuple[Need, ...]] = ()
-    """What the graph must have; the manager checks it."""
+    """The needs that the manager checks."""
     regions: ClassVar[str] = EACH
     """How the pass sees graphs within the graph: it runs on each (`EACH`), on one whose regions are opened, with all
     nodes in one list (`OPENED`), or on the graph alone, and looks after its regions itself (`WHOLE`)."""
@@ -115,13 +115,13 @@ class Pass:
 
 
 BESIDE = ("mspc.search.passes",)
-"""Rooms of passes in folders that passes/ does not import, beside what they need: a pass is found by its name alone."""
+"""Rooms of passes in folders that passes/ does not import: a pass is found by its name alone."""
 _KINDS = {"int": "a whole number", "bool": "true or false", "str": "a word"}
 
 
 @functools.cache
 def _homes() -> dict[str, str]:
-    """File name -> module, over the rooms of passes/ and those of `BESIDE`."""
+    """Return the modules of the files of passes/ and `BESIDE` by name."""
     [home] = passes.__path__
     rooms = [f"{passes.__name__}.{m.name}" for m in pkgutil.iter_modules([home]) if m.ispkg and m.name != "lib"]
     found: dict[str, str] = {}
@@ -138,7 +138,7 @@ def pass_names() -> tuple[str, ...]:
 
 
 def _pass_class(name: str) -> type[Pass] | None:
-    """The pass that the file `name` holds; None for a helper of passes."""
+    """Return the pass in the file `name`, or None for a helper of passes."""
     home = _homes().get(name)
     if home is None:
         return None
@@ -200,9 +200,8 @@ VERIFY = "MSPC_VERIFY_PASSES"
 class PassManager:
     """Runs passes. Every pass of a compile, of a rank and of `mspc opt` runs here.
 
-    Args:
-        on_pass: told the name of the pass, its result, and whether it changed anything.
-        verify: check the graph after every pass; None: if the environment asks for it.
+    on_pass: called with the name of the pass, its result, and whether it changed anything. verify: check the graph
+    after every pass; None: if the environment asks for it.
     """
 
     def __init__(self, on_pass: OnPass | None = None, verify: bool | None = None) -> None:
@@ -210,11 +209,10 @@ class PassManager:
         self._verify = bool(os.environ.get(VERIFY)) if verify is None else verify
 
     def apply(self, step: Pass, graph: Graph) -> tuple[Graph, bool]:
-        """(the resulting graph, changed).
+        """Return (the resulting graph, changed).
 
-        Raises:
-            MspcError: the graph lacks what the pass needs, or the pass refuses it. AssertionError: the pass left a
-            broken graph; it names the pass.
+        Raise MspcError if the graph lacks a need of the pass, or the pass refuses it; AssertionError, with the name of
+        the pass, if it left a broken graph.
         """
         for need in step.needs:
             need.check(step.name, graph)
@@ -241,7 +239,7 @@ class PassManager:
 
 
 def _with_regions(step: Pass, graph: Graph) -> tuple[Graph, bool]:
-    """The pass on a graph that has regions, as the pass asks for."""
+    """Run the pass on a graph that has regions."""
     if step.regions == WHOLE:
         return step.apply(graph)
     if step.regions == OPENED:
@@ -261,7 +259,7 @@ def _with_regions(step: Pass, graph: Graph) -> tuple[Graph, bool]:
 
 
 def _note_effects(graph: Graph) -> None:
-    """Let operators that run graphs say what these do beside their results now."""
+    """Update the effects that operators with regions declare."""
     from mspc.ops.control.regions import Effects, RegionOp, with_effects  # late: few graphs have regions
 
     known: dict[Graph, Effects] = {}

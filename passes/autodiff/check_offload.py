@@ -1,9 +1,9 @@
-"""Refuses cells that are to keep on the host what gradients read, and of which gradients read nothing.
+"""Refuses cells to be offloaded for gradients of which gradients read nothing.
 
 Input:  `%1 = Reshape(%0) cnode_attrs: {offload: "Default/network-Flat, Auto"}`, which no backward operator reads
 Output: an error at the line of the operator
 
-Of a network without gradients nothing is asked; nor of a cell that is computed again, which keeps nothing by intent.
+Networks without gradients and cells that are recomputed, which store nothing by intent, are not checked.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class CheckOffload(Pass):
 
 
 def _keeping(nodes: list[Node], handed_out: list[Value]) -> set[str]:
-    """The cells of which gradients read something, or that say themselves what is not kept. handed_out: the results of
-    graphs that nodes run, which gradients may read."""
+    """Return the cells that gradients read, or that store nothing by intent. handed_out: the results of regions, which
+    gradients may read."""
     read = set[Value](handed_out)
     found: set[str] = set()
     for node in reversed(nodes):

@@ -2,8 +2,8 @@
 
 Input:  `%5 = Gradient(%loss, %para1_w)`  with `%6 = TupleGetItem(%5) {index: 0}`
 Output: the backward operators in its place, scopes prefixed with `Gradients/`, phase `backward`, each linked to the
-forward operator it belongs to (`reverse_mode.py`). A node that runs regions gets regions that also return what their
-gradients read, and a backward node that runs the gradients of these regions (`region_gradients.py`).
+forward operator it belongs to. A node that runs regions gets regions that also return what their
+gradients read, and a backward node that runs the gradients of these regions (`passes/lib/region_gradients.py`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Grad(Pass):
 
 
 def _differentiating() -> Differentiate:
-    """What differentiates the nodes that run regions. One such object makes the gradient of a region once."""
+    """Return the function that differentiates nodes with regions; it makes the gradient of a region once."""
     known: list[Differentiate] = []
 
     def differentiate(
@@ -103,7 +103,7 @@ def _expand(graph: Graph, program: Graph, differentiate: Differentiate) -> bool:
 
 
 def _mark_updates(graph: Graph) -> None:
-    """What a program computes from gradients on the way to an update is part of the update."""
+    """Give nodes that compute an update from gradients the phase `update`."""
     computed: set[Value] = set()
     for node in graph.nodes:
         if node.phase == "backward" or any(value in computed for value in node.inputs):
@@ -120,7 +120,7 @@ def _mark_updates(graph: Graph) -> None:
 
 
 def _mark_regions(node: Node, computed: Collection[Value]) -> None:
-    """The same in the regions of an update that reads what was computed."""
+    """Do the same in the regions of an update."""
     op = node.op
     for number, region in enumerate(node.regions):
         assert isinstance(op, RegionOp)
@@ -136,7 +136,6 @@ def _mark_regions(node: Node, computed: Collection[Value]) -> None:
 def _backward(
     b: Builder, request: Node, op: Gradient, mode: str, differentiate: Differentiate
 ) -> list[Value]:
-    """Emit the backward operators of one request and return the gradients."""
     last = len(request.inputs) - (op.outputs if op.has_sens else 0)
     outputs, wanted = request.inputs[: op.outputs], request.inputs[op.outputs : last]
     forward = list(b.nodes)
@@ -172,7 +171,7 @@ def _source(value: Value) -> Value:
 
 def _trained(value: Value, mode: str) -> str:
     """Return the name of a parameter, or the common name of the parameters of equal layers; "" for other values. In
-    sharded modes layouts say how a stack's gradient is reduced, turn by turn, so it needs no name there."""
+    sharded modes layouts say how a stack's gradient is reduced in each iteration, so it needs no name there."""
     if isinstance(value, Parameter):
         return value.name
     if not is_stack_of_parameters(value) or mode in ("semi_auto_parallel", "auto_parallel"):
@@ -182,7 +181,6 @@ def _trained(value: Value, mode: str) -> str:
 
 
 def _zeros(b: Builder, value: Value) -> Value:
-    """The gradient with respect to what nothing comes from."""
     if isinstance(value.type, StackType):
         from mspc.passes.lib.gradients import zeros_like  # late: few networks have stacks
 

@@ -1,11 +1,12 @@
-"""Joins the loop over micro-batches with that of its gradient, so that what a turn saves does not wait for the others.
+"""Joins the loop over micro-batches with that of its gradient, so that saved values do not wait for other micro-
+batches.
 
-Input:  `%4 = Scan(%x, %w) {turns: 8, micro_batches: true}` with what its gradient reads stacked, and
+Input:  `%4 = Scan(%x, %w) {turns: 8, micro_batches: true}` with its gradient's operands stacked, and
         `%9 = Scan(%zeros, %grads, %saved, %w) {turns: 8, reverse: true}` of the gradient.
 Output: `%9 = Scan(%zeros, %x, %grads, %w) {turns: 8, micro_batches: true}` whose turn does both for one micro-batch.
 
-That is the same if nothing that the second loop is given is computed from results of the first, but for what it
-scans turn by turn, and where neither hands anything from turn to turn but sums. A loop that is not so is left alone.
+This needs a second loop whose operands do not depend on results of the first
+except through its scanned operands, and two loops that carry only sums. Other loops stay.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class JoinMicroBatches(Pass):
 
 
 def _gradients_of(graph: Graph, forward: Node) -> list[Node]:
-    """The loop of the gradient of a loop over micro-batches, if there is one that can be joined with it."""
+    """Return the gradient's loop if it can be joined with the loop over micro-batches."""
     if not (isinstance(forward.op, Scan) and forward.op.micro_batches and not forward.op.carried):
         return []
     results: set[Value] = {forward}
@@ -107,7 +108,7 @@ def _shared(
 
 
 def _read_results(graph: Graph, forward: Node, backward: Node) -> list[int]:
-    """The numbers of the forward loop's results that others than the backward loop read."""
+    """Return the numbers of the forward loop's results that are read outside the backward loop."""
     elements = {n: n.op.index for n in graph.nodes if _is_element(n, forward)}  # type: ignore[attr-defined]  # TupleGetItem
     read = [v for node in graph.nodes if node is not backward for v in node.inputs if v in elements]
     return sorted({elements[v] for v in (*read, *graph.results) if v in elements})  # type: ignore[index]  # a node
@@ -122,7 +123,7 @@ def _name(parameters: Sequence[Parameter]) -> None:
 def _replace(
     graph: Graph, forward: Node, backward: Node, made: Scan, operands: list[Value], joint: Graph, kept: list[int]
 ) -> None:  # fmt: skip
-    """The backward loop becomes the joint one, and what read the forward loop's results reads them of it, after it."""
+    """Turn the backward loop into the joint one, and let readers of the forward loop's results read them from it."""
     carried = made.carried
     backward.op = with_effects(made, operands, (joint,))  # type: ignore[assignment]  # fields, see RegionOp
     backward.inputs, backward.regions = operands, (joint,)

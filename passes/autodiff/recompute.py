@@ -3,10 +3,11 @@
 Input:  forward operators with `cnode_attrs: {recompute: "call of the cell"}`, read by backward operators
 Output: backward copies of them right before their first reader, from what enters the cell; the first results die early.
 
-What leaves a marked cell is saved: others hold it anyway. So is what another stage of a pipeline reads, which must not
-wait for the gradients of the stage that computes it, and what was read of a parameter that has changed since. An
-operator that is marked itself, `{recompute: true}`, is computed again wherever its result goes. Copies have the
-strategy of their original. Facts: MindSpore's `Cell.recompute()` and `Primitive.recompute()`.
+Values that leave a marked cell are saved: others hold them anyway. So
+are values that another stage of a pipeline reads, which must not wait for the gradients of the stage that computes it,
+and values of a parameter that has changed since. An operator that is marked itself, `{recompute: true}`, is computed
+again for every reader. Copies have the strategy of their original. Facts: MindSpore's `Cell.recompute()` and
+`Primitive.recompute()`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Recompute(Pass):
 
 
 def _recompute(graph: Graph) -> dict[Value, Value]:
-    """Copy marked operators of one graph; the copies by what they are of."""
+    """Copy marked operators of one graph, and return the copies by their originals."""
     inside = recomputed_values(graph)
     if not inside:
         return {}
@@ -60,8 +61,8 @@ def _recompute(graph: Graph) -> dict[Value, Value]:
 
 
 def _save_less(program: Graph, forward: Sequence[Node]) -> None:
-    """Let forward nodes that run regions return no more than is read of them, since what gradients read is what their
-    copies return."""
+    """Let forward nodes with regions return only the results that are read: the gradient reads those of their
+    copies."""
     from mspc.ops.control.outlining import name_apart  # late: few networks have regions
     from mspc.passes.cleanup.simplify import remove_dead_in_regions
 
@@ -112,8 +113,8 @@ def handed_on(graph: Graph) -> set[Value]:
 
 
 def _mark(node: Node) -> object:
-    """Which call of a marked cell the operator is in, True if it is marked itself; None outside. A result of several is
-    of the operator that makes them, wherever it is taken: gradients take some that no forward operator reads."""
+    """Return the call of a marked cell that the operator is in, True if it is marked itself, or None. An element of a
+    tuple counts as part of the operator that makes the tuple: gradients take some that no forward operator reads."""
     while isinstance(node.op, TupleGetItem):
         source = node.inputs[0]
         if not isinstance(source, Node) or source.phase != "forward":
@@ -126,7 +127,7 @@ def _mark(node: Node) -> object:
 def _again(
     value: Value, repeats: Callable[[Node], bool], copies: dict[Value, Value], nodes: list[Node]
 ) -> Generator[Any, Value, Value]:
-    """The value, or its backward copy if it `repeats`; what the copy needs is emitted before it."""
+    """Return the value, or its backward copy if it `repeats`; operands of the copy are emitted before it."""
     if not isinstance(value, Node) or not repeats(value):
         return value
     if value not in copies:

@@ -1,1 +1,1 @@
-"""The passes here remove what nobody needs."""
+"""The passes here remove unneeded nodes."""

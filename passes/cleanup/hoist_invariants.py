@@ -1,15 +1,15 @@
-"""Moves what every turn of a loop computes alike before the loop.
+"""Moves loop invariants before their loop.
 
 Input:  `%1 = While(%0, %para_w) {regions: @condition, @body}` where @body has `%0 = Cast(%para_w) {dst_type: Float32}`
 Output: `%1 = Cast(%para_w) {dst_type: Float32}`, `%2 = While(%0, %1) {regions: @condition, @body}`
 
-Moved is what depends on captured values that the loop does not overwrite, and has no effect: what moves or converts
-elements, works element by element or along rows, reduces, or multiplies matrices. It takes memory while the loop runs:
-so nothing is moved that has more elements than all that it is made of, as a broadcast has, nor more than MOST_KEPT
-bytes a loop. What may fail, as a lookup, is moved only out of what runs at least once; nothing is moved out of a
-branch.
+Moved are nodes without effects that depend on captured values which the loop does not overwrite: those that move or
+convert elements, work element by element or along rows, reduce, or multiply matrices. Their results take memory while
+the loop runs: so nothing is moved that has more elements than all that it is made of, as a broadcast has, nor more than
+MOST_KEPT bytes a loop. Nodes that may fail, as lookups, are moved only out of loops that run at least once; nothing is
+moved out of a branch.
 
-Before gradients are taken, so that what the turns add up is the gradient of what was moved. Nothing is moved out of a
+Before gradients are taken, so that the iterations add up the gradient of the moved nodes. Nothing is moved out of a
 graph that asks for gradients itself.
 """
 
@@ -33,7 +33,7 @@ from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import WHOLE, Pass
 
 MOST_KEPT = 2**30
-"""Bytes that one loop may hold of what was moved before it."""
+"""Bytes of hoisted values that one loop may hold."""
 SMALL = 2**16
 """Elements up to which something is moved that is made of constants alone."""
 
@@ -49,8 +49,8 @@ class HoistInvariants(Pass):
 
 
 def hoist(graph: Graph, is_local: bool = False) -> bool:
-    """Move nodes out of the graphs of loops; True if there were some. is_local: the graph is a rank's own, so that no
-    layout has to be found for what is moved."""
+    """Move invariants out of all loops, and return whether there were any. is_local: the graph is a rank's own, so that
+    moved nodes need no layouts."""
     graphs = graph.graphs()
     runners = Counter(region for each in graphs for node in each.nodes for region in node.regions)
     changed = False
@@ -65,7 +65,6 @@ def hoist(graph: Graph, is_local: bool = False) -> bool:
 
 
 def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
-    """Move nodes of one region before the loop in its graph."""
     op, region = loop.op, loop.regions[number]
     assert isinstance(op, Loop)
     if any(isinstance(node.op, Gradient | OwnGradient) for node in region.nodes):
@@ -92,7 +91,7 @@ def _hoist(graph: Graph, loop: Node, number: int, is_local: bool) -> bool:
 
 
 def _captured(graph: Graph, loop: Node, number: int) -> dict[Value, Value]:
-    """The parameters of a region that are the same in every turn, and what they are outside."""
+    """Return the outer values of the region's parameters that are the same in every iteration."""
     op, region = loop.op, loop.regions[number]
     assert isinstance(op, Loop)
     shown, within = Updates(graph), Updates(region)
@@ -108,7 +107,7 @@ def _captured(graph: Graph, loop: Node, number: int) -> dict[Value, Value]:
 
 
 def _chosen(region: Graph, same: dict[Value, Value], runs: bool, is_local: bool) -> set[Value]:
-    """The nodes whose results are to be handed in. runs: the region runs at least once."""
+    """Return the nodes to hand in. runs: the region runs at least once."""
     invariant: set[Value] = set(same)
     chosen: set[Value] = set()
     kept = 0
@@ -126,7 +125,7 @@ def _chosen(region: Graph, same: dict[Value, Value], runs: bool, is_local: bool)
 
 
 def _with_sources(region: Graph, chosen: set[Value]) -> list[Node]:
-    """The nodes and all that they are made of, in their order."""
+    """Return the nodes and everything they are made of, in order."""
     moved = set(chosen)
     for node in reversed(region.nodes):
         if node in moved:
@@ -135,7 +134,7 @@ def _with_sources(region: Graph, chosen: set[Value]) -> list[Node]:
 
 
 def _may_move(node: Node, runs: bool) -> bool:
-    """Return whether nothing tells where and how often a node runs."""
+    """Return whether moving a node changes no result and no effect."""
     op = node.op
     if not isinstance(op, Op) or node.regions or op.mutates or op.has_side_effect or op.is_collective or op.draws:
         return False
@@ -154,8 +153,8 @@ def _multiplies(node: Node) -> bool:
 
 
 def _is_worth(node: Node, is_local: bool) -> bool:
-    """Return whether a node takes time at every turn, and what it makes is no larger than what it is made of. What is
-    made of constants alone, as masks are, passes know best where it is: it is moved out of a rank's own graph."""
+    """Return whether a node takes time in every iteration, and its result is no larger than its operands. Nodes made of
+    constants alone, as masks, are moved in a rank's own graph only: passes recognize them in place."""
     op = node.op
     if not isinstance(op, Op) or op.is_view or isinstance(op, TupleGetItem) or op.uniform() is not None:
         return False
@@ -166,13 +165,13 @@ def _is_worth(node: Node, is_local: bool) -> bool:
 
 
 def _read_by_others(region: Graph, moved: list[Node]) -> set[Value]:
-    """What is read in the region by nodes that stay, or returned."""
+    """Return the moved nodes that the region's other nodes or its results read."""
     gone = set(moved)
     return {*region.results, *(value for node in region.nodes if node not in gone for value in node.inputs)}
 
 
 def _hand_in(loop: Node, number: int, value: Node, region: Graph) -> Parameter:
-    """Give the loop another operand, all of whose regions get a parameter for it; that of one region."""
+    """Give the loop and all of its regions another operand; return the parameter of `region`."""
     loop.inputs.append(value)
     taken = {parameter.name for each in loop.regions for parameter in each.parameters}
     name = next(name for name in _names(value) if name not in taken)
@@ -191,7 +190,6 @@ def _names(value: Node) -> Iterator[str]:
 
 
 def _drop_unread(region: Graph, moved: list[Node]) -> None:
-    """Take out those of the moved nodes that nothing reads any more."""
     gone = set(moved)
     read: set[Value] = set(region.results)
     left: list[Node] = []

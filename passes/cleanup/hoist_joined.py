@@ -1,4 +1,4 @@
-"""Moves before a loop what passes for GPUs have made there of weights.
+"""Moves the weights that passes for GPUs have joined in a loop before the loop.
 
 Input:  `While` whose body has `%0 = Concat(%para_wq, %para_wk, %para_wv)`, which one product reads
 Output: `%1 = Concat(%wq, %wk, %wv)` before `While`, which hands it in
@@ -14,7 +14,7 @@ from mspc.passes.cleanup.hoist_invariants import hoist
 
 @dataclass(frozen=True)
 class HoistJoined(Pass):
-    """`hoist_invariants` for a rank's own graph, after the passes that join what products read."""
+    """Run `hoist_invariants` on a rank's own graph, after the passes that join operands of matmuls."""
 
     regions = WHOLE
 

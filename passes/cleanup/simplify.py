@@ -1,4 +1,4 @@
-"""Removes what nobody needs: dead nodes, tuples taken apart again, repeated and constant backward operators.
+"""Removes unneeded nodes: dead ones, tuples taken apart again, repeated and constant backward operators.
 
 Forward operators that a user wrote stay as they are written (only dead ones go), so that dumps show the program.
 Input:  `%2 = MakeTuple(%0, %1)`, `%3 = TupleGetItem(%2) {index: 1}`. Output: `%1` in the place of `%3`.
@@ -62,13 +62,13 @@ def _simplified(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
 
 
 def _simplified_with_regions(program: Graph) -> bool:
-    """A program and all of its regions, again if the borders have become simpler: what an inner graph does not need is
-    dead outside, and the other way."""
+    """Simplify a program and all of its regions, until their boundaries no longer change: dead results of an inner
+    graph make nodes outside dead, and the other way."""
     return _in_all_graphs(program, _simplified)
 
 
 def remove_dead_in_regions(program: Graph) -> None:
-    """Drop what nobody needs in a program and all of its regions, and at the borders."""
+    """Drop dead nodes, operands and results in a program and all of its regions."""
     _in_all_graphs(program, remove_dead)
 
 
@@ -135,14 +135,14 @@ def _forward_values(graph: Graph) -> bool:
 
 
 def _gradients_of_both(remaining: Node, gone: Node) -> dict[str, str]:
-    """The attribute that names the parameters whose gradient the remaining node is now, if any."""
+    """Return the attribute that names the parameters whose gradient the remaining node is now, if any."""
     names = [str(node.attrs["gradient_for"]) for node in (remaining, gone) if "gradient_for" in node.attrs]
     return {"gradient_for": ",".join(names)} if names else {}
 
 
 class _Known:
-    """Nodes by what else makes nodes equal, then by operator. Operators with stand-ins, which cannot be hashed, are
-    compared with all that are equal in the rest."""
+    """Nodes by everything else that makes them equal, then by operator. Operators with stand-ins, which cannot be
+    hashed, are compared with all nodes that are equal in the rest."""
 
     def __init__(self) -> None:
         self._exact: dict[Any, dict[Any, Node]] = {}
@@ -195,7 +195,7 @@ class _Constants:
 
 
 def _simpler(node: Node) -> Value | None:
-    """A value that already is the node's result, if there is one."""
+    """Return a value that equals the node's result, if there is one."""
     op = node.op
     if isinstance(op, TupleGetItem):
         source = node.inputs[0]
@@ -238,7 +238,7 @@ def _folded(node: Node) -> Constant | None:
 
 
 def live_values(graph: Graph) -> set[Value]:
-    """What the results and the side effects need."""
+    """Return the values that the results and the side effects need."""
     live: set[Value] = set(graph.results)
     for node in reversed(graph.nodes):
         # A collective over mesh axes is one for all ranks: unlike on a rank, it may go when nobody needs it.

@@ -1,15 +1,14 @@
-"""Chooses the collectives that go in pieces beside the products next to them, for GPUs, and in how many.
+"""Chooses the collectives that go in pieces beside the matmuls next to them, for GPUs, and their number of pieces.
 
 Input:  `%1 = AllGather(%x)`, `%2 = MatMul(%1, %w)` in the graph of all ranks
 Output: `%1 = AllGather(%x) {pieces: 4}`, which `send_in_pieces` carries out on every rank
 
-A layer whose products are sharded over a group of ranks waits for what it gathers before them, and for the sums
-after them; in the gradients other products fill most of that time. So those gain for which a rank would stand still in
-the order of `schedule_communication`: this is looked up in the graph of rank 0, and what is chosen holds for all
-ranks. Costs are those of `ONE_HOST`, as there. Where pieces gain less than a share of the collective's time, nothing
-changes.
+A layer with matmuls that are sharded over a group of ranks waits for the gathers before them and for the sums after
+them; in the gradients other matmuls fill most of that time. So pieces help collectives for which a rank would be idle
+in the order of `schedule_communication`: this is looked up in the graph of rank 0, and the choice holds for all ranks.
+Costs are those of `ONE_HOST`, as there. If pieces gain less than a share of the collective's time, nothing changes.
 
-The header's `computation_communication_fusion_level` says where: 0 nowhere, 1 forward, 2 backward, 3 (as without it)
+The header's `computation_communication_fusion_level` restricts it: 0 nowhere, 1 forward, 2 backward, 3 (as without it)
 both.
 """
 
@@ -51,10 +50,8 @@ _PHASES = {0: (), 1: ("forward",), 2: ("backward",), 3: ("forward", "backward")}
 
 @dataclass(frozen=True)
 class ChoosePieces(Pass):
-    """Mark collectives with the attribute `pieces`.
-
-    number: of pieces wherever there can be so many, gain or no gain; 0 for what gains most.
-    """
+    """Mark collectives with the attribute `pieces`. number: of pieces for all that can have so many; 0 for the best
+    number."""
 
     regions = WHOLE
     needs = (GLOBAL, LOWERED)
@@ -83,7 +80,7 @@ class ChoosePieces(Pass):
         return bool(chosen)
 
     def _chosen(self, local: Graph) -> dict[int, int]:
-        """In how many pieces candidates go, by their numbers, which their nodes in a rank's graph have."""
+        """Return the number of pieces of candidates by the numbers of their nodes in a rank's graph."""
         found: dict[int, int] = {}
         machine = ONE_HOST.under(local.attrs)
         for graph in local.graphs():

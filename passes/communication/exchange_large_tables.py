@@ -1,7 +1,7 @@
-"""Lets ranks exchange rows in the place of tables as `exchange_rows` does, if that spares many bytes: on GPUs.
+"""Lets GPUs exchange rows instead of tables, as `exchange_rows` does, if that saves many bytes.
 
-The hosts read how many rows go where while a step runs, and launch them in rounds: that takes time of its own, and
-what is before and after it becomes two CUDA graphs.
+The hosts read the numbers of rows for each rank while a step runs, and
+launch them in rounds: that takes time, and splits the step into two CUDA graphs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.communication.exchange_rows import exchange
 
 LEAST = 64 << 20
-"""Bytes to be spared, at least: what a GPU sends to others in the time of an exchange without rows."""
+"""Bytes to save at least: those that a GPU sends in the time of an exchange without rows."""
 
 
 @dataclass(frozen=True)

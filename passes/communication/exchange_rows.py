@@ -1,4 +1,4 @@
-"""Lets ranks exchange the rows that they look up, or add up, where whole tables would be gathered or reduced.
+"""Lets ranks exchange the rows that they look up, or add up, instead of gathering or reducing whole tables.
 
 Input:  `%3 = Redistribute(%2)` from `(8) [0, -]` to `(8) [-, -]`, `%4 = TakeRows(%3, %places)` at `(8) [0, -]`
 Output: `%4 = FetchRows(%2, %places) {mesh: (8), axes: (0)}`
@@ -6,9 +6,9 @@ Output: `%4 = FetchRows(%2, %places) {mesh: (8), axes: (0)}`
 Input:  `%4 = AddRows(%rows, %places)` at `(8) [-, -] sum[0]`, `%5 = Redistribute(%4)` to `(8) [0, -]`
 Output: `%5 = SendRows(%rows, %places) {mesh: (8), axes: (0)}`
 
-The same is done if the table is not gathered but lookups give partial sums, and where rows are gathered before their
-sum, if fewer bytes are sent so. A rule of factors cannot say it: the table's rows and its readers' lie along one
-axis, and yet no rank has what it reads.
+The same is done if the table is not gathered but lookups give partial sums, and if rows are gathered
+before their sum, whenever that sends fewer bytes. A rule of factors cannot say it: the table's rows and its readers'
+lie along one axis, and yet no rank has the rows it reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.lib.redistribution import cost
 
 OPERATORS = "mspc.ops.nn.expert_rows"
-"""The module of what this is about: a graph has no such operator where nothing has loaded it."""
+"""The module of these operators: a graph has none of them if nothing has loaded it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ Users = dict[Value, list[Node]]
 
 
 def exchange_rows(graph: Graph, least: int) -> bool:
-    """What the passes do; whether anything has changed. least: bytes that an exchange spares."""
+    """Exchange rows, and return whether anything has changed. least: bytes that an exchange has to save."""
     if not any(isinstance(node.op, (TakeRows, AddRows, SetRows)) for node in graph.nodes):
         return False
     users: Users = {}
@@ -76,7 +76,7 @@ def exchange_rows(graph: Graph, least: int) -> bool:
 
 
 class _Exchanger:
-    """Rewrites the nodes of a graph; `replaced` has what is in the place of values."""
+    """Rewrites the nodes of a graph; `replaced` has the new values."""
 
     def __init__(self, graph: Graph, users: Users, least: int) -> None:
         self.least = least
@@ -87,7 +87,7 @@ class _Exchanger:
         self.brought: dict[tuple[Value, Layout], Value] = {}
 
     def visit(self, node: Node) -> None:
-        """Put a node, or what exchanges its rows, after those before it."""
+        """Append a node, or the exchange of its rows."""
         node.inputs = [self.replaced.get(value, value) for value in node.inputs]
         if node in self.replaced:
             return
@@ -108,14 +108,14 @@ class _Exchanger:
             self.replaced[reader or node] = made
 
     def _reader(self, node: Node) -> Node | None:
-        """The only reader of a result, if it brings it to a layout that is not partial."""
+        """Return the only reader of a result if it brings it to a layout that is not partial."""
         read = self.users.get(node, [])
         if not isinstance(node.layout, Layout) or node in self.held or len(read) != 1:
             return None
         return read[0] if isinstance(read[0].op, Redistribute) and not read[0].op.target.partial else None
 
     def _fetched(self, node: Node, taken: TakeRows, final: Layout) -> Node | None:
-        """A lookup whose result has the layout `final`, by FetchRows."""
+        """Return a lookup whose result has the layout `final`, by FetchRows."""
         (table, moved), (places, told) = map(self._unmoved, node.inputs)
         held, known = table.layout, places.layout
         if not isinstance(held, Layout) or not isinstance(known, Layout) or final.partial:
@@ -140,7 +140,7 @@ class _Exchanger:
         return made if found == final else self._moved(made, final)
 
     def _sent(self, node: Node, put: AddRows | SetRows, final: Layout) -> Node | None:
-        """A sum of rows by their places that has the layout `final`, by SendRows."""
+        """Return a sum of rows by their places that has the layout `final`, by SendRows."""
         (rows, moved), (places, told) = map(self._unmoved, node.inputs)
         held, known = rows.layout, places.layout
         if not isinstance(held, Layout) or not isinstance(known, Layout) or final.partial:
@@ -172,14 +172,15 @@ class _Exchanger:
         return made if summed == final else self._moved(made, final)
 
     def _unmoved(self, value: Value) -> tuple[Value, float]:
-        """(the value that another reader than this node may have, too, bytes that bring it here)."""
+        """Return (the value before its redistribution, the bytes of the redistribution if no other node reads its
+        result)."""
         if isinstance(value, Node) and isinstance(value.op, Redistribute):
             alone = len(self.users.get(value, [])) == 1
             return value.inputs[0], _cost(value, value.op.source, value.op.target) if alone else 0.0
         return value, 0.0
 
     def _bring(self, value: Value, target: Layout) -> Value:
-        """The value in a layout: the same for all who read its rows' places, as gradients do."""
+        """Return the value in a layout; readers of the same rows' places, as gradients, share it."""
         if value.layout == target:
             return value
         if (value, target) not in self.brought:
@@ -201,17 +202,16 @@ class _Exchanger:
 
 
 def _ahead(axes: Axes, stops: Sequence[int]) -> Axes:
-    """The axes of a dimension before the first of `stops`."""
+    """Return the axes of a dimension before the first of `stops`."""
     return next((axes[:i] for i, a in enumerate(axes) if a in stops), axes)
 
 
 def _adds_up(layout: Layout) -> bool:
-    """Return whether ranks have all of their slices, or partial sums of them, added up after an exchange."""
+    """Return whether ranks have all of their slices, or partial sums, which are added up after an exchange."""
     return not layout.partial or layout.reduction == "sum"
 
 
 def _local(value: Value, layout: Layout) -> float:
-    """Bytes of a rank's slice."""
     type = value.tensor_type
     return math.prod(layout.local_shape(type.shape)) * type.dtype.itemsize
 

@@ -61,7 +61,7 @@ class FuseGradients(Pass):
 
 
 def _limit(graph: Graph) -> int:
-    """Bytes of a bucket: what the header says, else BUCKET or a part of all gradients."""
+    """Return the bytes of a bucket: the header's, else BUCKET or a part of all gradients."""
     if "gradient_bucket" in graph.attrs:
         return int(graph.attrs["gradient_bucket"])
     total = sum(_slice_bytes(node) for node in graph.nodes if _reduces_gradient(node))
@@ -96,10 +96,8 @@ def _reduces_gradient(node: Node) -> bool:
 
 
 def _changes_last(nodes: list[Node]) -> list[Node]:
-    """The nodes with those that change parameters, and what needs them done, after all others.
-
-    An optimizer that scales one gradient after another update would otherwise separate their reductions.
-    """
+    """Return the nodes with those that change parameters, and those that need them, after all others. An optimizer that
+    scales one gradient after another update would otherwise separate their reductions."""
     first: list[Node] = []
     last: list[Node] = []
     waiting: set[Value] = set()
@@ -118,8 +116,8 @@ def _changes_last(nodes: list[Node]) -> list[Node]:
 
 
 def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
-    """Buckets of gradients in the order in which they are ready; one joins the open bucket of its group if it can still
-    be in time."""
+    """Return buckets of gradients in the order in which they are ready; one joins the open bucket of its group if it
+    can still be in time."""
     position: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
     first_use: dict[Value, int] = {}
     for i, node in enumerate(graph.nodes):
@@ -151,7 +149,7 @@ def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
 
 
 def _fusion(node: Node, own: Mapping[str, int]) -> int:
-    """With which others the gradient of parameters travels: the least of their numbers, 0 for none."""
+    """Return the fusion number of parameters' gradient: the least of theirs, 0 for none."""
     names = str(node.attrs["mirror_user_id"]).split(",") if own else []
     return min((own.get(name.strip(), 1) for name in names), default=1)
 

@@ -1,13 +1,14 @@
 """Makes every change of layout a node: an abstract Redistribute if a reader needs another layout than it gets.
 
 Input:  `%3 = ReLU(%2) {in_layouts: (2, 4) [0, 1]}` with `%2` at `(2, 4) [0, -] sum[1]`
-Output: `%3 = Redistribute(%2) {layout: (2, 4) [0, 1]}`, `%4 = ReLU(%3)`; every node then gets exactly what it needs.
+Output: `%3 = Redistribute(%2) {layout: (2, 4) [0, 1]}`, `%4 = ReLU(%3)`; every node then gets exactly the layout it
+needs.
 
 One value is brought to one layout once, from the cheapest copy at hand, also for readers after a Reshape to the
-shape that it has. Options of `Cell.recompute()` change that: what was brought for operators that are computed again
-may serve once more (`keeps_communication`), and parameters be brought once more for gradients (`gathers_again`).
-Terms of a sum that share a layout are added before they are redistributed, so that partial gradients are reduced
-once. Every inserted node carries a reason and the user's line.
+shape that it has. Options of `Cell.recompute()` change that: copies made for operators that
+are computed again may serve once more (`keeps_communication`), and parameters are redistributed again for gradients
+(`gathers_again`). Terms of a sum that share a layout are added before they are redistributed, so that partial gradients
+are reduced once. Every inserted node carries a reason and the user's line.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _Inserter:
         self.regions: list[OpenRegion] = []
 
     def pass_border(self, node: Node, border: Border) -> None:
-        """What a region brings to a layout is there in it alone."""
+        """Forget at the end of a region the copies that were made in it."""
 
         begin = node
         if border.region:
@@ -185,8 +186,8 @@ class _Inserter:
 
 
 def _gathers_again(value: Value, reader: Node | None) -> bool:
-    """Return whether a gradient, or what it computes again, reads a parameter that is not to be stored gathered until
-    then (`parallel_optimizer_comm_recompute`)."""
+    """Return whether a gradient, or an operator recomputed for it, reads a parameter that is not to be stored gathered
+    until then (`parallel_optimizer_comm_recompute`)."""
     if reader is None or reader.phase != "backward" or reader.forward is None:
         return False
     while isinstance(value, Node) and value.attrs.get("gathers_again") and len(value.inputs) == 1:
@@ -195,7 +196,7 @@ def _gathers_again(value: Value, reader: Node | None) -> bool:
 
 
 def _first_time(value: Value) -> Value | None:
-    """The node whose result is computed again here, where what was communicated of it is saved
+    """Return the original of a node that is computed again here, if its communicated copies are saved
     (`mp_comm_recompute=False`)."""
     if not isinstance(value, Node) or "recomputed" not in value.attrs or value.forward is None:
         return None
@@ -203,7 +204,7 @@ def _first_time(value: Value) -> Value | None:
 
 
 def _reshaped_from(value: Value) -> Value:
-    """The node whose result a Reshape hands on as it is, else the value; a parameter may change in between."""
+    """Return the node whose result a Reshape passes on unchanged, else the value; a parameter may change in between."""
     while isinstance(value, Node) and isinstance(value.op, Reshape) and isinstance(value.inputs[0], Node):
         source = value.inputs[0]
         if (source.type, source.layout) != (value.type, value.layout):
@@ -265,7 +266,7 @@ def _words(layout: Layout) -> str:
 
 
 def _mirrored(value: Value, source: Layout, reader: Node | None) -> str:
-    """The parameter whose gradient this reduces, as MindSpore's mirror operators name it."""
+    """Return the parameter whose gradient this reduces, as MindSpore's mirror operators name it."""
     if not source.partial or reader is None:
         return ""
     if isinstance(reader.op, Cast) and "gradient_for" in reader.attrs:
@@ -274,7 +275,7 @@ def _mirrored(value: Value, source: Layout, reader: Node | None) -> str:
 
 
 def _gradient_of(value: Value) -> str:
-    """The parameters whose gradient `value` is, also if an optimizer has scaled it since."""
+    """Return the parameters of which `value` is the gradient, also if an optimizer has scaled it since."""
     while isinstance(value, Node):
         if "gradient_for" in value.attrs:
             return str(value.attrs["gradient_for"])
@@ -290,12 +291,12 @@ def _gradient_of(value: Value) -> str:
 
 
 Copies = dict[Value, dict[Layout, Value]]
-"""The layouts that values were brought to, and what has them there."""
+"""The copies of values by their layouts."""
 
 
 class OpenRegion:
-    """A region that is being read. begin: the border before the first region of its node. made: what it has computed so
-    far."""
+    """A region that is being read. begin: the boundary before the first region of its node. made: the values it has
+    computed so far."""
 
     def __init__(self, begin: Node, border: Border, copies: Copies, gathered_again: Copies) -> None:
         self.begin, self.border = begin, border
@@ -306,7 +307,7 @@ class OpenRegion:
         self.before = _copied(copies), _copied(gathered_again)
 
     def restore(self, *now: Copies) -> None:
-        """Forget what the region has brought to a layout for itself."""
+        """Forget the copies that the region has made for itself."""
         for copies, before in zip(now, self.before, strict=True):
             copies.clear()
             copies.update(before)

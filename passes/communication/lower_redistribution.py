@@ -74,8 +74,8 @@ def _lower_all(graph: Graph) -> bool:
 
 
 def _say_sent(graph: Graph, nodes: Mapping[Graph, Sequence[Node]]) -> None:
-    """Say in the header what the program sends, loops as often as they turn: to the byte, if the search has trifles for
-    messages among it. nodes: of every graph those that run."""
+    """Write into the header the bytes that the program sends, loops times their iterations: exact bytes, whereas the
+    search adds small terms for messages. nodes: of every graph those that run."""
     from mspc.ops.control.times import times_of  # late: most compiles search for nothing
 
     times = times_of(graph)
@@ -93,7 +93,7 @@ def _lower(b: Builder, node: Node, op: Redistribute) -> Value:
 
 
 def _lower_entries(b: Builder, node: Node, op: Redistribute, type: StackType) -> Value:
-    """A loop over the entries of a stack, each of which goes the same way."""
+    """Emit a loop over the entries of a stack, which are all redistributed alike."""
     ranks = int(b.graph.attrs.get("ranks", 1))
     body = Graph(f"redistribute_{len(b.nodes)}_of_{b.graph.name}")
     entry = Parameter("entry", type.entry, layout=op.source)
@@ -131,8 +131,8 @@ def _lower_tensor(b: Builder, node: Node, op: Redistribute, value: Value) -> Val
 
 
 def mean_bytes(nodes: Sequence[Node]) -> float:
-    """What a rank sends for nodes in the mean over all ranks, inside of operators, too; changes of layout are lowered
-    already."""
+    """Return the bytes that a rank sends for nodes in the mean over all ranks, inside of operators too; redistributions
+    are lowered already."""
     return sum(map(_of_collective, nodes)) + sent_inside(nodes)
 
 
@@ -154,6 +154,6 @@ def _of_collective(node: Node) -> float:
 
 
 def _on_rank(types: Sequence[TensorType], layouts: Sequence[Layout | None]) -> float:
-    """Bytes of a rank's slices of a value's tensors."""
+    """Return the bytes of a rank's slices of a value's tensors."""
     pairs = zip(types, layouts, strict=True)
     return sum(type.nbytes / math.prod(layout.strategy) for type, layout in pairs if layout is not None)

@@ -1,7 +1,7 @@
 """In data parallel mode, adds every parameter's gradient over all ranks before it is used.
 
 Input:  the gradients of one rank's own batch. Output: the same with an AllReduce over all ranks after each of them,
-and a multiplication by 1/ranks where `gradients_mean` is set. The loss stays each rank's own. Gradients that the script
+and a multiplication by 1/ranks if `gradients_mean` is set. The loss stays each rank's own. Gradients that the script
 adds up itself, as by `nn.DistributedGradReducer`, are left to it, and those of parameters with `layerwise_parallel`, of
 which every rank has its own. A gradient that another gradient is computed from, as in an inner step, stays each rank's
 own, too. Regions are opened: a gradient may be computed in a loop or a branch, and used in another one. It is added up
@@ -83,7 +83,7 @@ def _find_trained(graph: Graph, origins: dict[Value, list[Parameter]], found: Tr
 
 
 def _summed(graph: Graph, trained: Trained, readers: set[Node]) -> set[Node]:
-    """Those gradients of an opened graph that lead to updates, but not through the script's own reductions."""
+    """Return the gradients of an opened graph that lead to updates, but not through the script's own reductions."""
     used = {value for node in readers for value in node.inputs}
     by_script = _reduced_by_script(graph)
     own = {node for node, those in trained.items() if any(p.attrs.get("layerwise_parallel") for p in those)}
@@ -96,8 +96,8 @@ def _operands(node: Node, turns: Mapping[Value, Value]) -> list[Value]:
 
 
 def _readers_for_updates(graph: Graph, trained: Trained) -> set[Node]:
-    """Nodes that lead to updates otherwise than through another gradient: one that a loss is computed from, as in an
-    inner step of meta-learning, is each rank's own."""
+    """Return the nodes that lead to updates otherwise than through another gradient: one that a loss is computed from,
+    as in an inner step of meta-learning, is each rank's own."""
     turns = next_turns(graph)
     deciding = {node.op.owner for node in graph.nodes if isinstance(node.op, Border) and node.op.op.mutates}
     readers: set[Node] = set()
@@ -116,8 +116,8 @@ def _readers_for_updates(graph: Graph, trained: Trained) -> set[Node]:
 
 
 def _reduced_by_script(graph: Graph) -> set[Value]:
-    """What leads to updates through a collective of the script's alone. Whether an update happens at all, which may
-    depend on a gradient too, says nothing of how it is added up."""
+    """Return the nodes that lead to updates only through a collective of the script. The condition of an update, which
+    may depend on a gradient too, does not count."""
     turns = next_turns(graph)
     into_updates: set[Value] = set()
     into_collectives: set[Value] = set()

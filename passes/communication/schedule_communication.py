@@ -1,16 +1,16 @@
-"""Runs collectives beside computation: each starts as soon as its operands are ready, on a side stream, and what does
-not need its result runs before its readers. Sums of gradients over a group that nothing else uses have a stream of
-their own: they take long and nobody waits for them, so that others should not queue after them. They are put off
-while another collective is under way, with which they would share the link.
+"""Runs collectives beside computation: each starts as soon as its operands are ready, on a side stream, and nodes that
+do not need its result run before its readers. Sums of gradients over a group that nothing else uses have a stream of
+their own: they take long and nobody waits for them, so that others should not queue after them. They are put off while
+another collective is under way, with which they would share the link.
 
 Input:  `%1 = MatMul(%dy, %w)`, `%2 = MatMul(%x, %dy)`, `%3 = AllReduce(%1)`, `%4 = Add(%3, %a)`
 Output: `%1 = MatMul(%dy, %w)`, `%2 = AllReduce(%1) {stream: communication}`, `%3 = MatMul(%x, %dy)`, `%4 = Add(%2, %a)`
 
 The nodes are listed anew as these streams would run them, by the times of `analysis.cost`. Operators that the next
 collectives wait for come first; others (gradients of weights, updates) fill the time in which the rest waits for a
-result. Nothing is put off for longer than a few collectives, since its operands stay alive meanwhile, and nothing is
-taken more than a collective before where it stood, since its result would; if memory grows all the same, the nodes
-are put off for fewer collectives, and at last not at all.
+result. Nothing is put off for longer than a few collectives, since its operands stay alive meanwhile, and nothing moves
+up by more than one collective, since its result would; if memory grows all the same, the nodes are put off for fewer
+collectives, and at last not at all.
 
 Collectives keep their order among each other, which is that of the graph of all ranks. So ranks that share a group
 call its collectives in one order, and a runtime that runs node by node cannot come to a deadlock. A parameter, and a
@@ -38,10 +38,10 @@ from mspc.passes.base import Pass
 from mspc.passes.lib.collective_order import parameter_of, sums_gradients
 
 ONE_HOST = replace(H200, ranks_per_host=0)
-"""What costs are reckoned for. With hosts they would depend on who is in a group, and so every rank would be a kind of
-its own (`rank_kinds`) and might order its collectives in its own way."""
+"""The machine of the costs. With hosts they would depend on the members of a group, and so every rank would be a kind
+of its own (`rank_kinds`) and might order its collectives in its own way."""
 PATIENCE = (6, 3, 1)
-"""How many collectives a node that is ready may be put off for; the next one is tried where memory grows too much."""
+"""The number of collectives by which a ready node may be delayed; the next one is tried if memory grows too much."""
 GROWTH = 1.03
 """How much more memory may be alive at once, in values that nodes make, than in the order as it stood."""
 EARLY = 1
@@ -81,7 +81,7 @@ def launch_order(facts: ScheduleFacts) -> Sequence[int]:
 
 
 def _apart(nodes: Sequence[Node]) -> list[bool]:
-    """Which nodes are sums of gradients over a group that nothing else uses."""
+    """Return which nodes are sums of gradients over a group that nothing else uses."""
     collectives = [node for node in nodes if isinstance(node.op, Collective)]
     others: list[Sequence[int]] = []
     for node in collectives:
@@ -91,13 +91,13 @@ def _apart(nodes: Sequence[Node]) -> list[bool]:
 
 
 def _group(node: Node) -> Sequence[int]:
-    """The ranks of a collective. One group uses one stream: its ranks must call its collectives in one order."""
+    """Return the ranks of a collective. One group uses one stream: its ranks must call its collectives in one order."""
     return ascending(node.op.members) if isinstance(node.op, Collective) else ()
 
 
 def _is_seen(node: Node, known: dict[Graph, bool]) -> bool:
-    """Return whether it is seen from outside when a node runs, apart from what it updates and sends: it prints, or
-    writes. known: the same of graphs that nodes run."""
+    """Return whether the time of a node's run is visible from outside, apart from its updates and messages: it prints,
+    or writes. known: the same of graphs that nodes run."""
     if not node.regions:
         return node.op.has_side_effect and not node.op.mutates and not node.op.is_collective
     for region in node.regions:
@@ -107,7 +107,7 @@ def _is_seen(node: Node, known: dict[Graph, bool]) -> bool:
 
 
 class ScheduleFacts:
-    """What a schedule depends on, by the numbers of the nodes.
+    """The facts that decide a schedule, by the numbers of the nodes.
 
     operands: the nodes whose results a node reads. is_view: its result is memory of its operands. changes: operands
     that it overwrites. is_collective: ranks run it together. apart: it has the stream of reductions. needs: the nodes
@@ -190,7 +190,8 @@ class _Schedule:
         self.gathered = {i: node.type.nbytes for i, node in enumerate(nodes) if _gathers_parameter(node)}
         self.order: list[int] = []
         self.over = [0.0] * len(nodes)
-        """When a node's result is there; for a node of the main stream, what it showed of a collective's."""
+        """The time at which a node's result is there; for a node of the main stream, the part of a collective's time it
+        hides."""
         self.main = self.side = self.reduction = 0.0
         self.next = 0
         self.ahead = 0
@@ -204,7 +205,7 @@ class _Schedule:
         self._run()
 
     def _goals(self) -> list[int]:
-        """For every node the number of the first collective that needs it."""
+        """Return for every node the number of the first collective that needs it."""
         number = {i: k for k, i in enumerate(self.collectives)}
         last = len(self.collectives)
         goal = [last] * len(self.nodes)
@@ -216,8 +217,8 @@ class _Schedule:
         return goal
 
     def _homes(self) -> list[int]:
-        """For every node the number of collectives up to the last that stood before it and gathers no parameter; 0 for
-        updates, which make nothing."""
+        """Return for every node the number of collectives up to the last that was before it and gathers no parameter; 0
+        for updates, whose results nobody reads."""
         count = past = 0
         homes = [0] * len(self.nodes)
         for i, node in enumerate(self.nodes):
@@ -266,8 +267,8 @@ class _Schedule:
             self._launched(i)
 
     def _lets_others_end(self) -> bool:
-        """Return whether a reduction of gradients stays after for now: another collective is under way, and the next
-        one does not wait for this to be launched."""
+        """Return whether a reduction of gradients waits for now: another collective is under way, and the next one does
+        not wait for this to be launched."""
         following = self.collectives[self.next + 1 : self.next + 2]
         return self.side > self.main and not (following and self.missing[following[0]] == 1)
 
@@ -282,7 +283,7 @@ class _Schedule:
                 self._offer(other)
 
     def _offer(self, i: int) -> None:
-        """All that a node of the main stream needs has been launched."""
+        """Note that everything that a node of the main stream needs has been launched."""
         if self.is_collective[i]:
             return
         if self.home[i] > self.next + EARLY:
@@ -291,7 +292,7 @@ class _Schedule:
             self._admit(i)
 
     def _admit(self, i: int) -> None:
-        """The node may run from now on, or as soon as a collective that it needs is over."""
+        """Let the node run from now on, or as soon as a collective that it needs is over."""
         # Updates only fill gaps; all else is as urgent as the collectives soon to come. Beside the gradients of earlier
         # layers, on a stream of their own, they take more from products than they save: with 8 multiprocessors for them
         # steps of three networks took 0.1 to 0.7 ms longer on two H100s.
@@ -306,8 +307,8 @@ class _Schedule:
             heapq.heappush(self.stalled, (ready, rank, i))
 
     def _place(self, ready: float, rank: int, i: int) -> tuple[int, float, int]:
-        """If a node is among those that may run: updates by when their sums are there, since these may take longer than
-        is reckoned with."""
+        """Sort a node in among those that may run: updates by the time of their sums, which may take longer than
+        estimated."""
         return rank, ready if self.facts.changes[i] else 0.0, i
 
 

@@ -75,8 +75,8 @@ class SendInPieces(Pass):
 
 
 def _late(nodes: Sequence[Node], joined: Mapping[Node, Node]) -> list[Node]:
-    """The nodes with each that is in `joined` only after the one there, or before what reads it, and so with views:
-    they wait for all pieces, and products of the first ones do not."""
+    """Return the nodes with each that is in `joined` only after the one there, or before its reader, and so with views:
+    they wait for all pieces, and matmuls of the first ones do not."""
     late: dict[Value, None] = dict.fromkeys(joined)
     behind = {last: node for node, last in joined.items()}
     for node in nodes:
@@ -113,12 +113,12 @@ class _Pieces(Emitter):
         self.updates = Updates(graph)
         self.numbers = {node: number for number, node in enumerate(graph.nodes)}
         self.joined: dict[Node, Node] = {}
-        """What is gathered, put together for others than products, and the last of these products."""
+        """Gathered values, put together for readers that are no matmuls, and the last of these matmuls."""
 
     def emit(
         self, place: Node, op: Op, inputs: Sequence[Value], like: Node, parts: Sequence[Node] = (), takes: bool = False
     ) -> Node:
-        """As of any emitter; what gradients read of `like` in the host's memory they read there of this, too."""
+        """Emit as any emitter does; gradients that read `like` in the host's memory read these nodes there too."""
         made = super().emit(place, op, inputs, like, parts, takes)
         if OFFLOAD in like.attrs:
             made.attrs[OFFLOAD] = like.attrs[OFFLOAD]
@@ -144,8 +144,8 @@ class _Pieces(Emitter):
         self.drop(node)
 
     def _gathered(self, node: Node, part: Node, rows: RowPieces, index: int, count: int) -> Node:
-        """A part of all ranks' rows. What every rank has is apart from the others', so that it stays together where
-        pieces are put together, and nobody takes the number of ranks for a part of the rows."""
+        """Return a part of all ranks' rows. The rows of each rank are apart from the others', so that they stay
+        together if pieces are put together, and nobody takes the number of ranks for a part of the rows."""
         op = node.op
         assert isinstance(op, AllGather)
         if not rows.is_gathered:
@@ -155,7 +155,7 @@ class _Pieces(Emitter):
         return self._piece(node, node, [own], index, count, replace(op, axis=1))
 
     def _multiply(self, product: Node, gathered: Sequence[Node], rows: RowPieces) -> Node:
-        """Multiply pieces one after the other; the last product."""
+        """Multiply pieces one after the other, and return the last matmul."""
         made: list[Node] = []
         op = product_of_blocks(product, rows)
         for i, piece in enumerate(gathered):
@@ -196,7 +196,8 @@ class _Pieces(Emitter):
         return self._piece(place, product, [left, matrix], index, count)
 
     def _may_wait(self, product: Node, node: Node) -> bool:
-        """Return whether a product may be computed if the collective is, and nothing has taken it."""
+        """Return whether a matmul may be computed at the place of the collective, and no other collective has taken
+        it."""
         if product in self.gone or self.taken(product):
             return False
         return not self.updates.between(product.inputs, self.numbers[product], self.numbers[node])
@@ -204,7 +205,7 @@ class _Pieces(Emitter):
     def _piece(
         self, place: Node, like: Node, inputs: Sequence[Value], index: int, count: int, op: Op | None = None
     ) -> Node:
-        """What a node does, for one piece."""
+        """Emit the node for one piece."""
         made = self.emit(place, op or like.op, inputs, like, takes=True)  # type: ignore[arg-type]  # no foreign one
         made.attrs[PIECE] = told = f"{index + 1} of {count}"
         if "reason" in made.attrs:
@@ -216,7 +217,7 @@ class _Pieces(Emitter):
         return self.emit(place, part_of(value.shape, dim, index * size, (index + 1) * size), [value], like)
 
     def _joined(self, place: Node, result: Node, pieces: Sequence[Node], rows: RowPieces) -> tuple[Node, Node]:
-        """(the pieces put together, the same with the rows in the shape of `result`)."""
+        """Return (the pieces put together, the same with the rows in the shape of `result`)."""
         blocks = [self._blocks(place, piece, rows, len(pieces)) for piece in pieces]
         whole = self.emit(place, Concat(len(blocks[0].shape) - 2), blocks, result)
         found = self.shaped(place, whole, result.shape, result)
@@ -225,6 +226,6 @@ class _Pieces(Emitter):
         return whole, found
 
     def _blocks(self, place: Node, piece: Node, rows: RowPieces, count: int) -> Value:
-        """The rows of a piece, with its blocks apart if there are several."""
+        """Return the rows of a piece, with its blocks apart if there are several."""
         shape = (rows.outer, rows.inner // count, piece.shape[-1])
         return self.shaped(place, piece, shape if rows.outer > 1 else shape[1:], piece)

@@ -4,7 +4,7 @@ would queue after large ones, and to change streams twice takes longer than they
 Input:  `%1 = ReduceSum(%x)`, `%2 = AllReduce(%1) {stream: communication}`, `%3 = Mul(%2, %a)`
 Output: `%1 = ReduceSum(%x)`, `%2 = AllReduce(%1)`, `%3 = Mul(%2, %a)`
 
-What a statistic of a batch on several ranks needs is of this kind. All ranks see the same nodes in the same order, so
+The sums of batch statistics over several ranks are of this kind. All ranks see the same nodes in the same order, so
 they decide alike.
 """
 

@@ -1,12 +1,12 @@
-"""Lets a GPU's kernel add up the parts of a sum over two ranks as it reads them, if it is what comes next: a rank reads
+"""Lets a GPU's kernel add up the parts of a sum over two ranks as it reads them, if it comes next: a rank reads
 the other's part once, as many bytes as a reduction by itself would bring, and nothing is stored and read again.
 
 Input:  `%1 = MatMul(...)`, `%2 = AllReduce(%1) {stream: communication}`, `%3 = FusedElementwise(%2, ...)` along rows
 Output: `%1 = MatMul(...)`, `%2 = AllReduce(%1) {summed_by_reader: true}`, `%3 = FusedElementwise(%2, ...)`
 
-Behind the last product of attention and of a feed-forward that are sharded over two ranks a norm waits for the sum.
+After the last matmul of attention and of a feed-forward that are sharded over two ranks a norm waits for the sum.
 All ranks see the same nodes in the same order, so they decide alike. If ranks do not reach each other's memory the
-reduction runs as it would without the attribute. More ranks would each read all parts of all others.
+reduction runs as it would without the attribute. With more ranks each would read all parts of all others.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class SumInReaders(Pass):
 
 
 def _is_large_sum(node: Node) -> bool:
-    """Return whether it is a sum over two ranks, of what a node of its own makes and no mailbox takes, on a side
-    stream."""
+    """Return whether a node is a sum over two ranks on a side stream, of a result of one reader, too large for a
+    mailbox."""
     op = node.op
     if not isinstance(op, AllReduce) or node.attrs.get("stream") != "communication" or "piece" in node.attrs:
         return False

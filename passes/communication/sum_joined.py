@@ -1,8 +1,8 @@
-"""Sums the gradient of a joined product over ranks as it is, and cuts it apart after the sum. An update reads its part
-if it is (`runtime.gradient_slices`), so that nothing is copied then.
+"""Sums the gradient of a joined matmul over ranks whole, and splits it after the sum. An update reads
+its part in place (`runtime.gradient_slices`), so that nothing is copied then.
 
 Input:  `%2 = Split(%1) {axis: 1, output_num: 2}` and its results `%3`, `%4`, `%6 = AllReduce(%3, %5, %4)`
-Output: `%6 = AllReduce(%1, %5)`, and before what reads the sums of `%3` and `%4` a `Split` of that of `%1`
+Output: `%6 = AllReduce(%1, %5)`, and before the readers of the sums of `%3` and `%4` a `Split` of the sum of `%1`
 
 Parts may be slices, and each may be cast to Float32 first, for which the whole is cast. Parts that travel in several
 buckets all travel in the last of them.
@@ -37,9 +37,11 @@ class SumJoined(Pass):
 
 @dataclass(eq=False)
 class _Joined:
-    """A matrix, or a vector, of which reductions read all parts. makers: its split, or its slices. parts: what makes
-    each; casts: what they become for the reductions, the parts themselves without casts. target: the reduction that
-    gets the whole."""
+    """A matrix, or a vector, of which reductions read all parts.
+
+    makers: its split, or its slices. parts: their results; casts: their casts for the reductions, the parts themselves
+    without casts. target: the reduction that gets the whole.
+    """
 
     source: Value
     makers: list[Node]
@@ -49,7 +51,7 @@ class _Joined:
 
 
 class _Sums:
-    """The reductions of what splits take apart. joined: by the operands that they read so far."""
+    """The reductions of the parts of splits. joined: by the operands that they read so far."""
 
     def __init__(self, graph: Graph) -> None:
         self.emitter = Emitter(graph)
@@ -77,7 +79,7 @@ class _Sums:
             self.joined |= {cast: found for cast in casts}
 
     def _parts(self, source: Node, makers: list[Node]) -> list[Node]:
-        """What takes a matrix apart, in order; [] if something else reads it, or not all of it."""
+        """Return the nodes that split a matrix, in order; [] if something else reads it, or not all of it."""
         if len(makers) == 1 and isinstance(makers[0].op, Split):
             taken = [each for each in self.emitter.readers(makers[0]) if isinstance(each.op, TupleGetItem)]
             by_index = {each.op.index: each for each in taken if isinstance(each.op, TupleGetItem)}
@@ -98,7 +100,7 @@ class _Sums:
         return []
 
     def _cast_of(self, part: Node) -> Node:
-        """The cast that alone reads a part, or the part itself."""
+        """Return the cast that alone reads a part, or the part itself."""
         reader = self.emitter.only_reader(part)
         return reader if reader is not None and isinstance(reader.op, Cast) else part
 
@@ -112,7 +114,7 @@ class _Sums:
         return read and indices == [*range(len(node.inputs))] and len(indices) == len(taken)
 
     def _sum_of(self, operand: Node) -> Node:
-        """What takes an operand's sum from the reduction."""
+        """Return the element of the reduction that is an operand's sum."""
         (reduction,) = self.emitter.readers(operand)
         index = list(reduction.inputs).index(operand)
         return next(
@@ -124,7 +126,7 @@ class _Sums:
         return self.emitter.readers(self._sum_of(operand))
 
     def apply(self) -> bool:
-        """Change the graph: the reductions in their order, as one may read what is cut for another."""
+        """Change the graph: the reductions in their order, as one may read a part split off for another."""
         reductions = {reduction for cast in self.joined for reduction in self.emitter.readers(cast)}
         joined = list(dict.fromkeys(self.joined.values()))
         wholes = {each: self._whole(each) for each in joined}
@@ -136,7 +138,7 @@ class _Sums:
         return self.emitter.apply()
 
     def _whole(self, joined: _Joined) -> Value:
-        """What travels of a matrix: it is cast if its parts were."""
+        """Return the tensor to reduce for a matrix: it is cast if its parts were."""
         first = joined.casts[0]
         if first is joined.parts[0]:
             return joined.source
@@ -144,8 +146,8 @@ class _Sums:
         return self.emitter.emit(place, Cast(first.tensor_type.dtype), [joined.source], first, takes=True)
 
     def _reduce(self, node: Node, wholes: dict[_Joined, Value]) -> Node | None:
-        """The reduction in the place of one; the sums of what it reads as it was are its own. None: all of that travels
-        in others."""
+        """Replace a reduction; the sums of its unchanged operands are its own. None if all operands travel in
+        others."""
         inputs: list[Value] = []
         for value in node.inputs:
             joined = self.joined.get(value)
@@ -166,13 +168,13 @@ class _Sums:
         return made
 
     def _taken(self, place: Node, made: Node, index: int, like: Node, takes: bool = False) -> Node:
-        """One result of a reduction, before a node; like, takes: see `Emitter.emit`."""
+        """Emit one result of a reduction, before a node; like, takes: see `Emitter.emit`."""
         if not isinstance(made.type, TupleType):
             return made
         return self.emitter.emit(place, TupleGetItem(index), [made], like, takes=takes)
 
     def _cut(self, joined: _Joined, whole: Value, made: Node | None) -> None:
-        """Cut a sum apart before the first that reads one of its parts."""
+        """Split a sum before the first reader of one of its parts."""
         assert made is not None
         readers = [reader for cast in joined.casts for reader in self._read_sum(cast)]
         place = min(readers, key=self.numbers.__getitem__)
@@ -193,5 +195,5 @@ class _Sums:
 
 
 def _kind(node: Node) -> tuple[object, ...]:
-    """Equal for reductions that may have each other's operands."""
+    """Return a key that is equal for reductions that may take each other's operands."""
     return node.op, node.phase, node.attrs.get("stream"), "mirror_user_id" in node.attrs

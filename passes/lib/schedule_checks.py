@@ -55,7 +55,7 @@ class ScheduleProblem:
 
 
 def at(text: str, location: Location | None) -> str:
-    """A note on what is at a place; without the place where it is not known."""
+    """Return a note on something at a place; without the place if it is unknown."""
     return f"{text}, at {location}" if location else text
 
 
@@ -115,7 +115,6 @@ def _doubled(message: str, place: Place, other: Place, action: Action) -> Schedu
 
 
 def _missing(schedule: Schedule, seen: dict[Action, Place], lines: Lines | None) -> Iterator[ScheduleProblem]:
-    """What is not there, told at the end of its stage's line."""
     for chunk, stage in enumerate(schedule.placement):
         end = lines[stage][-1] if lines and lines[stage] else None
         for number in range(schedule.micro_batches):
@@ -184,10 +183,10 @@ Event = WorkEvent | SendEvent | ReceiveEvent
 def programs_of(
     schedule: Schedule, lines: Sequence[Sequence[Location]] | None = None, *, in_order: bool = False
 ) -> list[list[Event]]:
-    """The events of every stage: values of other stages are received right before the work that reads them, and what
-    other stages read is sent right after the work that makes it.
+    """Return the events of every stage: a stage receives a value of another one right before the work that reads it,
+    and sends a value right after the work that makes it.
 
-    lines: if each entry of each stage is, if anywhere. Every chunk has to have a stage. in_order: a stage receives
+    lines: the place of each entry of each stage, if known. Every chunk has to have a stage. in_order: a stage receives
     the messages of another one in the order in which they are sent, some of them earlier than it reads them.
     """
     channels = _Channels(schedule, in_order)
@@ -210,7 +209,7 @@ def programs_of(
 
 
 class _Channels:
-    """Which messages stages receive before they read them, and send after what makes them."""
+    """The messages that stages receive before they read them, and send after the work that makes them."""
 
     def __init__(self, schedule: Schedule, in_order: bool) -> None:
         self.schedule, self.in_order = schedule, in_order
@@ -223,14 +222,14 @@ class _Channels:
         self.there: set[tuple[int, Made]] = set()
 
     def sent(self, entry: Entry, stage: int) -> Iterator[tuple[int, Made]]:
-        """What a stage sends after an entry, each with the stage that it goes to."""
+        """Yield the values that a stage sends after an entry, each with its target stage."""
         for part in parts_of(entry):
             handed = handed_on(part, self.schedule.chunks)
             if handed is not None and self.schedule.placement[handed[1]] != stage:
                 yield self.schedule.placement[handed[1]], handed[0]
 
     def received(self, read: Sequence[Made], stage: int) -> Iterator[tuple[int, Made]]:
-        """What a stage receives before it reads values, each with the stage that it comes from."""
+        """Yield the values that a stage receives before it reads them, each with its source stage."""
         for value in read:
             source = self.schedule.placement[value[1]]
             if source == stage:
@@ -248,7 +247,7 @@ _NAMES = {FORWARD: "activation", INPUT_GRADIENT: "gradient", WEIGHT_GRADIENT: "w
 
 
 def name_of(value: Made) -> Value:
-    """What a value is called, and its micro-batch."""
+    """Return the name of a value and its micro-batch."""
     return f"{_NAMES[value[0]]} of chunk {value[1]}", value[2]
 
 
@@ -264,13 +263,12 @@ Key = tuple[int, int, str, int]
 
 
 def check(programs: Programs, *, sends_wait: bool = False, in_order: bool = True) -> list[ScheduleProblem]:
-    """What is wrong with the programs of all stages, nothing if they run to their end.
+    """Return the problems of the programs of all stages; none if they run to their end.
 
     sends_wait: a send lasts until its receiver has come to it, as it may if nothing takes messages in between;
     otherwise it returns at once. in_order: from one stage to another messages arrive in the order in which they were
-    sent, whatever their tensors are; otherwise a receiver finds its own by tensor and micro-batch.
-
-    What a program is given from outside is to be made by a first WorkEvent.
+    sent, whatever their tensors are; otherwise a receiver finds its own by tensor and micro-batch. A first WorkEvent
+    has to make the values that a program is given from outside.
     """
     messages = _Messages(programs)
     found = [*messages.problems()]
@@ -299,7 +297,6 @@ def _shown(value: Value) -> str:
 
 
 def _told(stage: int, event: Event) -> str:
-    """An event as messages have it."""
     match event:
         case WorkEvent():
             return f"stage {stage} runs {event.name}"
@@ -345,7 +342,6 @@ class _Messages:
         return len(sides.sends) == len(sides.receives) == 1 and key[0] != key[1]
 
     def problems(self) -> Iterator[ScheduleProblem]:
-        """What is wrong with messages one by one."""
         for key, sides in self.sides.items():
             source, target, *_ = key
             first = (sides.sends or sides.receives)[0]
@@ -390,7 +386,6 @@ class _Messages:
 
 
 def _too_early(stage: int, program: Sequence[Event]) -> Iterator[ScheduleProblem]:
-    """Values that events of one stage read before they are there."""
     last: dict[Value, int] = {}
     for place, event in enumerate(program):
         for value in _made(event):
@@ -428,7 +423,7 @@ def _read(event: Event) -> tuple[Value, ...]:
 
 
 class _Walk:
-    """All programs as they would run, each until it waits for what does not come."""
+    """Runs all programs, each until it waits for something that does not come."""
 
     def __init__(self, programs: Programs, messages: _Messages, sends_wait: bool) -> None:
         self.programs, self.messages, self.sends_wait = programs, messages, sends_wait
@@ -441,7 +436,7 @@ class _Walk:
             running += self._run(running.pop())
 
     def _run(self, stage: int) -> list[int]:
-        """Run a stage as far as it goes; the stages that go on because of it."""
+        """Run a stage as far as it goes, and return the stages that go on because of it."""
         released: list[int] = []
         program = self.programs[stage]
         while self.places[stage] < len(program):
@@ -459,8 +454,8 @@ class _Walk:
         return released
 
     def _passes(self, key: Key, is_send: bool) -> bool:
-        """Return whether a message holds its stage up no more. One that is not whole has been told, and holds nobody
-        up."""
+        """Return whether a message no longer blocks its stage. One that is not whole was reported, and blocks
+        nobody."""
         if not self.messages.is_whole(key) or key in self.waiting:
             return True
         if is_send and not self.sends_wait:
@@ -496,12 +491,11 @@ class _Walk:
 
 
 def check_schedule(schedule: Schedule, lines: Lines | None = None) -> list[ScheduleProblem]:
-    """What is wrong with a schedule, nothing if it runs to its end.
+    """Return the problems of a schedule; none if it runs to its end.
 
-    Messages are found by tensor and micro-batch, and sends return at once: what holds for the messages of the graphs
-    that are made by the schedule says `order_check.check`. Orders are looked at if all actions are there.
-
-    lines: if each entry of each stage is, if anywhere.
+    Messages are found by tensor and micro-batch, and sends return at once; `check` proves the messages of the graphs
+    that the schedule makes. Orders are looked at if all actions are there. lines: the place of each entry of each
+    stage, if known.
     """
     found = incompleteness(schedule, lines)
     return found or check(programs_of(schedule, lines), in_order=False)

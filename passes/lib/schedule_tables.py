@@ -39,7 +39,7 @@ _MESSAGES = ("SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDU
 
 @dataclass(frozen=True)
 class ScheduleTable:
-    """A schedule, and where each entry of each stage is."""
+    """A schedule, and the place of each entry of each stage."""
 
     schedule: Schedule
     lines: tuple[tuple[Location, ...], ...]
@@ -77,14 +77,11 @@ def _empty(file: str) -> MspcError:
 
 
 def read_table(text: str, file: str, micro_batches: int | None = None) -> ScheduleTable:
-    """The schedule that a table says. What it lacks or orders wrongly finds `schedule_check`.
+    """Return the schedule of a table. `check_schedule` finds missing actions and wrong orders.
 
-    Args:
-        file: the name of the table, for messages.
-        micro_batches: how many there are; None: as many as the table has.
+    file: the name of the table, for messages. micro_batches: how many there are; None: as many as the table has.
 
-    Raises:
-        MspcError: a cell is no action, or chunks have no stage, or two.
+    Raise MspcError if a cell is no action, or chunks have no stage, or two.
     """
     rows = [row.rstrip("\r") for row in text.split("\n")]
     while rows and not rows[-1].strip():
@@ -116,7 +113,7 @@ def read_table(text: str, file: str, micro_batches: int | None = None) -> Schedu
 
 
 def _cells(row: str, file: str, line: int) -> Iterator[tuple[str, Location]]:
-    """The cells of a line that are not empty, without spaces around them, each with its columns."""
+    """Yield the cells of a line that are not empty, stripped, each with its columns."""
     start = 0
     for cell in row.split(","):
         text = cell.strip()
@@ -148,7 +145,6 @@ def _action(cell: str, place: Location, stage: int) -> Action:
 
 
 def _notes(cell: str, stage: int) -> list[str]:
-    """What would be right in place of a cell."""
     form = f"an action is chunk, kind and micro-batch, such as '{stage}F0'; kinds are " + ", ".join(
         f"{kind} ({name})" for kind, name in KINDS.items()
     )
@@ -166,7 +162,6 @@ def _notes(cell: str, stage: int) -> list[str]:
 def _placement(
     stages: list[tuple[Entry, ...]], lines: list[tuple[Location, ...]], file: str
 ) -> tuple[int, ...]:  # fmt: skip
-    """The stage of every chunk."""
     errors: list[MspcError] = []
     found: dict[int, tuple[int, Location]] = {}
     for stage, (entries, places) in enumerate(zip(stages, lines, strict=True)):
@@ -182,7 +177,7 @@ def _placement(
 
 
 def _count(what: str, numbers: set[int], file: str) -> int:
-    """How many there are, if their numbers leave none out. Raise MspcError if they do."""
+    """Return the number of chunks or micro-batches. Raise MspcError if their numbers leave one out."""
     absent = next((number for number in range(len(numbers)) if number not in numbers), None)
     if absent is not None:
         message = f"no stage has an action of {what} {absent}, but there is one of {what} {max(numbers)}"

@@ -27,23 +27,23 @@ KINDS = {
     INPUT_GRADIENT: "gradient for inputs",
     WEIGHT_GRADIENT: "gradient for weights",
 }
-"""What an action may be, and how it is called. A backward is both gradients in one go."""
+"""The kinds of actions and their names. A backward is both gradients in one go."""
 GRADIENTS = (BACKWARD, INPUT_GRADIENT)
 """The kinds that hand a gradient on to the chunk before."""
 RELEASES = (BACKWARD, WEIGHT_GRADIENT)
-"""The kinds that need what forward has kept for the last time."""
+"""The kinds that are the last to read the values stored by the forward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a stage does in one go. kind: one of KINDS. chunk, micro_batch: numbers from 0."""
+    """An action of a stage. kind: one of KINDS. chunk, micro_batch: numbers from 0."""
 
     kind: str
     chunk: int
     micro_batch: int
 
     def __str__(self) -> str:
-        """As tables have it: `3F0` is the forward of chunk 3 on micro-batch 0."""
+        """Return the action as tables write it: `3F0` is the forward of chunk 3 on micro-batch 0."""
         return f"{self.chunk}{self.kind}{self.micro_batch}"
 
 
@@ -59,7 +59,7 @@ class Overlapped:
 
 
 Entry = Action | Overlapped
-"""What is in the order of a stage."""
+"""An entry in the order of a stage."""
 
 
 def parts_of(entry: Entry) -> tuple[Action, ...]:
@@ -78,7 +78,7 @@ class Schedule:
     """The order of work of every stage.
 
     name: as users write it; of a table, its file. micro_batches: how many, at least 1. placement: the stage of every
-    chunk. entries: for every stage what it does, in order.
+    chunk. entries: for every stage its actions, in order.
     """
 
     name: str
@@ -130,7 +130,7 @@ def makes(action: Action) -> tuple[Made, ...]:
 
 
 def handed_on(action: Action, chunks: int) -> tuple[Made, int] | None:
-    """What an action makes that another chunk reads, and that chunk; None if no other does."""
+    """Return the value that an action hands to another chunk, and that chunk, or None."""
     if action.kind == FORWARD and action.chunk + 1 < chunks:
         return (FORWARD, action.chunk, action.micro_batch), action.chunk + 1
     if action.kind in GRADIENTS and action.chunk:
@@ -144,10 +144,8 @@ def handed_on(action: Action, chunks: int) -> tuple[Made, int] | None:
 def check_counts(
     name: str, stages: int, micro_batches: int, chunks: int, known: int | None = None, of: str = ""
 ) -> None:
-    """Raise MspcError if a number is none, or where the schedule has another number of chunks a stage.
-
-    known: the one number of chunks that it has, None if it has any. of: what would be right otherwise.
-    """
+    """Raise MspcError if a number is not positive, or the schedule has another number of chunks a stage. known: its
+    only number of chunks, or None. of: a note on the alternative."""
     for what, number in (("stages", stages), ("micro-batches", micro_batches), ("chunks a stage", chunks)):
         if number < 1:
             raise MspcError(f"a schedule is for at least one of {what}, not for {number}", kind=ValueError)
@@ -209,10 +207,10 @@ def one_forward_one_backward(stages: int, micro_batches: int, chunks: int = 1) -
     return Schedule(ONE_FORWARD_ONE_BACKWARD, micro_batches, in_rounds(stages, 1), tuple(entries))
 
 
-def taking_turns(forward: list[Action], backward: list[Action], ahead: int) -> tuple[Entry, ...]:
-    """So many forwards ahead, then a forward and a backward in turn, then the backwards that are left."""
-    found: list[Entry] = list(forward[:ahead])
-    for place, action in enumerate(backward, min(ahead, len(forward))):
+def taking_turns(forward: list[Action], backward: list[Action], first: int) -> tuple[Entry, ...]:
+    """Return `first` forwards, then forwards and backwards in turn, then the remaining backwards."""
+    found: list[Entry] = list(forward[:first])
+    for place, action in enumerate(backward, min(first, len(forward))):
         found += forward[place : place + 1]
         found.append(action)
     return tuple(found)
@@ -238,8 +236,8 @@ def interleaved(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
         forward = [Action(FORWARD, chunk, n) for group in groups for chunk in own for n in group]
         backward = [Action(BACKWARD, chunk, n) for group in groups for chunk in reversed(own) for n in group]
         # A micro-batch needs 2 (p - 1 - i) further turns from this stage to the last one and back.
-        ahead = (chunks - 1) * longest + 2 * (stages - 1 - stage)
-        entries.append(taking_turns(forward, backward, ahead))
+        first = (chunks - 1) * longest + 2 * (stages - 1 - stage)
+        entries.append(taking_turns(forward, backward, first))
     return Schedule(INTERLEAVED, micro_batches, in_rounds(stages, chunks), tuple(entries))
 
 
@@ -258,19 +256,22 @@ def groups_of(micro_batches: int, stages: int) -> list[range]:
 # end in which the stages before it still wait for gradients.
 
 
-def with_delayed_weights(chunk: int, micro_batches: int, ahead: int, delay: int) -> tuple[Entry, ...]:
-    """The order of a stage.
+def with_delayed_weights(chunk: int, micro_batches: int, first: int, delay: int) -> tuple[Entry, ...]:
+    """Return the order of a stage that computes gradients for weights `delay` micro-batches later than those for
+    inputs.
 
-    chunk: the one that it has. ahead: forwards before the first gradient. delay: micro-batches by which gradients for
-    weights come later. It keeps `ahead + delay` micro-batches at most.
+    Both handcrafted schedules of arXiv 2401.10241 have this form: a later stage delays gradients for weights longer and
+    hands gradients for inputs back sooner; the delayed work fills the end, when earlier stages still wait for
+    gradients. chunk: the stage's. first: forwards before the first gradient. It stores at most `first + delay`
+    micro-batches.
     """
-    found: list[Entry] = [Action(FORWARD, chunk, number) for number in range(min(ahead, micro_batches))]
+    found: list[Entry] = [Action(FORWARD, chunk, number) for number in range(min(first, micro_batches))]
     for number in range(micro_batches):
         found.append(Action(INPUT_GRADIENT, chunk, number))
         if number >= delay:
             found.append(Action(WEIGHT_GRADIENT, chunk, number - delay))
-        if number + ahead < micro_batches:
-            found.append(Action(FORWARD, chunk, number + ahead))
+        if number + first < micro_batches:
+            found.append(Action(FORWARD, chunk, number + first))
     late = range(max(0, micro_batches - delay), micro_batches)
     return (*found, *(Action(WEIGHT_GRADIENT, chunk, number) for number in late))
 
@@ -279,8 +280,8 @@ def zero_bubble_h1(stages: int, micro_batches: int, chunks: int = 1) -> Schedule
     """ZB-H1 (arXiv 2401.10241): 1F1B in whose idle time stages compute gradients for weights.
 
     Stage i begins with p - i forwards, as 1F1B does, and puts gradients for weights off by i micro-batches. So every
-    stage keeps p micro-batches, as many as stage 0 of 1F1B, and is idle for (p - 1) (F + I - W), where I is the time of
-    the gradient for inputs: a third of 1F1B's where F = I = W. (With B = I + W it is the (p - 1) (F + B - 2 W) of
+    stage stores p micro-batches, as many as stage 0 of 1F1B, and is idle for (p - 1) (F + I - W), where I is the time
+    of the gradient for inputs: a third of 1F1B's where F = I = W. (With B = I + W it is the (p - 1) (F + B - 2 W) of
     ZB1P.)
 
     Raise MspcError if a stage has more than one chunk.
@@ -294,8 +295,8 @@ def zero_bubble_2p(stages: int, micro_batches: int, chunks: int = 1) -> Schedule
     """ZB-2P (arXiv 2401.10241, there the handcrafted ZB-H2): no idle time, for twice the memory.
 
     Stage i begins with 2 (p - i) - 1 forwards, which last until the first gradient comes back, and puts gradients
-    for weights off by 2 i micro-batches, which last until the stages before it have ended. So every stage keeps 2 p
-    - 1 micro-batches and is never idle between its first and last action, where F = I = W and m >= 2 p - 1. Stages
+    for weights off by 2 i micro-batches, which last until the stages before it have ended. So every stage stores 2 p
+    - 1 micro-batches and is never idle between its first and last action if F = I = W and m >= 2 p - 1. Stages
     begin and end one after the other: if the optimizer's check is postponed, a stage begins its next step before
     others have ended this one.
 
@@ -315,18 +316,18 @@ AT_THE_END = (INPUT_GRADIENT, FORWARD, WEIGHT_GRADIENT)
 def zero_bubble_v(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
     """ZB-V (arXiv 2401.10241, and 2405.15362): stages with two chunks, there and back, no idle time, 1F1B's memory.
 
-    Stage i has chunks i and 2 p - 1 - i, so that the loss is on stage 0, if the first gradient is there at once. The
+    Stage i has chunks i and 2 p - 1 - i, so that the loss is on stage 0, which has the first gradient at once. The
     order is found by rules, as if forwards and both gradients took one unit each:
 
-    - A stage keeps at most 2 p chunks' micro-batches, which is as much as p of a whole stage; from its first
+    - A stage stores at most 2 p chunks' micro-batches, which is as much as p of a whole stage; from its first
       gradient on the last place is for its second chunk, without which no gradient would come.
-    - Before its first gradient it runs forwards, those of the second chunk first, as many as it may keep.
+    - Before its first gradient it runs forwards, those of the second chunk first, as many as it may store.
     - Then gradients for weights come first, which make room, then forwards, those of the second chunk first, then
       gradients for inputs, those of the earliest micro-batch first.
     - Once the forwards of the second chunk have ended, gradients for inputs come before those for weights, which fill
       the time until the former can be computed.
 
-    No stage is idle between its first and last action where F = I = W and m >= 2 p - 1.
+    No stage is idle between its first and last action if F = I = W and m >= 2 p - 1.
 
     Raise MspcError if a stage has not two chunks.
     """
@@ -355,7 +356,7 @@ class _ZeroBubbleVStage:
         self.found: list[Action] = []
 
     def choose(self, made: set[Made]) -> Action | None:
-        """What it does in this unit of time, given the values that there are; None if there is nothing to do."""
+        """Return its action in this unit of time, given the values made so far, or None."""
         for kind in self._kinds():
             chunks = (self.back, self.there)
             if kind != FORWARD:
@@ -468,7 +469,6 @@ class _DualPipeVStage:
             self.found.append(self.late.pop(0))
 
     def _both(self, forward: int, backward: int) -> None:
-        """A forward of one chunk and a backward of the other, at once if both are left."""
         ahead, behind = self.forwards[forward], self.backwards[backward]
         if ahead < self.micro_batches and behind < self.micro_batches:
             self.found.append(Overlapped(Action(FORWARD, forward, ahead), Action(BACKWARD, backward, behind)))
@@ -479,7 +479,7 @@ class _DualPipeVStage:
             self._backward(backward)
 
     def _rest(self) -> None:
-        """What fewer micro-batches than the turns above leave."""
+        """Emit the work that is left if there are fewer micro-batches than turns."""
         for chunk in (self.back, self.there):
             while self.backwards[chunk] < self.micro_batches:
                 self._input_gradient(chunk)
@@ -511,7 +511,7 @@ THERE_AND_BACK = frozenset((ZERO_BUBBLE_V, DUAL_PIPE_V))
 
 
 def check_name(name: str) -> None:
-    """Raise MspcError if there is no schedule of a name, with the nearest ones, or where it is refused."""
+    """Raise MspcError if there is no schedule of a name, with the nearest ones, or if it is not supported."""
     if name in IN_PARTS:
         raise MspcError(
             f"the schedule {name!r} cuts micro-batches along the sequence, which mspc does not do",
@@ -526,15 +526,12 @@ def check_name(name: str) -> None:
 def named_schedule(
     name: str, stages: int, micro_batches: int, chunks: int | None = None, *, interleave: bool = False
 ) -> Schedule:
-    """The schedule of a name.
+    """Return the schedule of a name.
 
-    Args:
-        chunks: of every stage; None: as many as the schedule has, two of one that may have any number of them.
-        interleave: what MindSpore's setting of that name says: a stage has several chunks. With `1f1b` that is
-            interleaved 1F1B; schedules that have several chunks always need no word of it.
+    chunks: of every stage; None: as many as the schedule has, two if it may have any number. interleave: MindSpore's
+    setting of that name: a stage has several chunks. With `1f1b` that is interleaved 1F1B.
 
-    Raises:
-        MspcError: there is no such schedule, or it is not for these numbers.
+    Raise MspcError if there is no such schedule, or it is not for these numbers.
     """
     check_name(name)
     if interleave and name == ONE_FORWARD_ONE_BACKWARD:

@@ -35,14 +35,14 @@ SCHEDULER, TABLE = "pipeline_scheduler", "pipeline_table"
 CHUNKS = "pipeline_chunks"
 """Attribute of the graph: how many chunks there are, if they are more than stages."""
 GIVEN_CHUNKS = "stages_are_chunks"
-"""Attribute of the graph: what cells have been given are the numbers of chunks, as a plan says them."""
+"""Attribute of the graph: cells were given numbers of chunks instead of stages, as plans do."""
 ONCE, ROUNDS, V_SHAPED = "once", "rounds", "v"
 
 
 @dataclass(frozen=True)
 class StagePlacement:
-    """The stages of chunks. stages: how many. shape: ONCE, ROUNDS or V_SHAPED. numbered: cells have been given numbers
-    of chunks, where else they have those of stages."""
+    """The stages of chunks. stages: how many. shape: ONCE, ROUNDS or V_SHAPED. numbered: cells were given numbers of
+    chunks instead of stages."""
 
     stages: int
     shape: str = ONCE
@@ -105,7 +105,7 @@ def table_of(attrs: Mapping[str, Any], micro_batches: int | None = None) -> Sche
 
 
 def _placement_of_table(table: ScheduleTable, stages: int) -> StagePlacement:
-    """Raise MspcError if the table is for other stages, or has its chunks as no network is placed."""
+    """Raise MspcError if the table is for another number of stages, or places its chunks as no network is placed."""
     schedule = table.schedule
     if schedule.stages != stages:
         last = min(schedule.stages, stages + 1) - 1
@@ -166,7 +166,7 @@ _SUMS = "accu_grads."
 
 
 def check_sums(graph: Graph) -> None:
-    """Raise MspcError where something is computed of a parameter to which MindSpore would add gradients."""
+    """Raise MspcError if something reads a parameter to which MindSpore would add gradients."""
     for node in graph.nodes:
         for index, value in enumerate(node.inputs):
             if isinstance(value, Parameter) and value.name.startswith(_SUMS) and not isinstance(node.op, Depend):

@@ -38,11 +38,11 @@ FEWEST = 2
 
 @dataclass
 class CallTuples:
-    """Of one call in the loop over micro-batches: its operands, which are after each other in this order.
+    """The operands of one call in the loop over micro-batches, in this order.
 
-    single: those that come by themselves. whole: parameters that are the same on all micro-batches. totals: those that
-    stand for totals, whose new values the call makes. read: values that another call makes, with that call; the tuples
-    are those that it has `kept`. apart: results that are taken out by themselves on every micro-batch.
+    single: those that come by themselves. whole: parameters that are the same on all micro-batches. totals: those whose
+    new values the call makes. read: values that another call makes, with that call; the tuples are those that it has
+    `kept`. apart: results that are taken out by themselves on every micro-batch.
     """
 
     single: list[Value] = field(default_factory=list[Value])
@@ -110,7 +110,7 @@ def call_tuples(calls: Sequence[Node], op: Scan, body: Graph, operands: Sequence
 
 
 def _readers(calls: Sequence[Node]) -> dict[Value, list[Node]]:
-    """The calls that read a value, each of them once; none of what others read twice."""
+    """Return the calls that read a value."""
     found: dict[Value, list[Node]] = {}
     for call in calls:
         for value, count in Counter(call.inputs).items():
@@ -120,7 +120,6 @@ def _readers(calls: Sequence[Node]) -> dict[Value, list[Node]]:
 
 
 def _put_in_order(call: Node, own: CallTuples) -> None:
-    """Put the parameters of a call's graph into the order of its operands."""
     together: list[Value] = [*own.whole, *own.totals, *(value for _, values in own.read for value in values)]
     among = set(together)
     own.single = [value for value in call.inputs if value not in among]
@@ -134,7 +133,7 @@ def _put_in_order(call: Node, own: CallTuples) -> None:
 
 
 class OrderedWork:
-    """Writes the nodes in the place of a loop. results: what the values that were taken out of it are now."""
+    """Writes the nodes that replace a loop. results: the new values of the loop's results."""
 
     def __init__(self, graph: Graph, loop: Node) -> None:
         assert isinstance(loop.op, Scan)
@@ -147,7 +146,7 @@ class OrderedWork:
         self._b = Builder(Graph(""), self._nodes)
         self._totals: list[Value] = [*loop.inputs[: self.op.carried]]
         self._values: dict[tuple[Value, int], Value] = {}
-        """What is for a value of the body on a micro-batch."""
+        """The values that replace those of the body, by micro-batch."""
         self._kept: dict[tuple[Node, int], Value] = {}
         """The tuples that a call keeps of a micro-batch for others, by the first value in each."""
         self._first: dict[Value, Node] = {}
@@ -173,7 +172,7 @@ class OrderedWork:
         return self._nodes
 
     def result(self, node: Node) -> list[Node]:
-        """What takes a result out of the loop is a total from now on, or what puts the parts of one together."""
+        """Return the value that replaces a result of the loop: a total, or the parts of a stacked one joined."""
         assert isinstance(node.op, TupleGetItem)
         place = node.op.index
         if place < self.op.carried:
@@ -210,7 +209,7 @@ class OrderedWork:
             self._value(node, number)
 
     def _take_apart(self, call: Node, number: int, made: Node) -> None:
-        """Take the results of a call out of its tuple, those that calls go on with together as tuples."""
+        """Take the results of a call out of its tuple, those that calls pass on together as tuples."""
         own = self._tuples[call]
         for values in own.kept:
             self._kept[values[0], number] = self._items(values, made)
@@ -234,7 +233,6 @@ class OrderedWork:
 
     @iterative
     def _value(self, value: Value, number: int) -> Generator[Any, Value, Value]:
-        """What is for a value of the body on a micro-batch."""
         if isinstance(value, Constant):
             return value
         if isinstance(value, Parameter):
@@ -261,7 +259,7 @@ class OrderedWork:
         return self._copied(value, inputs, op)
 
     def _part(self, parameter: Parameter, number: int) -> Node:
-        """What a scanned operand has for a micro-batch."""
+        """Return the part of a scanned operand for a micro-batch."""
         operand = self.loop.inputs[self._places[parameter]]
         rank = len(operand.shape)
         part = StridedSlice(
@@ -275,7 +273,6 @@ class OrderedWork:
         return found
 
     def _copied(self, node: Node, operands: Sequence[Value], op: OpLike | None = None) -> Node:
-        """A node for one more micro-batch, of the same type."""
         made = copied_node(node, operands, op)
         self._nodes.append(made)
         return made
@@ -283,8 +280,8 @@ class OrderedWork:
 
 @dataclass
 class _Following:
-    """What follows a call. sent: messages. carried: results that the loop carries, with their numbers; together: those
-    that it carries in a tuple."""
+    """The nodes that follow a call. sent: messages. carried: results that the loop carries, with their numbers;
+    together: those that it carries in a tuple."""
 
     sent: list[Node] = field(default_factory=list[Node])
     carried: list[tuple[int, Value]] = field(default_factory=list["tuple[int, Value]"])
@@ -294,7 +291,7 @@ class _Following:
 def _following(
     body: Graph, calls: Sequence[Node], tuples: Mapping[Node, CallTuples], op: Scan
 ) -> dict[Node | None, _Following]:
-    """For every call, and for None what no call makes and what the loop only hands on."""
+    """Return the nodes that follow each call, and under None those that follow none."""
     found: dict[Node | None, _Following] = {call: _Following() for call in (None, *calls)}
     behind = _calls_behind(body)
     together = {value for own in tuples.values() for value in own.new_totals}
@@ -309,7 +306,7 @@ def _following(
 
 
 def _calls_behind(body: Graph) -> dict[Value, Node]:
-    """For what is made of results of calls the last of these."""
+    """Return the last call that each value is computed from."""
     found: dict[Value, Node] = {}
     place = {node: number for number, node in enumerate(body.nodes)}
     for node in body.nodes:
@@ -335,7 +332,8 @@ SMALL = 1 << 11
 
 
 def sent_when_known(graph: Graph) -> list[Node]:
-    """The nodes of a stage in another order: results and what makes them right after the work that they come from."""
+    """Return the nodes of a stage in another order: results and their makers right after the work that they come
+    from."""
     nodes = graph.nodes
     last = max((number for number, node in enumerate(nodes) if WORK in node.attrs), default=-1)
     places = {node: number for number, node in enumerate(nodes)}
@@ -356,7 +354,7 @@ def sent_when_known(graph: Graph) -> list[Node]:
 
 
 def _fixed(graph: Graph) -> set[Node]:
-    """What stays: messages that are received, updates, and what reads a parameter that is updated."""
+    """Return the nodes that stay: received messages, updates, and readers of updated parameters."""
     updates = updated_parameters(graph)
     written = {parameter for parameters in updates.values() for parameter in parameters}
     return {
@@ -370,7 +368,7 @@ def _operands(node: Node) -> list[Node]:
 
 
 def _made_behind(node: Node, places: dict[Node, int], last: int) -> set[Node]:
-    """A node and all after place `last` that it needs."""
+    """Return a node and everything after place `last` that it needs."""
     found, ahead = {node}, [node]
     while ahead:
         for value in _operands(ahead.pop()):
@@ -381,7 +379,7 @@ def _made_behind(node: Node, places: dict[Node, int], last: int) -> set[Node]:
 
 
 def _before_next(nodes: Sequence[Node], place: int) -> int:
-    """The last place after what a call makes and sends: others wait for that first."""
+    """Return the last place after the messages that a call sends: others wait for these first."""
     while place + 1 < len(nodes):
         node = nodes[place + 1]
         if not (node.op.is_view or isinstance(node.op, SendToStage) or node.inputs[:1] == [nodes[place]]):
@@ -432,7 +430,7 @@ class Messages:
 
 
 class StageProgram:
-    """The program of one stage as it is written. of: what is in it for values of the graph of all stages."""
+    """Writes the program of one stage. of: the values of the program by those of the graph of all stages."""
 
     def __init__(self, graph: Graph, loop: Node | None, stage: int, messages: Messages) -> None:
         self.loop, self.stage, self.messages = loop, stage, messages
@@ -477,11 +475,10 @@ class StageProgram:
         return found
 
     def _handed_through(self) -> list[Parameter]:
-        """Operands that are results as they are; all stages have them."""
         return [value for value in self.body.results[self.op.carried :] if isinstance(value, Parameter)]
 
     def _made_on(self, place: int) -> int | None:
-        """The stage that makes a result of the loop; None if all have it."""
+        """Return the stage that makes a result of the loop, or None if all have it."""
         result = self.body.results[place]
         return self._stage(self.chunks.made_in[result]) if result in self.chunks.made_in else None
 
@@ -558,7 +555,7 @@ class StageProgram:
         self._made_loop = emit_regions(self._builder, own, operands, (body,))
 
     def _call(self, b: Builder, chunk: ChunkGraph, inside: dict[Value, Value]) -> None:
-        """What a graph reads of other stages, its call, and what it makes, which is sent to stages that read it."""
+        """Emit the receives of a call, the call, and the sends of its results."""
         assert self.loop is not None
         for value in chunk.read:
             if value not in inside:
@@ -586,7 +583,6 @@ def _like(b: Builder, value: Node) -> Builder:
 
 
 def _said(value: Node) -> str:
-    """How a reason names a value."""
     return f"the result of {value.label}" if value.phase != "backward" else f"the gradient that {value.label} computes"
 
 

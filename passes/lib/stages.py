@@ -30,7 +30,7 @@ from mspc.passes.lib.stage_placement import StagePlacement
 
 
 def in_order(graph: Graph) -> None:
-    """Sort a graph's nodes so that each comes after what it reads, and else stays if it is."""
+    """Sort a graph's nodes so that each comes after its operands, and otherwise stays at its place."""
     own = set(graph.nodes)
     done: set[Value] = set()
     waiting: dict[Value, list[Node]] = {}
@@ -69,7 +69,8 @@ _ADDED = "the one whose gradients it adds up, so that their sum alone is sent"
 
 
 def cross_borders(body: Graph, stages: dict[Value, int]) -> None:
-    """Give what makes tensors larger to the stages that read them, and sums of gradients to those that send them."""
+    """Give operators that enlarge tensors to the stages that read them, and sums of gradients to those that send
+    them."""
     _add_up(body, stages)
     readers: dict[Value, list[Node]] = {}
     for node in body.nodes:
@@ -89,7 +90,7 @@ def cross_borders(body: Graph, stages: dict[Value, int]) -> None:
 
 
 def _add_up(body: Graph, stages: dict[Value, int]) -> None:
-    """Let a stage add up what it has of a gradient before it hands it on."""
+    """Let a stage add up its terms of a gradient before it hands them on."""
     readers: dict[Value, set[int]] = {}
     for node in body.nodes:
         for value in node.inputs if node in stages and not isinstance(node.op, AddN) else ():
@@ -116,7 +117,7 @@ def _is_at(value: Value, stage: int, stages: dict[Value, int], readers: dict[Val
 
 
 def _sum_of(node: Node, terms: list[Value], stage: int, stages: dict[Value, int]) -> Node:
-    """A sum of its own for some terms of `node`, which reads it in the place of the first."""
+    """Return a sum of some terms of `node`, which reads it in place of the first."""
     made = copied_node(node, terms)
     made.attrs[STAGE] = stages[made] = stage
     made.attrs[FROM] = _ADDED
@@ -130,7 +131,6 @@ def _sum_of(node: Node, terms: list[Value], stage: int, stages: dict[Value, int]
 
 
 def _grows(node: Node) -> bool:
-    """Return whether a node makes one tensor of one, and a rank's slice of it is larger."""
     read = [value for value in node.inputs if not isinstance(value, Constant)]
     return len(read) == 1 and 0 < _slice_bytes(read[0]) < _slice_bytes(node)
 
@@ -152,8 +152,8 @@ def _slice_bytes(value: Value) -> int:
 def near_their_readers(
     body: Graph, forward: Sequence[Node], found: dict[Value, int], placement: StagePlacement, errors: list[MspcError]
 ) -> None:  # fmt: skip
-    """Move operators that read nothing of a chunk to the latest one of their stage that is not after their readers, and
-    to that of an operator which changes what they read. found: the chunks of operators."""
+    """Move operators that read nothing of a chunk to the latest chunk of their stage that is not after their readers,
+    and to that of an operator which changes their operands. found: the chunks of operators."""
     readers: dict[Value, list[Node]] = {}
     for node in forward:
         for value in node.inputs:
@@ -205,7 +205,7 @@ def _together(
     parameter: Parameter, changing: Node, mine: Sequence[Node], movable: set[Node], found: dict[Value, int],
     placement: StagePlacement, errors: list[MspcError],
 ) -> None:  # fmt: skip
-    """Bring those that read a parameter into the chunk that changes it."""
+    """Bring the readers of a parameter into the chunk that changes it."""
     fixed = [node for node in mine if node not in movable]
     chunk = found[changing] if changing in fixed or not fixed else found[fixed[0]]
     for node in mine:
@@ -235,10 +235,8 @@ Stages = frozenset[int]
 def updated_where_read(
     graph: Graph, of: Mapping[Node, Stages], loop: Node | None, stages: int
 ) -> dict[Value, Stages]:  # fmt: skip
-    """The stages of parameters that are updated on fewer stages than read them; none if that is all stages.
-
-    of: the stages of the operators outside of micro-batches, none of what every stage can compute.
-    """
+    """Return the stages of parameters that are updated on fewer stages than read them; none if that is all stages. of:
+    the stages of the operators outside of micro-batches, none for those that every stage can compute."""
     everyone = frozenset(range(stages))
     reading = _reading(graph, of, loop, everyone)
     found: dict[Value, Stages] = {}
@@ -275,7 +273,7 @@ def place_parameters(
 
 
 def _reading(graph: Graph, of: Mapping[Node, Stages], loop: Node | None, everyone: Stages) -> dict[Value, Stages]:
-    """The stages that read each value outside of micro-batches, without updates of it."""
+    """Return the stages that read each value outside of micro-batches, except by updates of it."""
     wanted: dict[Value, Stages] = dict.fromkeys(graph.results, everyone)
     for node in reversed(graph.nodes):
         if node is loop:
@@ -289,7 +287,7 @@ def _reading(graph: Graph, of: Mapping[Node, Stages], loop: Node | None, everyon
 
 
 def _updating(graph: Graph, of: Mapping[Node, Stages], everyone: Stages) -> dict[Value, Stages]:
-    """The stages on which parameters are updated; of several updates those that all of them have."""
+    """Return the stages on which parameters are updated; those common to all updates if there are several."""
     found: dict[Value, Stages] = {}
     for node in graph.nodes:
         for parameter in updated_parameters(node) if node in of else ():  # the loop is in none
@@ -305,8 +303,8 @@ def _updating(graph: Graph, of: Mapping[Node, Stages], everyone: Stages) -> dict
 
 
 def split_sums(graph: Graph, loop: Node, inside: dict[Value, int]) -> None:
-    """Split what a loop adds up over several stages; `inside` has the stages of its operators, and gets those of new
-    ones."""
+    """Split the sums of a loop over several stages. inside: the stages of its operators, to which those of new ones are
+    added."""
     op, body = loop.op, body_of(loop)
     assert isinstance(op, Scan)
     users = {value for node in body.nodes for value in node.inputs}
@@ -337,7 +335,7 @@ def split_sums(graph: Graph, loop: Node, inside: dict[Value, int]) -> None:
 
 @iterative
 def _terms(body: Graph, value: Value, inside: dict[Value, int]) -> Generator[Any, list[Value], list[Value]]:
-    """What a value is the sum of, as far as it is of several stages."""
+    """Return the terms of a sum if they are of several stages."""
     if not isinstance(value, Node):
         return [value]
     if isinstance(value.op, AddN) and len({inside[v] for v in value.inputs if v in inside}) > 1:
@@ -360,7 +358,7 @@ def _terms(body: Graph, value: Value, inside: dict[Value, int]) -> Generator[Any
 
 
 def _used(body: Graph) -> list[Node]:
-    """The nodes that have to run, each after what it reads."""
+    """Return the live nodes, each after its operands."""
     in_order(body)
     needed: set[Value] = set(body.results)
     kept: list[Node] = []
@@ -372,7 +370,7 @@ def _used(body: Graph) -> list[Node]:
 
 
 def _carry(graph: Graph, loop: Node, more: list[tuple[int, Parameter, Node]]) -> None:
-    """Let the loop carry further totals, which begin as those that they are of, and add all up after it."""
+    """Let the loop carry further totals, which start like those they belong to, and add all up after it."""
     op, body = loop.op, body_of(loop)
     assert isinstance(op, Scan)
     at, layouts = op.carried, loop.layout if isinstance(loop.layout, tuple) else ()
@@ -433,7 +431,7 @@ _WORDS = {
 
 
 WITH_INPUTS = "with_input_gradients"
-"""Attribute of what runs with gradients of inputs, until graphs are made."""
+"""Attribute of nodes that run with gradients of inputs, until graphs are made."""
 
 
 class Key(NamedTuple):
@@ -503,8 +501,8 @@ def chunk_graphs(body: Graph, apart: bool = False) -> Chunks:
 
 
 def mark_apart(body: Graph) -> None:
-    """Mark what runs with gradients of inputs, in the graph of all ranks: what one rank reads of an exchange another
-    one may only send, and all ranks have to meet in one order."""
+    """Mark the nodes that run with gradients of inputs, in the graph of all ranks: a rank may only send in an exchange
+    that another one reads, and all ranks have to meet in one order."""
     for each in _members(body).items():
         for key, nodes in _apart(body, *each):
             for node in nodes if key.kind == INPUT_GRADIENT else ():
@@ -512,7 +510,7 @@ def mark_apart(body: Graph) -> None:
 
 
 def _members(body: Graph) -> dict[Key, set[Node]]:
-    """The nodes of each graph; those of no chunk are where they are read, before all else in the forward graph."""
+    """Return the nodes of each graph; nodes of no chunk go before their readers, first of all in the forward graph."""
     readers: dict[Value, list[Node]] = {}
     for node in body.nodes:
         for value in node.inputs:
@@ -536,14 +534,15 @@ def _members(body: Graph) -> dict[Key, set[Node]]:
 
 
 def _tuple_of(node: Node) -> Node:
-    """Of an element of a tuple the node that makes the tuple: graphs hand on elements, no tuples."""
+    """Return the node that makes the tuple of an element: graphs hand on elements, no tuples."""
     while isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node):
         node = node.inputs[0]
     return node
 
 
 def _apart(body: Graph, key: Key, own: set[Node]) -> list[tuple[Key, set[Node]]]:
-    """Gradients that other chunks read with all that they are made of, and the others. What is marked is decided."""
+    """Split the gradients that other chunks read, with everything they are made of, from the others. Marked nodes are
+    decided."""
     if key.kind != BACKWARD:
         return [(key, own)]
     marked: set[Value] = {node for node in own if node.attrs.get(WITH_INPUTS)}
@@ -559,8 +558,8 @@ def _apart(body: Graph, key: Key, own: set[Node]) -> list[tuple[Key, set[Node]]]
 
 
 def _cheap(body: Graph, nodes: set[Node]) -> set[Node]:
-    """Of gradients of weights those that no product is made for, as of norms and biases: they take less time where
-    their operands are at hand, for other gradients, than to keep these."""
+    """Return the gradients of weights that need no matmul, as of norms and biases: they take less time beside their
+    operands, with other gradients, than it takes to store these."""
     late: set[Node] = set()
     for node in body.nodes:
         if node in nodes and (node.regions or work_of(node) or any(value in late for value in node.inputs)):
@@ -575,8 +574,8 @@ def _cheap(body: Graph, nodes: set[Node]) -> set[Node]:
 
 
 def _make_again(body: Graph, own: set[Node]) -> None:
-    """Add to a graph of gradients what costs nothing to be made of what it is made of, and would be kept beside that:
-    a view, or what one smaller tensor is cast or repeated to."""
+    """Add to a graph of gradients the nodes that cost nothing to compute from operands it has, instead of storing their
+    results: views, casts and broadcasts of one smaller tensor."""
     for node in reversed(body.nodes):
         for value in node.inputs if node in own else ():
             if isinstance(value, Node) and value not in own and _is_free(value):

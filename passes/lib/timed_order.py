@@ -42,16 +42,16 @@ BUDGET = 30_000_000
 ROUNDS = 12_000
 """Moves at most."""
 ROUNDED = 1 + 1e-9
-"""Sums of what is kept are rounded."""
+"""Sums of stored bytes are rounded."""
 NEAR = 0.8
-"""The part of the moves that are drawn from what makes a step as long as it is."""
+"""The share of the moves drawn from the critical path."""
 HEAT = 0.006
 """The part of a step by which one may take longer at the beginning of a search."""
 
 
 class OrderSearch:
-    """Moves from one order on. kept: what each chunk keeps of a micro-batch; limits: what stages may keep. longest: a
-    step that runs alone takes no longer."""
+    """Moves from one order on. kept: bytes that each chunk stores of a micro-batch; limits: bytes that stages may
+    store. longest: the most that a step may take if it runs alone."""
 
     def __init__(self, steps: StepsInRow, kept: Sequence[float], limits: Sequence[float], longest: float) -> None:
         self.steps, self.limits, self.longest = steps, limits, longest
@@ -59,7 +59,7 @@ class OrderSearch:
         actions = steps.actions
         self._keeps = [kept[each.chunk] * ((each.kind == FORWARD) - (each.kind in RELEASES)) for each in actions]
         self._ahead: list[frozenset[int]] = []
-        """What must be before each action in the order of its stage."""
+        """The actions that must come before each one in the order of its stage."""
         for each in actions:
             ahead = [type(each)(each.kind, each.chunk, each.micro_batch - 1)]
             if each.kind == WEIGHT_GRADIENT:
@@ -97,8 +97,8 @@ class OrderSearch:
         return best
 
     def _critical(self, order: Order, free: list[float]) -> list[tuple[int, int, int]]:
-        """What makes a step as long as it is: (stage, first place, last place) of actions that run one after another,
-        of which the last one is waited for elsewhere."""
+        """Return the critical path of a step: (stage, first place, last place) of actions that run one after another,
+        of which another stage waits for the last."""
         steps = self.steps
         ended, ends = steps.step(order, free)
         longest = [end - begin for end, begin in zip(ended, free, strict=True)]
@@ -124,7 +124,7 @@ class OrderSearch:
         return found
 
     def _drawn(self, order: Order, path: list[tuple[int, int, int]]) -> tuple[int, int, int] | None:
-        """A stage, the place of an action in its order, and its new place."""
+        """Draw a stage, the place of an action in its order, and its new place."""
         random = self._random
         if random.random() < NEAR:
             stage, first, last = random.choice(path)
@@ -182,12 +182,12 @@ PATIENCE = (0.0, 0.5, 1.0)
 STARTS = 2
 """Orders of clocks from which a search begins; another begins from the known one."""
 GROWTH = 2
-"""In so many parts that one is given what may be kept beyond the known order: what fits into less is a good start."""
+"""The bytes allowed beyond the known order are tried in so many parts: an order that needs less is a good start."""
 
 
 @dataclass(frozen=True)
 class OrderRule:
-    """What a stage prefers. kinds: of forwards, gradients that others wait for, and those for weights, the first one
+    """The preferences of a stage. kinds: forwards, gradients that others wait for, and those for weights, the first one
     first. patience: see PATIENCE. later_chunks: of several chunks the later one, else the earlier micro-batch.
     as_known: all but gradients for weights are in the known order."""
 
@@ -199,8 +199,8 @@ class OrderRule:
 
 @dataclass(frozen=True)
 class TimedWork:
-    """What a schedule's actions take, as `timeline` is given it. kept: what each chunk keeps of a micro-batch, in any
-    one unit; of those left out nothing. None if all keep as much."""
+    """The durations of a schedule's actions, as `timeline` takes them. kept: bytes that each chunk stores of a
+    micro-batch, in any unit; 0 for chunks left out. None if all store equally much."""
 
     durations: Durations
     message: Messages = 0
@@ -210,11 +210,11 @@ class TimedWork:
     kept: Mapping[int, float] | None = None
 
     def line(self, schedule: Schedule) -> ScheduleTimeline:
-        """When its stages do what."""
+        """Return the timeline of a schedule."""
         return timeline(schedule, self.durations, self.message, None, self.behind, self.awaited, self.copies)
 
     def kept_of(self, schedule: Schedule) -> list[float]:
-        """What the chunks of a schedule keep of a micro-batch."""
+        """Return the bytes that the chunks of a schedule store of a micro-batch."""
         kept = dict.fromkeys(range(schedule.chunks), 1.0) if self.kept is None else self.kept
         return [kept.get(chunk, 0.0) for chunk in range(schedule.chunks)]
 
@@ -258,7 +258,7 @@ def ordered_by_times(known: Schedule, work: TimedWork, more: int = 0, budget: in
 
 
 def _actions(entries: tuple[Entry, ...]) -> tuple[Action, ...]:
-    """One by one, with gradients apart on all micro-batches if they are on some."""
+    """Return the actions one by one, with gradients apart on all micro-batches if they are on some."""
     found = tuple(actions_of(entries))
     apart = any(action.kind == WEIGHT_GRADIENT for action in found)
     return tuple(
@@ -273,7 +273,7 @@ def _rules(known: Schedule) -> list[OrderRule]:
 
 
 class _Clock:
-    """All stages along one clock, by a rule. limits: what each may keep, in the unit of `TimedWork.kept`."""
+    """All stages along one clock, by a rule. limits: bytes that each may store, in the unit of `TimedWork.kept`."""
 
     def __init__(self, known: Schedule, work: TimedWork, limits: list[float], rule: OrderRule) -> None:
         self.known, self.work, self.limits, self.rule = known, work, limits, rule
@@ -304,7 +304,6 @@ class _Clock:
         return tuple(map(tuple, self.found))
 
     def _look(self, now: float, stage: int) -> None:
-        """Let a stage that is free begin something, or wait."""
         possible: list[tuple[tuple[int, ...], Action]] = []
         soon = float("inf")
         for action in self._next(stage):
@@ -323,7 +322,7 @@ class _Clock:
         self._begin(now, stage, action, takes)
 
     def _next(self, stage: int) -> list[Action]:
-        """The actions that may be next where what they read is there."""
+        """Return the actions that may be next once their operands are there."""
         found = [
             Action(kind, chunk, number)
             for (kind, chunk), number in self.following[stage].items() if number < self.known.micro_batches
@@ -335,13 +334,13 @@ class _Clock:
         return [action for action in found if action.kind != FORWARD or self._has_room(action, stage)]
 
     def _has_room(self, action: Action, stage: int) -> bool:
-        """A place is left for each later chunk, without which no gradient would come."""
+        """Return whether a place is left for each later chunk, without which no gradient would come."""
         own = [chunk for kind, chunk in self.following[stage] if kind == FORWARD and chunk >= action.chunk]
         needed = sum(self.of_chunks[chunk] for chunk in own)
         return self.kept[stage] + needed <= self.limits[stage] * ROUNDED
 
     def _begins(self, action: Action, stage: int) -> float:
-        """When all that it reads is there; infinite if nobody makes it yet."""
+        """Return the time at which all operands are there, or infinity if nobody makes one yet."""
         found = 0.0
         for value in reads(action, self.known.chunks):
             if value not in self.made:
@@ -392,7 +391,7 @@ INFINITE = float("inf")
 
 
 class StepsInRow:
-    """The actions of a schedule by number, and what they take. The schedule has one action at a time."""
+    """The actions of a schedule by number, and their durations. The schedule has one action at a time."""
 
     def __init__(
         self, known: Schedule, durations: Durations, message: Messages, behind: Mapping[int, float] | None,
@@ -404,7 +403,7 @@ class StepsInRow:
         self.durations = [_time(durations, action) for action in self.actions]
         maker = {value: number for number, action in enumerate(self.actions) for value in makes(action)}
         self.sources = [-1] * len(self.actions)
-        """The action of another chunk that makes what each reads, -1 for none, and the message's time between them."""
+        """The action of another chunk that makes each one's operand, or -1, and the message's time between them."""
         self.ways = [0.0] * len(self.actions)
         for number, action in enumerate(self.actions):
             for value in reads(action, known.chunks):
@@ -470,8 +469,10 @@ class StepsInRow:
     def among_many(
         self, order: Order, free: Sequence[float] | None = None, turns: int = STEPS, enough: float = 0.0
     ) -> tuple[float, list[float]]:
-        """(the time of a step among many, when stages are free before one). free: where to begin. turns: steps that are
-        looked at, until one takes no longer than is `enough`: the time is that at most."""
+        """Return (the time of a step among many, the times at which stages are free before one).
+
+        free: a start. turns: steps to look at, until one takes at most `enough`.
+        """
         free = [0.0] * self.stages if free is None else free
         best, least = list(free), INFINITE
         for _ in range(turns):

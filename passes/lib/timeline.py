@@ -37,8 +37,8 @@ Durations = Mapping[tuple[int, str], float]
 Messages = float | Mapping[tuple[int, int], float]
 """The time of a message between two stages: of any, or by the chunks that send and read it; 0 of those left out."""
 Awaited = Mapping[int, Collection[tuple[int, Action | None]]]
-"""For stages the others that send them what they need after their own last actions, each with the action after which it
-does; None for its last one."""
+"""For stages, the others that send them values after their own last actions, each with the action after which it does;
+None for its last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +100,17 @@ class ScheduleTimeline:
         return self.idle(stage, postponed=postponed) / step if step else 0.0
 
     def kept(self, stage: int) -> int:
-        """Micro-batches of chunks that a stage keeps at most at once, each from its forward's start until the end of
-        the last gradient that reads what the forward has kept."""
+        """Return the most micro-batches of chunks that a stage stores at once, each from its forward's start to the end
+        of the last gradient that reads its stored values."""
         return int(self.kept_bytes(stage, [1] * self.schedule.chunks))
 
     def kept_bytes(self, stage: int, bytes_of_chunk: Sequence[float]) -> float:
-        """Bytes that a stage keeps at most at once. bytes_of_chunk: what each chunk keeps of one micro-batch."""
+        """Return the most bytes that a stage stores at once. bytes_of_chunk: those of one micro-batch of each chunk."""
         return max(self.kept_behind(stage, bytes_of_chunk), default=0)
 
     def kept_behind(self, stage: int, bytes_of_chunk: Sequence[float]) -> list[float]:
-        """Bytes that a stage keeps during each of its entries: what forwards add is there from their start, what
-        gradients release until their end."""
+        """Return the bytes that a stage stores during each of its entries: a forward adds its bytes at its start, a
+        gradient releases them at its end."""
         found: list[float] = []
         kept = 0.0
         for span in self.spans[stage]:
@@ -134,16 +134,13 @@ def timeline(
     behind: Mapping[int, float] | None = None, awaited: Awaited | None = None,
     copies: Copies | None = None,
 ) -> ScheduleTimeline:  # fmt: skip
-    """The times of a schedule.
+    """Return the times of a schedule.
 
-    Args:
-        overlap: the part of the shorter one's time that is saved if a forward and a backward run at once, 0 to 1;
-        None if they run one after the other, as in a stage's program: each has a span then.
-        after: what stages do after their last actions. awaited: what there must be before that.
-        copies: of what forwards keep, to the host and back; None for none.
+    overlap: the part of the shorter one's time that is saved if a forward and a backward run at once, 0 to 1; None if
+    they run one after the other, as in a stage's program: each has a span then. behind: seconds of stages after their
+    last actions. awaited: the values needed before that. copies: of stored values, to the host and back, or None.
 
-    Raises:
-        MspcError: the schedule does not run to its end.
+    Raise MspcError if the schedule does not run to its end.
     """
     walk = _Walk(schedule, durations, message, overlap, HostPace(copies or {}))
     if any(len(spans) < len(entries) for spans, entries in zip(walk.spans, walk.entries, strict=True)):
@@ -158,7 +155,7 @@ def timeline(
 
 
 def _sent(line: ScheduleTimeline, stage: int, behind: Action | None) -> float:
-    """When a stage sends what others need after their last actions."""
+    """Return the time at which a stage sends values after their last actions."""
     if behind is None:
         return line.end(stage)
     made = set(makes(behind))
@@ -185,7 +182,8 @@ class _Walk:
             running += self._run(running.pop())
 
     def _run(self, stage: int) -> list[int]:
-        """Run a stage until it waits for a value that there is not yet; the stages that go on because of it."""
+        """Run a stage until it waits for a value that is not there yet, and return the stages that go on because of
+        it."""
         released: list[int] = []
         spans = self.spans[stage]
         for entry in self.entries[stage][len(spans) :]:
@@ -230,7 +228,7 @@ AT_ONCE = 2
 """Forwards of which values are on the device if those leave as early as may be: of one that runs, and of the one whose
 values leave meanwhile."""
 AHEAD = 3
-"""From so many gradients before on values come back if nothing waits for what leaves."""
+"""Values come back this many gradients early if nothing waits for those that leave."""
 Task = tuple[str, int, int]
 """Work on a micro-batch: its kind, its chunk, and the micro-batch."""
 Copied = tuple[int, int, int]
@@ -239,9 +237,9 @@ Copied = tuple[int, int, int]
 
 @dataclass
 class TaskCopies:
-    """The copies of one task. ahead: those that come back from a place before it on, with their seconds, and those that
-    have left before the program goes on, with 0, in the order of the program. read: that have come back before it
-    begins. left: that leave after it, with their seconds."""
+    """The copies of one task. ahead: those that come back from an earlier place on, with their seconds, and those that
+    have left before the program goes on, with 0, in the order of the program. read: those that are back before it
+    begins. left: those that leave after it, with their seconds."""
 
     ahead: list[tuple[Copied, float]] = field(default_factory=list["tuple[Copied, float]"])
     read: list[Copied] = field(default_factory=list[Copied])
@@ -303,7 +301,8 @@ class HostPace:
 
 
 def leaving(schedule: Schedule, stage: int) -> Iterator[tuple[int, int]]:
-    """(chunk, micro-batch) of what may leave: gradients come after so many other forwards that room is spared."""
+    """Return (chunk, micro-batch) of the values that may leave: their gradients come after so many other forwards that
+    it saves memory."""
     forwards = 0
     since: dict[tuple[int, int], int] = {}
     for action in actions_of(schedule.entries[stage]):
@@ -318,9 +317,12 @@ def leaving(schedule: Schedule, stage: int) -> Iterator[tuple[int, int]]:
 def copies_of(
     schedule: Schedule, stage: int, seconds: Mapping[int, float], waits: bool
 ) -> dict[Task, TaskCopies]:  # fmt: skip
-    """Copies of all that may leave a stage. seconds: of what each chunk keeps, one way. waits: a forward does, until
-    what all but the last one before it have kept has left, and what a gradient reads comes back from the gradient
-    before on; else nothing does, and it comes back from some gradients before on."""
+    """Return the copies of all values that may leave a stage.
+
+    seconds: of each chunk's values, one way. waits: a forward waits until the values of all but the last one before it
+    have left, and values come back from the gradient before their reader on; else nothing waits, and they come back
+    some gradients early.
+    """
     found: dict[Task, TaskCopies] = {}
     forwards: list[tuple[int, int]] = []
     gradients: list[TaskCopies] = []

@@ -1,14 +1,14 @@
-"""Inserts the copies by which states of optimizers live on the host, and what gradients read of cells waits there.
+"""Inserts the copies by which states of optimizers and values saved for gradients live in host memory.
 
 Input:  `%para3_m: <Ref[...]> cnode_attrs: {offload: 0}`, `%9 = Adam(%w, %para3_m, ...)`
 Output: `%8 = FromHost(%para3_m) {stream: from_host}`, `%9 = Adam(%w, %8, ...)`,
         `%10 = AssignOnHost(%para3_m, %8) {stream: to_host}`, and later on `AwaitHost(%10)`
 
 Input:  `%1 = MatMul(%x, %w) cnode_attrs: {offload: "Default/net, Auto"}`, read by a backward node
-Output: `%2 = ToHost(%1) {stream: to_host}` after it, `%3 = AwaitHost(%2)` where memory of `%1` is to be free,
+Output: `%2 = ToHost(%1) {stream: to_host}` after it, `%3 = AwaitHost(%2)` at the place that needs the memory of `%1`,
         `%4 = FromHost(%3) {stream: from_host}` before the backward node, which reads `%4`
 
-It runs after everything that changes which values are saved, or the order of nodes. MindSpore's `Cell.offload`.
+It runs after all passes that change which values are saved, or the order of nodes. MindSpore's `Cell.offload`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Offload(Pass):
 
 
 def _times(graph: Graph, values: HostValues | None) -> HostTimes:
-    """The times of a graph's nodes; if a stage's work on micro-batches keeps values on the host with those that it
-    waits for other stages."""
+    """Return the times of a graph's nodes; with the waits for other stages if a stage's work on micro-batches stores
+    values on the host."""
     spans = Timeline(graph, ONE_HOST).spans
     if values is None or not any(WORK in node.attrs for node in graph.nodes):
         return HostTimes(graph, spans)

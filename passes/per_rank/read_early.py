@@ -1,5 +1,5 @@
-"""Takes what the host has to know of a GPU's values before work that does not need it, so that the host has it when the
-first launch that depends on it is due.
+"""Moves nodes whose results the host reads from a GPU before work that does not
+need them, so that the host has them for the first launch that depends on them.
 
 Input:  `%1 = TopK(%0)`, `%2 = Sort(%1)`, `%3 = Gather(%x, %2)`, `%4 = Counts(%1)`, `%5 = GroupedProduct(%3, %w, %4)`
 Output: `%1 = TopK(%0)`, `%4 = Counts(%1)`, `%2 = Sort(%1)`, `%3 = Gather(%x, %2)`, `%5 = GroupedProduct(%3, %w, %4)`
@@ -20,7 +20,7 @@ SMALL = 1 << 20
 
 @dataclass(frozen=True)
 class ReadEarly(Pass):
-    """Put the nodes that make what the host reads right after what they read."""
+    """Put the nodes that make values for the host right after their operands."""
 
     def run(self, graph: Graph) -> bool:
         wanted = _wanted(graph)
@@ -47,7 +47,7 @@ class ReadEarly(Pass):
 
 
 def _wanted(graph: Graph) -> set[Node]:
-    """The nodes that make what the host reads, and those that they wait for, as far as they may move."""
+    """Return the nodes that make values for the host, and those that they wait for, as far as they may move."""
     own = set(graph.nodes)
     stack = [node.inputs[i] for node in graph.nodes for i in node.op.host_reads]
     wanted: set[Node] = set()
@@ -64,6 +64,6 @@ def _moves(node: Node) -> bool:
 
 
 def _is_bar(node: Node) -> bool:
-    """Return whether a node stays if it is, and others on their side of it."""
+    """Return whether a node stays at its place, and others on their side of it."""
     op = node.op
     return bool(op.is_collective or op.has_side_effect or op.mutates or node.regions)

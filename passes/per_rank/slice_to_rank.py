@@ -20,7 +20,7 @@ from mspc.passes.lib.choices import is_released
 from mspc.passes.lib.ranks import GraphPositions, RankElement, local_type
 
 Shared = dict[tuple[Value, object], Node]
-"""Nodes that operators became and share, by the value of which they ask, and what."""
+"""Nodes that operators became and share, by the value and the question that they answer."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
 def add_on_rank(
     nodes: list[Node], node: Node, inputs: list[Value], part: RankElement | None, shared: Shared
 ) -> Value:
-    """Append what a node is on a rank, with these operands there; its result."""
+    """Append the nodes that are a node on a rank, and return their result."""
     if part is not None and part.op is None:
         return _place_several(nodes, node, inputs, part, shared)
     op = node.op if part is None or part.op is None else part.op

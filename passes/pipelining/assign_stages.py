@@ -3,15 +3,16 @@
 Input:  operators of cells with a `pipeline_stage` have the attribute `stage`, others have none.
 Output: `stage` on all that belong to one, with `stage_from` if a rule gave it:
 
-- forward operators belong to the latest stage of what they read, backward ones to that of the operator whose gradient
+- forward operators belong to the latest stage of their operands, backward ones to that of the operator whose gradient
   they are, or else to the earliest of the gradients that they read;
 - an update belongs to the stages of its parameter, and a parameter to those of the operators that read it
-  (`updated_parameters.py`);
-- what reads values of no stage (data, constants, counters) has none: every stage that needs it computes it;
-- gradients of a parameter that several stages read are added up on each (`split_sums.py`), and then over stages.
+  (`updated_where_read`);
+- operators that read values of no stage (data, constants, counters) have none: every stage that needs them computes
+them;
+- gradients of a parameter that several stages read are added up on each (`split_sums`), and then over stages.
 
 A stage is a number, or several if each of them has a copy (updates of a tied weight). If stages have several chunks,
-that of an operator of a micro-batch is the number of its chunk (`placement.py`).
+that of an operator of a micro-batch is the number of its chunk (`StagePlacement`).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from mspc.passes.lib.stages import (
 )
 
 EVERYWHERE: frozenset[int] = frozenset()
-"""The stages of what every stage has, or can compute."""
+"""The stages of values that every stage has, or can compute."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ class AssignStages(Pass):
 def _all_outside(
     graph: Graph, known: Mapping[Value, frozenset[int]], placement: StagePlacement, errors: list[MspcError]
 ) -> dict[Node, frozenset[int]]:  # fmt: skip
-    """The stages of all operators that are in no micro-batch. known: of parameters, and of results of the loop."""
+    """Return the stages of all operators that are in no micro-batch. known: of parameters, and of results of the
+    loop."""
     of = dict(known)
     found: dict[Node, frozenset[int]] = {}
     for node in graph.nodes:
@@ -143,7 +145,7 @@ def chunks_of(loop: Node, placement: StagePlacement, errors: list[MspcError]) ->
 
 
 def _finish_gradients(body: Graph) -> None:
-    """What brings a sum of gradients into the layout in which the loop carries it is work on gradients, too."""
+    """Count the operators that bring a sum of gradients into the loop's layout among the gradients."""
     results = set(body.results)
     for node in body.nodes:
         made = [value for value in node.inputs if isinstance(value, Node)]
@@ -152,8 +154,8 @@ def _finish_gradients(body: Graph) -> None:
 
 
 def _backward(nodes: Sequence[Node], found: dict[Value, int]) -> None:
-    """Gradients go from later stages to earlier ones; what is made of forward values alone, to be read by gradients, is
-    where the first of them needs it."""
+    """Place gradients: they go from later stages to earlier ones; operators of forward values alone that gradients read
+    go to the first reader."""
     own = set(nodes)
     for node in nodes:
         read = [found[v] for v in node.inputs if v in own and v in found]
@@ -176,8 +178,8 @@ def _backward(nodes: Sequence[Node], found: dict[Value, int]) -> None:
 
 
 def _place_results(body: Graph, found: dict[Value, int]) -> None:
-    """One chunk makes each result of a loop, also what reads nothing of any: the last one, if gradients begin, the
-    first one all else."""
+    """Place the results of a loop that read nothing of a chunk: on the last chunk if gradients begin, else on the
+    first."""
     first, last = min(found.values(), default=0), max(found.values(), default=0)
     for value in body.results:
         if isinstance(value, Node) and value not in found:
@@ -186,7 +188,7 @@ def _place_results(body: Graph, found: dict[Value, int]) -> None:
 
 
 def _with_weights(loop: Node, forward: Sequence[Node], found: dict[Value, int]) -> None:
-    """What reads parameters and nothing of a stage belongs to the earliest stage that reads it: only there the
+    """Place operators that read parameters and nothing of a stage on the earliest stage that reads them: only there the
     parameters are updated."""
     parameters = zip(loop.inputs, body_of(loop).parameters, strict=True)
     held: set[Value] = {inside for operand, inside in parameters if _is_stored(operand)}
@@ -203,7 +205,7 @@ def _with_weights(loop: Node, forward: Sequence[Node], found: dict[Value, int]) 
 
 
 def _is_stored(value: Value) -> bool:
-    """Return whether a value is a parameter whose values stay between steps, or is computed of one."""
+    """Return whether a value is a parameter whose values last between steps, or is computed from one."""
     seen, waiting = {value}, [value]
     for each in waiting:  # it becomes longer
         if isinstance(each, Parameter) and each.kind == "parameter":
@@ -217,7 +219,7 @@ def _is_stored(value: Value) -> bool:
 def check_stage(
     node: Node, given: int, read: Iterable[tuple[int, Value]], stages: int, errors: list[MspcError]
 ) -> None:  # fmt: skip
-    """Note what is wrong with the stage that a script gives an operator."""
+    """Add an error if a script gives an operator an impossible stage."""
     if not 0 <= given < stages:
         notes = [f"stages are 0 to {stages - 1}, as pipeline_stages is {stages}"]
         errors.append(node.error(f"{node.label} is in a cell of stage {given}, which there is not", notes, ValueError))
@@ -236,7 +238,7 @@ def check_stage(
 def _of_parameters(
     graph: Graph, loop: Node, inside: Mapping[Value, int], placement: StagePlacement
 ) -> dict[Value, frozenset[int]]:  # fmt: skip
-    """The stages of parameters, by those of the operators in the loop that read them or what is made of them."""
+    """Return the stages of parameters: those of the operators in the loop that depend on them."""
     wanted = _of_operands(loop, inside, placement)
     for node in reversed(graph.nodes[: graph.nodes.index(loop)]):
         for value in node.inputs if node in wanted else ():
@@ -249,7 +251,7 @@ def _of_parameters(
 
 
 def _of_operands(loop: Node, inside: Mapping[Value, int], placement: StagePlacement) -> dict[Value, frozenset[int]]:
-    """The stages of the operators in the loop that read each of its operands."""
+    """Return the stages of the operators in the loop that read each of its operands."""
     op, body = loop.op, body_of(loop)
     assert isinstance(op, Loop)
     read: dict[Value, set[int]] = {}
@@ -270,7 +272,7 @@ def _of_operands(loop: Node, inside: Mapping[Value, int], placement: StagePlacem
 def _place_exchanges(
     graph: Graph, of: Mapping[Node, frozenset[int]], read: Mapping[Value, frozenset[int]], stages: int
 ) -> None:  # fmt: skip
-    """Give what ranks exchange, and more stages could, the stages that read it: a rank that only sends does not see who
+    """Give exchanges that more stages could run the stages that read them: a rank that only sends does not see who
     does. read: of operands of the loop."""
     everyone = frozenset(range(stages))
     wanted: dict[Value, frozenset[int]] = {**read, **dict.fromkeys(graph.results, everyone)}
@@ -288,7 +290,6 @@ def _place_exchanges(
 
 
 def _exchanges(node: Node) -> bool:
-    """Return whether ranks may exchange something for an operator."""
     return isinstance(node.op, Op) and (node.op.is_collective or type(node.op).expand is not Op.expand)
 
 
@@ -300,7 +301,7 @@ def _result_stages(
 
 
 def _check_is_inference(graph: Graph, stages: int) -> None:
-    """Raise MspcError where a graph without micro-batches has gradients."""
+    """Raise MspcError if a graph without micro-batches has gradients."""
     node = next((node for node in graph.nodes if node.phase == "backward"), None)
     if node is not None:
         raise node.error(
@@ -313,7 +314,7 @@ def _check_is_inference(graph: Graph, stages: int) -> None:
 def _outside(
     node: Node, of: Mapping[Value, frozenset[int]], placement: StagePlacement, errors: list[MspcError]
 ) -> frozenset[int]:  # fmt: skip
-    """The stages of an operator that is in no micro-batch."""
+    """Return the stages of an operator that is in no micro-batch."""
     read = [(min(of[v]), v) for v in node.inputs if of.get(v)]
     given = node.attrs.get(STAGE)
     if given is not None and node.phase == "forward":

@@ -1,12 +1,13 @@
 """Makes the program of one stage out of a rank's graph of all stages.
 
 Input:  a rank's graph whose operators have stages (`assign_stages`), with `%6 = Scan(...) {micro_batches: true}`
-Output: what this stage does, in the order of its schedule:
+Output: the work of this stage, in the order of its schedule:
         `%3 = ReceiveFromStage() {stage: 0, micro_batch: 0}`, `%4 = Call(%3, %para3_w) {regions: @body_forward_1}`,
         `SendToStage(%5) {stage: 2, micro_batch: 0}`, ..., then updates of its own parameters.
 
-What no micro-batch has is computed on the stages that it belongs to, in the order of the graph, and sent to others that
-read it. Sending does not wait, and every stage goes by the same order, so that none waits for another in a circle.
+Values of no micro-batch are computed on the stages they belong to, in the order of the graph, and sent to
+others that read them. Sending does not wait, and every stage goes by the same order, so that none waits for another in
+a circle.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from mspc.passes.lib.stage_programs import Messages, StageProgram
 
 @dataclass(frozen=True)
 class CutStages(Pass):
-    """Keep what `stage` does."""
+    """Keep the work of `stage`."""
 
     regions = WHOLE
     stage: int = 0
@@ -85,7 +86,7 @@ class _Work:
 
 
 def _work(graph: Graph, loop: Node | None, stages: int, program: StageProgram) -> _Work:
-    """Who computes what: the stages of a node as far as anybody reads it, and what changes something."""
+    """Find who computes each node: its stages as far as anybody reads it or it changes something."""
     work = _Work()
     everyone = set(range(stages))
     for value in graph.results:

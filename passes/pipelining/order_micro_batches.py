@@ -1,13 +1,14 @@
 """Writes a stage's work on all micro-batches in the order of its schedule.
 
-Input:  `%2 = Scan(...) {regions: @scan_1_body} {turns: 2, micro_batches: true}`, whose body is what the stage does on
-        one micro-batch: `%0 = ReceiveFromStage()`, `%1 = Call(%0, %para1_w) {work: "F"}`, `SendToStage(%2)`, ...
+Input:  `%2 = Scan(...) {regions: @scan_1_body} {turns: 2, micro_batches: true}`, whose body is the
+        stage's work on one micro-batch: `%0 = ReceiveFromStage()`, `%1 = Call(%0, %para1_w) {work: "F"}`,
+        `SendToStage(%2)`, ...
 Output: `%2 = ReceiveFromStage() {micro_batch: 0}`, `%3 = Call(%2, %para1_w) {work: "F", micro_batch: 0}`,
         `SendToStage(%4) {micro_batch: 0}`, `%6 = ReceiveFromStage() {micro_batch: 1}`, ...
 
 All passes before this one see one micro-batch. A message is received right before it is read: a rank that receives
-waits, and would wait before work that its schedule has before. Results go to the other stages as soon as they are
-known, among the work (`early_results.py`).
+waits, and would wait before work that its schedule has earlier. Results go to the other stages as soon as they are
+known, among the work (`sent_when_known`).
 """
 
 from __future__ import annotations
