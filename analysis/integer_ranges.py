@@ -30,13 +30,13 @@ BOUNDS = "bounds"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class IntegerRange:
     """Every number is at least `low` and at most `high`."""
 
     low: float = -math.inf
     high: float = math.inf
 
-    def within(self, other: Bounds) -> bool:
+    def within(self, other: IntegerRange) -> bool:
         """Whether all that these allow, the others do."""
         return other.low <= self.low and self.high <= other.high
 
@@ -66,16 +66,16 @@ def _note_loop(node: Node, op: Loop) -> None:
         if begin is None or begin.low == -math.inf:
             continue
         above = _held(node.regions[0], number) if isinstance(op, While) else math.inf
-        assumed = Bounds(begin.low, above)
+        assumed = IntegerRange(begin.low, above)
         _write(parameter, assumed)
         end = bounds_of(body.results[number])
         if end is None or end.low < begin.low:
             parameter.attrs.pop(BOUNDS, None)
         elif isinstance(op, While):
-            _write(node.regions[0].parameters[number], Bounds(begin.low))
+            _write(node.regions[0].parameters[number], IntegerRange(begin.low))
 
 
-def _write(parameter: Parameter, bounds: Bounds) -> None:
+def _write(parameter: Parameter, bounds: IntegerRange) -> None:
     limits = _limits(parameter.tensor_type.dtype.numpy)
     parameter.attrs[BOUNDS] = (int(max(bounds.low, limits.low)), int(min(bounds.high, limits.high)))
 
@@ -128,53 +128,53 @@ def _widens(node: Node) -> bool:
     return before.is_integer and after.dtype.is_integer and _limits(before.numpy).within(_limits(after.dtype.numpy))
 
 
-def _limits(dtype: np.dtype) -> Bounds:
+def _limits(dtype: np.dtype) -> IntegerRange:
     found = np.iinfo(dtype)
-    return Bounds(int(found.min), int(found.max))
+    return IntegerRange(int(found.min), int(found.max))
 
 
 @iterative
-def bounds_of(value: Value) -> Generator[Any, Bounds | None, Bounds | None]:
+def bounds_of(value: Value) -> Generator[Any, IntegerRange | None, IntegerRange | None]:
     """The bounds of a tensor of integers; None for others and where nothing is known."""
     type = value.type
     if not isinstance(type, TensorType) or not type.dtype.is_integer:
         return None
     if isinstance(value, Constant):
-        return Bounds(int(np.min(value.value)), int(np.max(value.value))) if type.size else None
+        return IntegerRange(int(np.min(value.value)), int(np.max(value.value))) if type.size else None
     if isinstance(value, Parameter):
         noted = value.attrs.get(BOUNDS)
-        return None if noted is None else Bounds(*noted)
+        return None if noted is None else IntegerRange(*noted)
     assert isinstance(value, Node)
-    given: list[Bounds | None] = []
+    given: list[IntegerRange | None] = []
     for operand in value.inputs:
         given.append((yield (operand,)))
     found = _of_node(value, given)
     return found if found is not None and found.within(_limits(type.dtype.numpy)) else None
 
 
-def _of_node(node: Node, given: Sequence[Bounds | None]) -> Bounds | None:
+def _of_node(node: Node, given: Sequence[IntegerRange | None]) -> IntegerRange | None:
     op = node.op
     if isinstance(op, Fill | Ones | Zeros):
         uniform = op.uniform()
-        return None if uniform is None else Bounds(int(uniform), int(uniform))
+        return None if uniform is None else IntegerRange(int(uniform), int(uniform))
     if isinstance(op, Range):
         ends = int(op.start), int(op.start) + (op.length() - 1) * int(op.delta)
-        return Bounds(min(ends), max(ends))
+        return IntegerRange(min(ends), max(ends))
     known = [each for each in given if each is not None]
     if not isinstance(op, Op) or len(known) != len(given) or not known:
         return None
     if op.is_view or op.moves or isinstance(op, Cast):
-        return Bounds(min(each.low for each in known), max(each.high for each in known))
+        return IntegerRange(min(each.low for each in known), max(each.high for each in known))
     if len(known) != 2:
         return None
     x, y = known
     if isinstance(op, Add):
-        return Bounds(x.low + y.low, x.high + y.high)
+        return IntegerRange(x.low + y.low, x.high + y.high)
     if isinstance(op, Sub):
-        return Bounds(x.low - y.high, x.high - y.low)
+        return IntegerRange(x.low - y.high, x.high - y.low)
     if isinstance(op, Mul) and min(x.low, y.low) >= 0:
-        return Bounds(x.low * y.low, x.high * y.high)
+        return IntegerRange(x.low * y.low, x.high * y.high)
     if isinstance(op, Minimum | Maximum):
         best = min if isinstance(op, Minimum) else max
-        return Bounds(best(x.low, y.low), best(x.high, y.high))
+        return IntegerRange(best(x.low, y.low), best(x.high, y.high))
     return None

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.index import read_rank_file
-from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.reading import Checkpoint, TensorPieces
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.inside import check_name
@@ -41,7 +41,7 @@ def open_sharded(path: Path) -> Checkpoint:
     for name in listed:
         check_name(name, shown)  # links may lead out: the files of a cache are links
     files = [read_rank_file(path.parent / name, number) for number, name in enumerate(listed)]
-    tensors: dict[str, Stored] = {}
+    tensors: dict[str, TensorPieces] = {}
     for name, file in names.items():
         stored = files[listed.index(file)].tensors.get(name)
         if stored is None:

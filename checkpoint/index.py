@@ -24,7 +24,7 @@ from typing import Any, cast
 from mspc.checkpoint.checksum import is_checksum
 from mspc.checkpoint.files import Files, read_header
 from mspc.checkpoint.pieces import StoredSlice
-from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.reading import Checkpoint, TensorPieces
 from mspc.checkpoint.seal import SEAL, is_sealed, placeholder, sealed
 from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
@@ -53,7 +53,7 @@ class RankFile:
 
     path: Path
     size: int
-    tensors: dict[str, Stored]
+    tensors: dict[str, TensorPieces]
     about: dict[str, Any]
     header: str = ""
     is_sealed: bool = False
@@ -104,19 +104,19 @@ def read_rank_file(path: Path, number: int = 0) -> RankFile:
     return RankFile(path, file.size, found, about, file.about.get(SEAL, ""), compared, PLACES in file.about)
 
 
-def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) -> Stored:
+def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) -> TensorPieces:
     """A tensor of a file at its place in the global tensor; one without a place is the global tensor itself."""
     type = file.type(name)
     segments = ((file.place(name), type.nbytes),)
     if name not in places:
-        return Stored(type, (StoredSlice(Box((0,) * type.rank, type.shape), number, segments),))
+        return TensorPieces(type, (StoredSlice(Box((0,) * type.rank, type.shape), number, segments),))
     place = _object(places[name], f"place of {name!r}")
     begin, shape = _sizes(place, "begin", name), _sizes(place, "shape", name)
     box = _box(name, begin, type.shape, shape)
     layout, checksum = place.get("layout", ""), place.get("checksum", "")
     if not isinstance(layout, str) or (checksum != "" and not is_checksum(checksum)):
         raise ValueError(f"the place of {name!r} has layout {layout!r:.80} and checksum {checksum!r:.80}")
-    return Stored(TensorType(type.dtype, shape), (StoredSlice(box, number, segments, checksum),), layout)
+    return TensorPieces(TensorType(type.dtype, shape), (StoredSlice(box, number, segments, checksum),), layout)
 
 
 def read_index(path: Path) -> Checkpoint:
@@ -176,7 +176,7 @@ def _files(content: dict[str, Any], path: Path) -> tuple[list[Path], list[int], 
     return paths, sizes, headers
 
 
-def _stored(name: str, given: Any, files: Sequence[int]) -> Stored:
+def _stored(name: str, given: Any, files: Sequence[int]) -> TensorPieces:
     entry = _object(given, f"entry of {name!r}")
     dtype, slices = DTYPES.get(str(entry.get("dtype"))), entry.get("slices")
     if dtype is None or not isinstance(slices, list):
@@ -200,7 +200,7 @@ def _stored(name: str, given: Any, files: Sequence[int]) -> Stored:
     layout = entry.get("layout", "")
     if not isinstance(layout, str):
         raise ValueError(f"tensor {name!r} has layout {layout!r:.80}")
-    return Stored(global_type, tuple(pieces), layout)
+    return TensorPieces(global_type, tuple(pieces), layout)
 
 
 def _box(name: str, begin: tuple[int, ...], shape: tuple[int, ...], global_shape: tuple[int, ...]) -> Box:

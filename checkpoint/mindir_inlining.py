@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from mspc.checkpoint.mindir_graph import CALL, MindirGraph, MindirNode, is_scalar, scalar_result
-from mspc.checkpoint.mindir_loops import Around, Choice, HasLoop, LoopMaker, Partial, Steps
+from mspc.checkpoint.mindir_loops import CallerGraphs, ConditionalCall, HasLoop, LoopMaker, Partial, Steps
 from mspc.checkpoint.mindir_operators import ORDER
 
 MOST_NODES = 2**20
@@ -55,7 +55,7 @@ class _Inlining(LoopMaker):
 
     def main(self, graph: MindirGraph) -> tuple[str, ...]:
         """Add everything that a graph calls, and return its results."""
-        waiting: list[Steps] = [self._body(graph, graph.inputs, Around(), "")]
+        waiting: list[Steps] = [self._body(graph, graph.inputs, CallerGraphs(), "")]
         given: Any = None
         while True:
             try:
@@ -80,19 +80,19 @@ class _Inlining(LoopMaker):
         if self._made > MOST_NODES:
             raise ValueError(f"its graphs together have more than {MOST_NODES} nodes")
 
-    def _body(self, graph: MindirGraph, given: Sequence[str], around: Around, suffix: str) -> Steps:
+    def _body(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, suffix: str) -> Steps:
         """Add a graph's nodes and return its results."""
         names, _ = yield self._nodes(graph, given, around, suffix, "")
         return tuple(names.get(name, name) for name in graph.outputs)
 
-    def add_nodes(self, graph: MindirGraph, given: Sequence[str], around: Around, last: str) -> Steps:
+    def add_nodes(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, last: str) -> Steps:
         self._count_call()
         return self._nodes(graph, given, around, f"#{self._calls}", last)
 
-    def _nodes(self, graph: MindirGraph, given: Sequence[str], around: Around, suffix: str, last: str) -> Steps:
+    def _nodes(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, suffix: str, last: str) -> Steps:
         """As `add_nodes`. suffix: of the nodes' names here. around: the graphs in which it is called."""
         names = dict(zip(graph.inputs, given, strict=True))
-        known: dict[str, Partial | Choice] = {}
+        known: dict[str, Partial | ConditionalCall] = {}
         left_out = {last}
         for node in graph.nodes:
             inputs = tuple(names.get(name, name) for name in node.inputs)
@@ -126,23 +126,25 @@ class _Inlining(LoopMaker):
         self.nodes.append(replace(node, name=name, inputs=inputs))
         return name
 
-    def _result(self, call: Partial | Choice, inputs: Sequence[str], caller: str, around: Around) -> Steps:
+    def _result(
+        self, call: Partial | ConditionalCall, inputs: Sequence[str], caller: str, around: CallerGraphs
+    ) -> Steps:
         """The name of a call's result."""
-        if isinstance(call, Choice):
+        if isinstance(call, ConditionalCall):
             condition = self.known(call.condition)
             if condition is not None:
                 chosen = call.calls[0 if condition else 1]
-                return (yield self.followed(chosen, inputs, Around((), around.choosing)))
-            inside = Around((), (*around.choosing, caller))
+                return (yield self.followed(chosen, inputs, CallerGraphs((), around.choosing)))
+            inside = CallerGraphs((), (*around.choosing, caller))
             works = [lambda to=to: self._one(to, inputs, inside) for to in call.calls]
             (result,) = yield self.chosen(call.condition, works)
             return result
-        return (yield self.followed(call, inputs, Around((*around.direct, caller), around.choosing)))
+        return (yield self.followed(call, inputs, CallerGraphs((*around.direct, caller), around.choosing)))
 
-    def _one(self, call: Partial, inputs: Sequence[str], around: Around) -> Steps:
+    def _one(self, call: Partial, inputs: Sequence[str], around: CallerGraphs) -> Steps:
         return ((yield self.followed(call, inputs, around)),)
 
-    def followed(self, call: Partial, inputs: Sequence[str], around: Around) -> Steps:
+    def followed(self, call: Partial, inputs: Sequence[str], around: CallerGraphs) -> Steps:
         graph = self.graphs[call.graph]
         given = (*call.inputs, *inputs)
         if len(given) != len(graph.inputs) or len(graph.outputs) != 1:
@@ -160,17 +162,19 @@ class _Inlining(LoopMaker):
         if self._calls > MOST_CALLS:
             raise ValueError(f"its graphs call each other more than {MOST_CALLS} times")
 
-    def called(self, known: Mapping[str, Partial | Choice], name: str) -> Partial | Choice:
+    def called(self, known: Mapping[str, Partial | ConditionalCall], name: str) -> Partial | ConditionalCall:
         if name in known:
             return known[name]
         if name in self.graphs:
             return Partial(name, ())
         raise ValueError(f"there is no graph {name!r}")
 
-    def _choice(self, known: Mapping[str, Partial | Choice], name: str, inputs: Sequence[str]) -> Choice:
+    def _choice(
+        self, known: Mapping[str, Partial | ConditionalCall], name: str, inputs: Sequence[str]
+    ) -> ConditionalCall:
         if len(inputs) != 3:
             raise ValueError(f"{name} does not choose between two graphs")
         one, other = (self.called(known, each) for each in inputs[1:])
         if not isinstance(one, Partial) or not isinstance(other, Partial):
             raise ValueError(f"{name} does not choose between two graphs")
-        return Choice(inputs[0], (one, other))
+        return ConditionalCall(inputs[0], (one, other))

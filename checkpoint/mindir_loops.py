@@ -42,7 +42,7 @@ class Partial:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ConditionalCall:
     """The result of one of two calls."""
 
     condition: str
@@ -50,7 +50,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Around:
+class CallerGraphs:
     """Graphs in which one is called. direct: since the last choice. choosing: by choices that are not known."""
 
     direct: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Around:
 
 
 @dataclass(frozen=True)
-class Turn:
+class LoopIteration:
     """A turn that is being made. given: the names of the head's inputs. carried: numbers of those that turns change.
     slots: for each graph behind the loop the numbers of its inputs that a turn computes, where the loop counts by
     numbers; None where its condition is the head's. kept: the names of these slots ahead of the turn, in order."""
@@ -86,16 +86,16 @@ class LoopMaker(ABC):
         """A name that nothing has. Raises ValueError where there are too many."""
 
     @abstractmethod
-    def add_nodes(self, graph: MindirGraph, given: Sequence[str], around: Around, last: str) -> Steps:
+    def add_nodes(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, last: str) -> Steps:
         """Add a graph's nodes but for the node `last` and what follows from it. Returns (the names of its values, the
         parts and choices of calls by name)."""
 
     @abstractmethod
-    def called(self, known: Any, name: str) -> Partial | Choice:
+    def called(self, known: Any, name: str) -> Partial | ConditionalCall:
         """What a name calls. Raises ValueError."""
 
     @abstractmethod
-    def followed(self, call: Partial, inputs: Sequence[str], around: Around) -> Steps:
+    def followed(self, call: Partial, inputs: Sequence[str], around: CallerGraphs) -> Steps:
         """The name of what a graph gives."""
 
     @abstractmethod
@@ -136,7 +136,7 @@ class LoopMaker(ABC):
 
     # Loops ----------------------------------------------------------------------------------------------
 
-    def looped(self, head: str, given: Sequence[str], outer: Turn | None, around: Around) -> Steps:
+    def looped(self, head: str, given: Sequence[str], outer: LoopIteration | None, around: CallerGraphs) -> Steps:
         """Add a loop and what comes behind it: the names of its results, of a turn of the loop around it those of that
         turn."""
         if head in self.active:
@@ -149,7 +149,7 @@ class LoopMaker(ABC):
         kept, self.active = self.active, (*self.active, head)
         carried = tuple(i for i in range(len(given)) if i not in loop.fixed and not self._is_mark(given[i]))
         work = self._by_condition if self._chooses_alone(loop) else self._by_number
-        number, final, slots = yield work(Turn(loop, tuple(given), carried))
+        number, final, slots = yield work(LoopIteration(loop, tuple(given), carried))
         self.active = kept
         values = [final[i] if i in final else given[i] for i in range(len(given))]
         behind = [(name, self._given_to(name, loop, values, slots)) for name in loop.exits]
@@ -181,25 +181,25 @@ class LoopMaker(ABC):
             found[name] = tuple(i for i, (own, k) in enumerate(stands) if k is None and own not in graph.marks)
         return found
 
-    def _by_condition(self, turn: Turn) -> Steps:
+    def _by_condition(self, turn: LoopIteration) -> Steps:
         """A loop that ends by the head's condition: (nothing, the last values of what it carries, no slots)."""
         names, inside = self._carried(turn)
         condition: MindirBlock = yield self.block(self._condition(inside))
-        body: MindirBlock = yield self.block(self._turn(inside.loop.head, inside.given, inside, Around()))
+        body: MindirBlock = yield self.block(self._turn(inside.loop.head, inside.given, inside, CallerGraphs()))
         first = tuple(turn.given[i] for i in turn.carried)
         final = self._loop(names, first, condition, body)
         return "", dict(zip(turn.carried, final, strict=True)), {}
 
-    def _by_number(self, turn: Turn) -> Steps:
+    def _by_number(self, turn: LoopIteration) -> Steps:
         """A loop that carries which graph comes next: (the name of that number, the last values of what else it
         carries, those of the slots by graph)."""
         slots = self._slots(turn.loop)
         names, inside = self._carried(turn)
         number = self.new_name("next")
         kept = tuple(self.new_name("slot") for each in slots.values() for _ in each)
-        inside = Turn(inside.loop, inside.given, inside.carried, slots, kept)
+        inside = LoopIteration(inside.loop, inside.given, inside.carried, slots, kept)
         condition: MindirBlock = yield self.block(self._is_below(number))
-        body: MindirBlock = yield self.block(self._turn(turn.loop.head, inside.given, inside, Around()))
+        body: MindirBlock = yield self.block(self._turn(turn.loop.head, inside.given, inside, CallerGraphs()))
         first = [self.constant(np.array(NEXT_TURN, np.int32)), *(turn.given[i] for i in turn.carried)]
         first += [self._zeros(name, i) for name, each in slots.items() for i in each]
         final = self._loop((number, *names, *kept), first, condition, body)
@@ -208,12 +208,12 @@ class LoopMaker(ABC):
         last = {name: {i: left.pop(0) for i in each} for name, each in slots.items()}
         return final[0], dict(zip(turn.carried, final[1:count], strict=True)), last
 
-    def _carried(self, turn: Turn) -> tuple[tuple[str, ...], Turn]:
+    def _carried(self, turn: LoopIteration) -> tuple[tuple[str, ...], LoopIteration]:
         """(the names in a turn of what it carries, the turn with these)"""
         inside = list(turn.given)
         for i in turn.carried:
             inside[i] = self.new_name(turn.given[i])
-        return tuple(inside[i] for i in turn.carried), Turn(turn.loop, tuple(inside), turn.carried)
+        return tuple(inside[i] for i in turn.carried), LoopIteration(turn.loop, tuple(inside), turn.carried)
 
     def _loop(
         self, carried: Sequence[str], first: Sequence[str], condition: MindirBlock, body: MindirBlock
@@ -237,17 +237,17 @@ class LoopMaker(ABC):
 
     # Turns ----------------------------------------------------------------------------------------------
 
-    def _condition(self, turn: Turn) -> Steps:
+    def _condition(self, turn: LoopIteration) -> Steps:
         """The name of whether the head chooses another turn."""
         head = self.graphs[turn.loop.head]
         last = last_call(head)
-        _, parts = yield self.add_nodes(head, turn.given, Around(), last)
+        _, parts = yield self.add_nodes(head, turn.given, CallerGraphs(), last)
         call = self.called(parts, next(node for node in head.nodes if node.name == last).inputs[0])
-        assert isinstance(call, Choice)
+        assert isinstance(call, ConditionalCall)
         stays = call.calls[0].graph in turn.loop.members
         return (call.condition if stays else self._node("LogicalNot", call.condition),)
 
-    def _turn(self, name: str, given: Sequence[str], turn: Turn, around: Around) -> Steps:
+    def _turn(self, name: str, given: Sequence[str], turn: LoopIteration, around: CallerGraphs) -> Steps:
         """Add what a graph of a turn does from its begin to the end of the turn; the names of the turn's results."""
         graph = self.graphs[name]
         if len(given) != len(graph.inputs):
@@ -256,7 +256,7 @@ class LoopMaker(ABC):
         names, parts = yield self.add_nodes(graph, given, around, last)
         node = next(node for node in graph.nodes if node.name == last)
         call, inputs = self.called(parts, node.inputs[0]), tuple(names.get(each, each) for each in node.inputs[1:])
-        inside = Around((*around.direct, name), around.choosing)
+        inside = CallerGraphs((*around.direct, name), around.choosing)
         if isinstance(call, Partial):
             return (yield self._ended(call.graph, (*call.inputs, *inputs), turn, inside))
         each, other = ((one.graph, (*one.inputs, *inputs)) for one in call.calls)
@@ -269,7 +269,7 @@ class LoopMaker(ABC):
         works = [lambda to=to: self._ended(*to, turn, inside) for to in (each, other)]
         return (yield self.chosen(call.condition, works))
 
-    def _ended(self, name: str, given: Sequence[str], turn: Turn, around: Around) -> Steps:
+    def _ended(self, name: str, given: Sequence[str], turn: LoopIteration, around: CallerGraphs) -> Steps:
         """The names of a turn's results where a graph is called as the last step of one."""
         loop = turn.loop
         if name == loop.head:
@@ -305,7 +305,12 @@ class LoopMaker(ABC):
         )
 
     def _leave(
-        self, behind: Sequence[tuple[str, tuple[str, ...]]], place: int, number: str, outer: Turn | None, around: Around
+        self,
+        behind: Sequence[tuple[str, tuple[str, ...]]],
+        place: int,
+        number: str,
+        outer: LoopIteration | None,
+        around: CallerGraphs,
     ) -> Steps:
         """The names of the results behind a loop: of the graph in `behind` whose place the number says, from one place
         on."""
@@ -319,5 +324,5 @@ class LoopMaker(ABC):
         condition = self._node("Equal", number, self.constant(np.array(place, np.int32)))
         return (yield self.chosen(condition, [this, lambda: self._leave(behind, place + 1, number, outer, around)]))
 
-    def _value(self, name: str, given: Sequence[str], around: Around) -> Steps:
+    def _value(self, name: str, given: Sequence[str], around: CallerGraphs) -> Steps:
         return ((yield self.followed(Partial(name, ()), given, around)),)

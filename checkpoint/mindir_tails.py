@@ -17,7 +17,7 @@ Graphs = Mapping[str, MindirGraph]
 
 
 @dataclass(frozen=True)
-class Tail:
+class TailCall:
     """A call that is the last step of a graph, of one of two where it chooses. inputs: as the caller names them."""
 
     graph: str
@@ -57,16 +57,16 @@ def last_call(graph: MindirGraph) -> str:
     return ""
 
 
-def tails_of(graph: MindirGraph, graphs: Graphs) -> tuple[Tail, ...]:
+def tails_of(graph: MindirGraph, graphs: Graphs) -> tuple[TailCall, ...]:
     """What a graph calls as its last step: one, two where it chooses, nothing where it ends otherwise."""
     name = last_call(graph)
     if not name:
         return ()
     nodes = {node.name: node for node in graph.nodes}
 
-    def called(callee: str, behind: tuple[str, ...], depth: int = 0) -> tuple[Tail, ...]:
+    def called(callee: str, behind: tuple[str, ...], depth: int = 0) -> tuple[TailCall, ...]:
         if callee in graphs and callee not in nodes:
-            return (Tail(callee, behind),)
+            return (TailCall(callee, behind),)
         node = nodes.get(callee)
         if node is None or depth > len(nodes):
             return ()
@@ -111,7 +111,7 @@ def loop_of(head: str, graphs: Graphs, outside: frozenset[str]) -> MindirLoop:
     return MindirLoop(head, members, exits, stands, fixed, bool(back))
 
 
-def _given(graph: MindirGraph, stands: tuple[int | None, ...], tail: Tail) -> tuple[int | None, ...]:
+def _given(graph: MindirGraph, stands: tuple[int | None, ...], tail: TailCall) -> tuple[int | None, ...]:
     own = dict(zip(graph.inputs, stands, strict=False))
     return tuple(own.get(name) for name in tail.inputs)
 

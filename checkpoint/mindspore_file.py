@@ -22,7 +22,7 @@ import numpy as np
 from mspc.checkpoint.checksum import AT_ONCE
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.pieces import StoredSlice, box_of_shape
-from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.reading import Checkpoint, TensorPieces
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.protocol_buffers import BYTES, WireField, fields, integers, put_head, put_integer, put_text, text
@@ -191,7 +191,7 @@ def _value(data: Any, value: WireField) -> tuple[str, _Value]:
     return name, _Value(type, tuple(sizes), [content])
 
 
-def _stored(name: str, value: _Value) -> Stored:
+def _stored(name: str, value: _Value) -> TensorPieces:
     dtype = DTYPES.get(value.type)
     if dtype is None:
         raise ValueError(f"mspc does not know the element type {value.type!r} of {name!r}")
@@ -201,7 +201,7 @@ def _stored(name: str, value: _Value) -> Stored:
         raise ValueError(f"{name!r} has {len(shape)} dimensions; mspc reads {MOST_DIMENSIONS}")
     if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != held:
         raise ValueError(f"{name!r} of shape {shape} and type {dtype} has {held} bytes")
-    return Stored(TensorType(dtype, shape), (StoredSlice(box_of_shape(shape), 0, tuple(value.segments)),))
+    return TensorPieces(TensorType(dtype, shape), (StoredSlice(box_of_shape(shape), 0, tuple(value.segments)),))
 
 
 def _text(data: Any, value: _Value) -> str:

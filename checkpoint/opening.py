@@ -12,7 +12,7 @@ from mspc.checkpoint.hugging_face import HUGGING_FACE_INDEX, open_sharded
 from mspc.checkpoint.index import FORMAT, INDEX, read_index, read_rank_file
 from mspc.checkpoint.mindspore_file import open_file
 from mspc.checkpoint.pieces import box_of_shape, extent
-from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.reading import Checkpoint, TensorPieces
 from mspc.checkpoint.sets import RANK_FILE, newest_of
 from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
@@ -62,14 +62,14 @@ def as_it_lies(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, tensors=tensors)
 
 
-def _is_complete(stored: Stored) -> bool:
+def _is_complete(stored: TensorPieces) -> bool:
     return any(extent(piece.box) == stored.type.shape for piece in stored.pieces)
 
 
-def _alone(stored: Stored) -> Stored:
+def _alone(stored: TensorPieces) -> TensorPieces:
     (piece,) = stored.pieces
     shape = extent(piece.box)
-    return Stored(stored.type.with_shape(shape), (replace(piece, box=box_of_shape(shape)),))
+    return TensorPieces(stored.type.with_shape(shape), (replace(piece, box=box_of_shape(shape)),))
 
 
 def open_checkpoint(path: Path, crc_check: bool = False) -> Checkpoint:

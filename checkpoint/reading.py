@@ -27,7 +27,7 @@ SHORT = 1 << 16
 
 
 @dataclass(frozen=True)
-class Stored:
+class TensorPieces:
     """A tensor of a checkpoint: its global type, the slices that are stored of it, and its layout, as text."""
 
     type: TensorType
@@ -48,7 +48,7 @@ class Checkpoint:
 
     name: str
     files: Files
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, TensorPieces]
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     prefer: int = 0

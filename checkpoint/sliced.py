@@ -15,7 +15,7 @@ from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.pieces import StoredSlice, box_at, chosen, extent, in_file
 from mspc.checkpoint.publishing import make_synced_folder, write_synced
-from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.reading import Checkpoint, TensorPieces
 from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.temporary import tidy_when_terminated
@@ -71,7 +71,7 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
     """
     ranks = sorted(paths)
     opened = [open_checkpoint(paths[rank]) for rank in ranks]
-    tensors: dict[str, Stored] = {}
+    tensors: dict[str, TensorPieces] = {}
     texts: dict[str, str] = {}
     of_stage: dict[str, int] = {}
     for number, (rank, part) in enumerate(zip(ranks, opened, strict=True)):
@@ -118,7 +118,7 @@ def _begin(files: Files, piece: StoredSlice) -> bytes:
     return bytes(found)
 
 
-def _placed(key: str, stored: Stored, rank: int, layout: Layout | None, number: int, path: Path) -> Stored:
+def _placed(key: str, stored: TensorPieces, rank: int, layout: Layout | None, number: int, path: Path) -> TensorPieces:
     """A rank's tensor at its place in the global tensor."""
     (piece,) = stored.pieces
     own = extent(piece.box)
@@ -129,7 +129,7 @@ def _placed(key: str, stored: Stored, rank: int, layout: Layout | None, number: 
     global_shape = tuple(n * c for n, c in zip(own, layout.strategy, strict=True))
     box = box_at(layout, rank, global_shape)
     own = StoredSlice(box, number, piece.segments, piece.checksum)
-    return Stored(TensorType(stored.type.dtype, global_shape), (own,),
+    return TensorPieces(TensorType(stored.type.dtype, global_shape), (own,),
                   str(layout))  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def _measure(options: CalibrateOptions, job: Any) -> None:
 
 
 def _print(machine: Any, options: CalibrateOptions) -> None:
-    from mspc.commands.report.fitting import Table
+    from mspc.commands.report.fitting import TextTable
     from mspc.commands.report.table import print_line, print_table
     from mspc.commands.report.text import time_text
 
@@ -87,7 +87,9 @@ def _print(machine: Any, options: CalibrateOptions) -> None:
     for name, link in (("link", machine.link), ("network", machine.network)):
         for operator, own in {"AllReduce": link, **link.own}.items() if link is not None else ():
             rows.append((name, operator, f"{time_text(own.latency)}, {_rates(own.bandwidth, 'GB/s', 1e9)}"))
-    print_table(Table(f"{machine.name}: {machine.source}", ("what", "of", "from the smallest to the largest"), rows))
+    print_table(
+        TextTable(f"{machine.name}: {machine.source}", ("what", "of", "from the smallest to the largest"), rows)
+    )
     print_line(f"the rates are in {options.out}; `mspc search --machine {options.out}` takes them")
 
 

@@ -14,7 +14,7 @@ from mspc.commands.comparison.tables import ranks_text
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.model import CollectiveFact, CompileFacts
 from mspc.commands.facts.targets import check_used, target_facts
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.shortened_tables import ALL, print_shortened
 from mspc.commands.report.summary import collectives_table
 from mspc.commands.report.table import check_json, print_line, print_table, write_report
@@ -150,11 +150,11 @@ def breach_title(breach: Breach) -> str:
     return f"{breach.key}: {breach.message}; on {ranks_text(breach.ranks)}"
 
 
-def breach_table(breach: Breach) -> Table:
+def breach_table(breach: Breach) -> TextTable:
     """What breaks a limit."""
     title = breach_title(breach)
     if breach.memory:
-        return Table(title, ("of it", "bytes", ""), [(n, str(b), size_text(b)) for n, b in breach.memory], (1, 2))
+        return TextTable(title, ("of it", "bytes", ""), [(n, str(b), size_text(b)) for n, b in breach.memory], (1, 2))
     rows: Sequence[tuple[str, ...]] = [
         (
             fact.row.operator, group(fact.row.ranks), size_text(fact.row.bytes), fact.row.line or "-",
@@ -162,5 +162,5 @@ def breach_table(breach: Breach) -> Table:
         )
         for fact in breach.collectives
     ]  # fmt: skip
-    table = Table(title, ("operator", "group", "bytes", "line", "cell", "reason"), [*rows], (2,), (5, 4))
+    table = TextTable(title, ("operator", "group", "bytes", "line", "cell", "reason"), [*rows], (2,), (5, 4))
     return with_times(table, 3, [fact.row.times for fact in breach.collectives])

@@ -11,10 +11,10 @@ from mspc.api.parallel.checkpoint_transform import open_folder, transform_checkp
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import open_checkpoint, own_state
 from mspc.checkpoint.pieces import box_of_shape
-from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.reading import Checkpoint, TensorPieces
 from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
 from mspc.checkpoint.writing import write_slices_to
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.table import check_json, print_line, print_table, write_report
 from mspc.commands.report.text import size_text
@@ -56,12 +56,12 @@ def show_checkpoint(path: Path, strategy: Path | None, json: Path | None) -> Non
         for r in rows
     ]
     title = f"{len(rows)} tensors, {size_text(total)}"
-    print_table(Table(title, ("tensor", "type", "shape", "layout", "slices", "bytes"), cells))
+    print_table(TextTable(title, ("tensor", "type", "shape", "layout", "slices", "bytes"), cells))
     for key, value in {**state, **source.texts}.items():
         print_line(f"{key}: {value}")
 
 
-def _described(name: str, stored: Stored) -> dict[str, Any]:
+def _described(name: str, stored: TensorPieces) -> dict[str, Any]:
     return {
         "name": name, "dtype": stored.type.dtype.name, "shape": list(stored.type.shape), "layout": stored.layout,
         "slices": len({piece.box for piece in stored.pieces}), "bytes": stored.type.nbytes,
@@ -90,7 +90,7 @@ def diff_checkpoints(paths: tuple[Path, Path], strategies: tuple[Path | None, Pa
         write_report(json, "ckpt diff", content, int(bool(found)))
     if json != STDOUT:
         if found:
-            print_table(Table("", ("tensor", "difference"), [(row["name"], row["difference"]) for row in found]))
+            print_table(TextTable("", ("tensor", "difference"), [(row["name"], row["difference"]) for row in found]))
         differ = f"differs: {len(found)} of {len(names)} tensors"
         print_line(differ if found else f"equal: {len(names)} tensors, bit for bit")
     return int(bool(found))

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Generator
 from pathlib import Path
 
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.table import check_json, print_line, print_table, write_report
 from mspc.doctor.examination import examine
 from mspc.doctor.findings import IGNORED, LACKS, PLAIN, UNREACHED, Finding, lacking
@@ -51,7 +51,7 @@ def _print(script: Path, found: list[Finding]) -> None:
     if found:
         rows = [(finding.kind, finding.name, finding.place, finding.instead or "-") for finding in found]
         title = f"what {script} uses that mspc lacks or ignores"
-        print_table(Table(title, ("kind", "name", "line", "instead"), rows, below=(3,)))
+        print_table(TextTable(title, ("kind", "name", "line", "instead"), rows, below=(3,)))
     counts = {kind: sum(finding.kind == kind for finding in found) for kind in (LACKS, IGNORED, UNREACHED, PLAIN)}
     ignored = f"; {counts[IGNORED]} that change{'s' if counts[IGNORED] == 1 else ''} nothing" if counts[IGNORED] else ""
     unreached = f"; {counts[UNREACHED]} where {script.name} does not come" if counts[UNREACHED] else ""

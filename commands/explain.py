@@ -11,7 +11,7 @@ from mspc.analysis.cost.missing_rates import together
 from mspc.commands.comparison.planned_memory import memory_differences
 from mspc.commands.comparison.tables import memory_table
 from mspc.commands.facts.reading import planned_memory
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.commands.report.table import print_line, print_table, write_report
 from mspc.commands.report.text import size_text, time_text
@@ -76,9 +76,7 @@ def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Pa
     memory = memory_differences(planned_memory(first), planned_memory(second))
     plans = [plan_of_file(captured, asked, file) for file in files]
     if json is not None:
-        operators = {
-            name: [_texts(plan.operators.get(name)) for plan in (first, second)] for name in differing
-        }
+        operators = {name: [_texts(plan.operators.get(name)) for plan in (first, second)] for name in differing}
         told = {"operators": operators, "memory": [asdict(d) for d in memory]}
         write_report(json, "search --compare", {**told, "plans": [plan.content for plan in plans]})
     if json == Path("-"):
@@ -86,12 +84,14 @@ def compare_plans(captured: CapturedCall, asked: PlanRequest, files: Sequence[Pa
     rows = [(name, _shown(first.operators.get(name)), _shown(second.operators.get(name))) for name in differing]
     if rows:
         headings = ("operator", str(files[0]), str(files[1]))
-        print_table(Table(f"operators that differ: {len(rows)} of {len(names)}", headings, rows, (), (2, 1)))
+        print_table(TextTable(f"operators that differ: {len(rows)} of {len(names)}", headings, rows, (), (2, 1)))
     else:
         print_line("the plans shard every operator alike")
     if memory:
         print_table(memory_table(memory, (str(files[0]), str(files[1]))))
-    print_table(Table(f"what they come to on {asked.machine.name}", COMPARED, _sides(plans, files), (1, 2, 3, 4, 5, 6)))
+    print_table(
+        TextTable(f"what they come to on {asked.machine.name}", COMPARED, _sides(plans, files), (1, 2, 3, 4, 5, 6))
+    )
     missing = together(plan.remarks.missing_rates for plan in plans)
     for why in missing_rate_notes(missing, asked.machine):
         print_line(f"note: {why}")

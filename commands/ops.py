@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.table import check_json, print_table, write_report
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.nearest import did_you_mean
@@ -34,7 +34,7 @@ def list_operators(names: tuple[str, ...], json: Path | None) -> None:
         cells = [
             (r["name"], r["rule"] or "-", r["gradient"], ", ".join(r["attributes"]) or "-") for r in rows
         ]
-        print_table(Table(f"{len(rows)} operators", ("operator", "rule", "gradient", "attributes"), cells))
+        print_table(TextTable(f"{len(rows)} operators", ("operator", "rule", "gradient", "attributes"), cells))
 
 
 def describe(operator: type[Op]) -> dict[str, Any]:

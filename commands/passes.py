@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.table import check_json, print_table, write_json
 from mspc.compiler.pipeline import DATA, LOCAL, SHARDED, STEPS, Step, kind_of_mode
 from mspc.ir.diagnostics import MspcError
@@ -34,7 +34,7 @@ def list_passes(mode: str | None, device: str | None, json: Path | None) -> None
         write_json(rows, json)
     if json != Path("-"):
         cells = [(row["name"], row["runs"], row["summary"]) for row in rows]
-        print_table(Table(f"{len(rows)} passes", ("pass", "runs", "effect"), cells))
+        print_table(TextTable(f"{len(rows)} passes", ("pass", "runs", "effect"), cells))
 
 
 def summary_of(name: str) -> str:

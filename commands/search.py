@@ -13,7 +13,7 @@ from mspc.analysis.cost.missing_rates import MissingRate, together
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.explain import compare_plans, explain_node
 from mspc.commands.report.doubts import doubts_text
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.memory_notes import memory_notes
 from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.commands.report.plan_summary import summary_lines
@@ -256,7 +256,7 @@ def _print(found: list[Plans], target: str, options: SearchOptions) -> None:
     rows = [_row(plan) for plans in found for plan in plans.plans[: options.top]]
     ranks = "mesh" if options.meshes else "ranks"
     headings = (ranks, "plan", "step", "compute", "exposed", "bytes sent", "collectives", "memory", "gap")
-    print_table(Table(f"plans {target}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
+    print_table(TextTable(f"plans {target}", headings, rows, (0, 2, 3, 4, 5, 6, 7, 8)))
     if any(plan.remarks.keeps_strategies for plans in found for plan in plans.plans[: options.top]):
         print_line(f"note: {CONFIGURED_MARK} keeps the script's own strategies, the others go without them")
     alike = max((plan.remarks.alike for plans in found for plan in plans.plans if plan.name == SEARCH), default=0)

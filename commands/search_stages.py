@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.memory_notes import memory_notes
 from mspc.commands.report.table import print_line, print_table
 from mspc.commands.report.text import size_text, time_text
@@ -41,7 +41,7 @@ def print_stage_plans(found: Sequence[StagePlans], target: str, top: int) -> Non
         return
     rows = [_row(row) for plans in found for row in plans.plans[:top]]
     numbers = (0, 2, 4, 5, 6, 7, 8)
-    print_table(Table(f"plans in stages {target}", HEADINGS, rows, numbers, (10,)))
+    print_table(TextTable(f"plans in stages {target}", HEADINGS, rows, numbers, (10,)))
     for plans in found:
         mesh = next((row.mesh for row in plans.plans[:top] if row.mesh), "")
         if mesh:

@@ -40,7 +40,7 @@ from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, differenc
 from mspc.verify.difference import ComparedValue
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.marks import MARK
-from mspc.verify.plain_network import Reference, plain_network
+from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch.against import against_torch
 from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
@@ -140,7 +140,7 @@ def _program(captured: CapturedCall, many: Compiled, seed: int) -> VerifiedProgr
     )
 
 
-def reference_of(captured: CapturedCall, call: TracedCall, own_weights: bool = True) -> Reference:
+def reference_of(captured: CapturedCall, call: TracedCall, own_weights: bool = True) -> PlainNetwork:
     """The reference for a launch.
 
     Args:
@@ -153,7 +153,7 @@ def reference_of(captured: CapturedCall, call: TracedCall, own_weights: bool = T
     if stages or again:
         call = traced(captured, config, unrolled=stages, reuses_calls=not again)
     graph, doubled = plain_network(call.again(call.config).traced.graph)
-    return Reference(graph, doubled, weights_of(call.traced, graph) if own_weights else {})
+    return PlainNetwork(graph, doubled, weights_of(call.traced, graph) if own_weights else {})
 
 
 def _may_reuse_wrongly(traced: Traced) -> bool:
@@ -176,7 +176,7 @@ def weights_of(traced: Traced, graph: Graph) -> dict[str, Array]:
 
 
 def global_batch(
-    captured: CapturedCall, one: Reference, types: Sequence[TensorType], alone: Config
+    captured: CapturedCall, one: PlainNetwork, types: Sequence[TensorType], alone: Config
 ) -> GlobalBatchNetwork:
     """The launch on the global batch."""
     try:

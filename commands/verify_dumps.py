@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.text.parser import parse
 from mspc.ops.op import REGISTRY
 from mspc.runtime.program import PROGRAM
-from mspc.verify.scale.foreign_dumps import BEGIN, END, EXECUTE, Dump, DumpsFound, look_at
+from mspc.verify.scale.foreign_dumps import BEGIN, END, EXECUTE, DumpsFound, ForeignDump, look_at
 
 RANK = re.compile(r"rank_?(\d+)")
 STAGES = {"begin": BEGIN, "end": END, "validate": EXECUTE, "execute": EXECUTE}
@@ -35,14 +35,14 @@ def verify_dumps(folder: Path, json: Path | None) -> None:
     Raises:
         MspcError: a file is none of MindSpore's, or cannot be read. ExecutionError: something does not fit.
     """
-    compiles: dict[str, list[Dump]] = {}
+    compiles: dict[str, list[ForeignDump]] = {}
     for path in sorted(folder.rglob("*.ir")):
         module = parse(dump_text(path), REGISTRY, str(path))
         if module.dialect != "mindspore":
             raise MspcError(f"{path} is no dump of MindSpore, and its folder has no {PROGRAM}")
         found = RANK.search(str(path.relative_to(folder)))
         stage = next((stage for word, stage in STAGES.items() if word in path.stem), EXECUTE)
-        dump = Dump(str(path), int(found[1]) if found else 0, stage, tuple(module.graphs))
+        dump = ForeignDump(str(path), int(found[1]) if found else 0, stage, tuple(module.graphs))
         compiles.setdefault(_compile_of(path, folder), []).append(dump)
     told = [look_at(dumps) for dumps in compiles.values()]
     files = sum(map(len, compiles.values()))

@@ -26,7 +26,7 @@ from mspc.passes.lib.choices import release_constraints
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
 from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork
 from mspc.verify.made_inputs import made_inputs
-from mspc.verify.plain_network import Reference, plain_network
+from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch.against import against_torch
 from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
@@ -62,7 +62,7 @@ def verify_folder(
         one,
         many,
         program.ranks,
-        Reference(plain, doubled, weights),
+        PlainNetwork(plain, doubled, weights),
         weights,
         lambda caution: made_inputs(one, types, [], seed, STEPS, caution == 2, caution == 0),
         graphs.__getitem__,

@@ -155,13 +155,13 @@ def of_folder(folder: Path, options: CompileOptions) -> ToProve:
         for graph in graphs:
             give_layouts(graph, held)
     kinds = merged([RankKind((rank,), graph) for rank, graph in enumerate(graphs)])
-    values = [Stored(name, load) for name, load in slices_to_load(program, one, 0).items()]
+    values = [StoredFirstValue(name, load) for name, load in slices_to_load(program, one, 0).items()]
     more = f" and {len(edited) - FEW_FILES} more" * (len(edited) > FEW_FILES)
     notes = [f"edited since the compile: {', '.join(edited[:FEW_FILES])}{more}"] if edited else []
     return ToProve(one, kinds, values, own, tuple(notes), program.compile_id, program)
 
 
-class Stored:
+class StoredFirstValue:
     """A first value that a folder has."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:

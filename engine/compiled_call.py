@@ -13,7 +13,7 @@ from mspc.compiler.driver import Compiled
 from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.run_graph import run_graph
 from mspc.engine.equal_inputs import COMPARED_STEPS, compare_inputs, must_be_equal
-from mspc.engine.initial_values import Beginning, beginning
+from mspc.engine.initial_values import RankInitialValue, beginning
 from mspc.engine.job import Job
 from mspc.engine.parameter_store import ParameterStore
 from mspc.ir.graph import Graph
@@ -47,7 +47,7 @@ class CompiledCall:
         graph = self._without_unused_states(compiled.rank_graph(job.rank))
         values: dict[str, Array] = {}
         self.borrowed: list[Any] = []
-        begun: list[Beginning | None] = []
+        begun: list[RankInitialValue | None] = []
         with store.drawn_ahead((traced.parameters[p.name], p) for p in graph.parameters if p.kind == "parameter"):
             for parameter in graph.parameters:
                 if parameter.kind == "constant":
@@ -88,7 +88,7 @@ class CompiledCall:
         parameter = self._traced.parameters[scalar.name]
         return None if self._store.varies(parameter) else float(self._store.part(parameter)[1])  # of this stage alone
 
-    def take_begun(self) -> list[Beginning]:
+    def take_begun(self) -> list[RankInitialValue]:
         """What its constants, and those of its parameters that no graph before had, begin with; given once."""
         found, self._begun = self._begun, []
         return found

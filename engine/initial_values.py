@@ -50,7 +50,7 @@ ALIKE = ("every rank must make its optimizer with the same settings: ranks that 
 
 
 @dataclass(frozen=True)
-class Beginning:
+class RankInitialValue:
     """The first values of a parameter or a constant on this rank.
 
     place: where its slice lies in the global tensor, as text; "" for all of it. recipe: how an initializer makes the
@@ -66,7 +66,7 @@ class Beginning:
     trained: bool = True
 
 
-def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> Beginning | None:
+def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> RankInitialValue | None:
     """What is compared of first values that are in `array`. source: a script's Parameter or InitialValue that made
     them, or an array. None for a parameter that is declared to be each rank's."""
     initial = source.initial if isinstance(source, Parameter) else source
@@ -76,7 +76,7 @@ def beginning(name: str, kind: str, slices: Any, source: Any, array: Array) -> B
     described = None if describe is None else describe()
     place = "" if slices is None else str([(s.start, s.stop) for s in slices])
     trained = getattr(source, "requires_grad", True)
-    return Beginning(name, kind, place, None if described is None else repr(described), array, trained)
+    return RankInitialValue(name, kind, place, None if described is None else repr(described), array, trained)
 
 
 def settings_of(cells: Iterable[Any]) -> dict[str, str]:
@@ -143,7 +143,7 @@ def _listed(values: Mapping[int, str]) -> str:
 
 
 def compare_beginnings(
-    job: Any, compiled: Compiled, begun: Sequence[Beginning], settings: Mapping[str, str]
+    job: Any, compiled: Compiled, begun: Sequence[RankInitialValue], settings: Mapping[str, str]
 ) -> None:
     """Make sure that the ranks of a job that train together begin a graph alike; all ranks call this together.
 
@@ -163,7 +163,7 @@ def compare_beginnings(
 
 
 def _compare(
-    comm: Communicator, begun: Sequence[Beginning], settings: Mapping[str, str], updates: SharedUpdates,
+    comm: Communicator, begun: Sequence[RankInitialValue], settings: Mapping[str, str], updates: SharedUpdates,
     fetch: Callable[[Array], Array],
 ) -> None:  # fmt: skip
     """Raises MspcError, which names the setting, the update, or the parameter and its first element that differs.
@@ -188,7 +188,7 @@ def _compare(
         raise _different(comm, known.get(name), name, first, other, fetch)
 
 
-def _digest(begun: Beginning, fetch: Callable[[Array], Array]) -> str:
+def _digest(begun: RankInitialValue, fetch: Callable[[Array], Array]) -> str:
     if begun.recipe is not None:
         return f"made {hashlib.sha256(begun.recipe.encode()).hexdigest()[:16]}"
     return f"brought {zlib.crc32(_bytes(fetch(begun.array))):08x}"
@@ -216,7 +216,12 @@ def _unlike(of_ranks: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, tuple[
 
 
 def _different(
-    comm: Communicator, begun: Beginning | None, name: str, first: int, other: int, fetch: Callable[[Array], Array]
+    comm: Communicator,
+    begun: RankInitialValue | None,
+    name: str,
+    first: int,
+    other: int,
+    fetch: Callable[[Array], Array],
 ) -> MspcError:
     """The error of two ranks that begin with different values; all ranks make it together."""
     kind = gathered(comm, "" if begun is None else begun.kind)[other]

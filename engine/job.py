@@ -141,9 +141,9 @@ def join_job(wishes: Wishes | None = None) -> Job:
         return Job(OneRank(), OneRank(), hardware=hardware)
     limit_threads()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # lines of several ranks stay complete
-    from mspc.runtime.faults.watch import Watch
+    from mspc.runtime.faults.watch import JobWatch
 
-    watch = Watch(mpi_rank(), size, job_name(), ranks_of_this_launcher)
+    watch = JobWatch(mpi_rank(), size, job_name(), ranks_of_this_launcher)
     watch.session_folder = session_folder()
     watch.patience = hardware.wishes.timeout or watch.patience
     watch.start()

@@ -14,7 +14,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import Type
-from mspc.ops.collective.base import Collective, Meeting
+from mspc.ops.collective.base import Collective, Rendezvous
 from mspc.ops.collective.point_to_point import Receive, Send
 from mspc.ops.op import Op, RequestedSharding
 from mspc.runtime.backend import NumPyBackend
@@ -97,7 +97,7 @@ def _agree(comm: Communicator, op: Collective, types: Sequence[Type]) -> None:
             raise MspcError(f"{op.name}: {said}", caller_location(), [ALIKE])
 
 
-def _agree_in_group(comm: Communicator, meeting: Meeting) -> None:
+def _agree_in_group(comm: Communicator, meeting: Rendezvous) -> None:
     members = tuple(sorted(meeting.ranks))
     if len(members) < 2:
         return

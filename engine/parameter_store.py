@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mspc.engine.first_values import FirstValues
-from mspc.engine.initial_values import Beginning, beginning
+from mspc.engine.initial_values import RankInitialValue, beginning
 from mspc.engine.job import Job
 from mspc.engine.other_stages import OtherStage, on_all_stages
 from mspc.engine.synchronization_points import TOGETHER, joint_call
@@ -66,7 +66,7 @@ class ParameterStore:
         """Whether parameters of which every rank holds all start with rank 0's values (`parameter_broadcast`)."""
         self._stored: dict[int, _StoredParameter] = {}
         self._ahead: FirstValues | None = None
-        self._begun: list[Beginning | None] = []
+        self._begun: list[RankInitialValue | None] = []
         self._borrowed: dict[int, list[tuple[_StoredParameter, int]]] = {}
         self._several: dict[int, list[tuple[_StoredParameter, int]]] = {}
         """Of what a graph borrowed, by its number, the parameters of which there are several slices; others always have
@@ -135,7 +135,7 @@ class ParameterStore:
         is_replicated = slices_of(graph_parameter, self._job.rank) is None and not parameter.layerwise_parallel
         return self.from_rank_0 and is_replicated
 
-    def take_begun(self) -> list[Beginning]:
+    def take_begun(self) -> list[RankInitialValue]:
         """The parameters that came here since this was last asked, as they began."""
         found = [begun for begun in self._begun if begun is not None]
         self._begun.clear()

@@ -25,7 +25,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.runtime.comm.interface import fingerprint
 from mspc.runtime.comm.local import LocalComm
 from mspc.runtime.device_choice import EACH_ITS_OWN
-from mspc.runtime.profile import STREAMS, Timed, trace
+from mspc.runtime.profile import STREAMS, NodeTiming, trace
 
 PREPARING = 2
 """Steps of a graph that also prepare: kernels and memory in the first, the CUDA graph in the second."""
@@ -36,14 +36,14 @@ class _Noted:
     """A graph whose steps are timed. preparing: times of its first steps; steps: of those after them."""
 
     executor: Any
-    preparing: list[list[Timed]] = field(default_factory=list[Any])
-    steps: list[list[Timed]] = field(default_factory=list[Any])
+    preparing: list[list[NodeTiming]] = field(default_factory=list[Any])
+    steps: list[list[NodeTiming]] = field(default_factory=list[Any])
 
-    def add(self, step: int, times: list[Timed]) -> None:
+    def add(self, step: int, times: list[NodeTiming]) -> None:
         """The times of a step, whose number counts from 1."""
         (self.preparing if step <= PREPARING else self.steps).append(times)
 
-    def best(self) -> tuple[int, list[list[Timed]]]:
+    def best(self) -> tuple[int, list[list[NodeTiming]]]:
         """(number of the first, times) of the steps that say most; no steps where none has times."""
         if self.steps:
             return PREPARING + 1, self.steps
@@ -60,7 +60,7 @@ class Gathered:
     executor: rank 0's, None where no network ran. job: rank 0's. file: of the trace, as the command names it.
     """
 
-    steps: Mapping[int, list[list[Timed]]]
+    steps: Mapping[int, list[list[NodeTiming]]]
     first: Mapping[int, int]
     graphs: Mapping[int, Graph]
     executor: Any
@@ -152,11 +152,11 @@ def _gather(job: Any, noted: _Noted | None, file: Path) -> Gathered:
     padded = np.zeros((1, max(1, int(sizes[:, 2].max())), 8))
     padded[0, : len(rows)] = rows
     every = comm.all_gather(padded, everyone, 0)
-    found: dict[int, list[list[Timed]]] = {}
+    found: dict[int, list[list[NodeTiming]]] = {}
     for rank in everyone:
         found[rank] = [[] for _ in range(sizes[rank, 1])]
         for number, index, stream, begin, duration, plain, inside, runs in every[rank, : sizes[rank, 2]].tolist():
-            timed = Timed(int(index), STREAMS[int(stream)], begin, duration, bool(plain), inside, int(runs))
+            timed = NodeTiming(int(index), STREAMS[int(stream)], begin, duration, bool(plain), inside, int(runs))
             found[rank][int(number)].append(timed)
     graphs = _graphs(comm, None if noted is None else noted.executor.graph)
     firsts = {rank: int(sizes[rank, 0]) for rank in everyone}

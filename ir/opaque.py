@@ -50,7 +50,7 @@ class OpaqueOp:
 
 
 class Literal(Value):
-    """An operand that is no tensor: a number, a string, a tuple of them, a `Symbol` or a `Reference`."""
+    """An operand that is no tensor: a number, a string, a tuple of them, a `Symbol` or a `GraphReference`."""
 
     __slots__ = ("value",)
 
@@ -63,7 +63,7 @@ class Literal(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class GraphReference:
     """The name of a graph (`@graph`), or of a value that belongs to another graph (`$(@graph:value)`).
 
     at: the character of the file where it begins, for messages.

@@ -18,7 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class RankField:
     """The place of a rank's value: field `field` of operator `number` of what place `place` of the graph is on
     that rank; `ascending`: that value, sorted."""
 
@@ -28,7 +28,7 @@ class Slot:
     ascending: bool = False
 
 
-Look = tuple[str, Slot, Any]
+Look = tuple[str, RankField, Any]
 """A question: "value" or "length" of a slot (the third is None), whether it "equals" a value, or is "like" a slot."""
 
 
@@ -37,11 +37,11 @@ class Looks:
 
     def __init__(self) -> None:
         self.answers: dict[Look, Any] = {}
-        self.sorted: dict[Slot, Varying] = {}
-        self._slots: list[Slot] = []
+        self.sorted: dict[RankField, Varying] = {}
+        self._slots: list[RankField] = []
         self._asked: list[tuple[str, int, Any, Any]] | None = None
 
-    def note(self, kind: str, slot: Slot, other: Any, answer: Any) -> Any:
+    def note(self, kind: str, slot: RankField, other: Any, answer: Any) -> Any:
         """Write down an answer and give it back."""
         assert self._asked is None, f"{slot} is looked at when ranks are told apart already"
         self.answers[kind, slot, other] = answer
@@ -49,7 +49,7 @@ class Looks:
 
     def close(self) -> None:
         """Number the slots, so that many ranks can be asked."""
-        numbers: dict[Slot, int] = {}
+        numbers: dict[RankField, int] = {}
         self._asked = []
         for (kind, slot, other), answer in self.answers.items():
             if kind == "like":
@@ -57,7 +57,7 @@ class Looks:
             self._asked.append((kind, numbers.setdefault(slot, len(numbers)), other, answer))
         self._slots = list(numbers)
 
-    def hold_for(self, value_at: Callable[[Slot], Any]) -> bool:
+    def hold_for(self, value_at: Callable[[RankField], Any]) -> bool:
         """Whether another rank's values answer every question in the same way."""
         assert self._asked is not None, "the questions are not closed yet"
         values = list(map(value_at, self._slots))
@@ -106,7 +106,7 @@ class Varying:
 
     __slots__ = ("_looks", "_value", "slot")
 
-    def __init__(self, slot: Slot, value: Any, looks: Looks) -> None:
+    def __init__(self, slot: RankField, value: Any, looks: Looks) -> None:
         self.slot = slot
         self._value = value
         self._looks = looks
@@ -123,7 +123,7 @@ class Varying:
         """What stands for the sorted members."""
         found = self._looks.sorted.get(self.slot)
         if found is None:
-            slot = Slot(self.slot.place, self.slot.number, self.slot.field, ascending=True)
+            slot = RankField(self.slot.place, self.slot.number, self.slot.field, ascending=True)
             found = self._looks.sorted[self.slot] = Varying(slot, tuple(sorted(self._value)), self._looks)
         return found
 
@@ -210,7 +210,7 @@ class VaryingConstant(Constant):
 
     __slots__ = ("_looks", "_own", "slot")
 
-    def __init__(self, slot: Slot, own: Constant, looks: Looks) -> None:
+    def __init__(self, slot: RankField, own: Constant, looks: Looks) -> None:
         Value.__init__(self, own.type)
         self.slot = slot
         self._own = own

@@ -15,7 +15,7 @@ from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import BOOL, DType, TensorType, Type
 from mspc.ops.cpu.blocks import apply
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Op, RequestedSharding
 from mspc.sharding.rules import broadcast_rule
 
@@ -70,7 +70,7 @@ class Elementwise(Op, abstract=True):
             require_float(self.name, *types)
         require_same(self.name, *types)
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         if not self.broadcasts:
             return None
         shape = np.broadcast_shapes(*(type.shape for type in types))
@@ -78,7 +78,7 @@ class Elementwise(Op, abstract=True):
         found = next((order for order, type in pairs if type.shape == shape and not order.is_plain), None)
         return None if found is None else self.made_in(found, types)
 
-    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+    def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
         if not self.broadcasts or not self.cuda or "{i}" in self.cuda:
             return None
         operands = tuple(o for o in (order.operand(type.shape) for type in types) if o is not None)

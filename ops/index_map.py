@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Coordinate:
     """A coordinate: `offset`, and for every (dimension, step) in `terms` so many steps of a coordinate there.
 
     Dimensions ascend, and none has step 0.
@@ -25,7 +25,7 @@ class Place:
     offset: int = 0
     terms: tuple[tuple[int, int], ...] = ()
 
-    def of(self, places: Sequence[Place]) -> Place:
+    def of(self, places: Sequence[Coordinate]) -> Coordinate:
         """The same coordinate where those that it is made of are these places themselves."""
         found: dict[int, int] = {}
         offset = self.offset
@@ -33,7 +33,7 @@ class Place:
             offset += step * places[d].offset
             for inner, more in places[d].terms:
                 found[inner] = found.get(inner, 0) + step * more
-        return Place(offset, tuple(sorted((d, step) for d, step in found.items() if step)))
+        return Coordinate(offset, tuple(sorted((d, step) for d, step in found.items() if step)))
 
     def bounds(self, dims: Shape) -> tuple[int, int]:
         """The least and the largest value, where coordinates run over a space of these dimensions."""
@@ -50,27 +50,27 @@ class Place:
         low, high = self.bounds(dims)
         return high < begin or end <= low
 
-    def divided(self, behind: int, dims: Shape) -> tuple[Place, Place] | None:
+    def divided(self, behind: int, dims: Shape) -> tuple[Coordinate, Coordinate] | None:
         """(quotient, rest) of the coordinate by `behind`, where both are such sums; None where they are not."""
         outer = tuple((d, step // behind) for d, step in self.terms if step % behind == 0)
         inner = tuple((d, step) for d, step in self.terms if step % behind)
-        rest = Place(self.offset % behind, inner)
+        rest = Coordinate(self.offset % behind, inner)
         low, high = rest.bounds(dims)
-        return (Place(self.offset // behind, outer), rest) if 0 <= low and high < behind else None
+        return (Coordinate(self.offset // behind, outer), rest) if 0 <= low and high < behind else None
 
 
-def along(dim: int, step: int = 1, offset: int = 0) -> Place:
+def along(dim: int, step: int = 1, offset: int = 0) -> Coordinate:
     """The coordinate along one dimension."""
-    return Place(offset, ((dim, step),))
+    return Coordinate(offset, ((dim, step),))
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class IndexBlock:
     """Where elements of operand number `operand` are: for every (dimension, begin, end) in `where` the result's
     coordinate is at `begin` or behind it, and before `end`. source: the place along each dimension of the operand."""
 
     operand: int
-    source: tuple[Place, ...]
+    source: tuple[Coordinate, ...]
     where: tuple[tuple[int, int, int], ...] = ()
 
 
@@ -83,14 +83,14 @@ class IndexMap:
     """
 
     dims: Shape
-    pieces: tuple[Piece, ...]
+    pieces: tuple[IndexBlock, ...]
     covers: bool = True
 
 
 def turned_round(shape: Shape, axes: Sequence[int]) -> IndexMap:
     """A tensor of this shape with the order of its elements turned round along `axes`."""
     source = tuple(along(d, -1, n - 1) if d in axes else along(d) for d, n in enumerate(shape))
-    return IndexMap(shape, (Piece(0, source),))
+    return IndexMap(shape, (IndexBlock(0, source),))
 
 
 def padded(shape: Shape, margins: Sequence[tuple[int, int]]) -> IndexMap:
@@ -99,22 +99,22 @@ def padded(shape: Shape, margins: Sequence[tuple[int, int]]) -> IndexMap:
     source = tuple(along(d, 1, -before) for d, (before, _) in enumerate(margins))
     where = tuple((d, before, before + n) for d, (n, (before, after)) in enumerate(zip(shape, margins, strict=True))
                   if before or after)  # fmt: skip
-    return IndexMap(dims, (Piece(0, source, where),), covers=not where)
+    return IndexMap(dims, (IndexBlock(0, source, where),), covers=not where)
 
 
-def flattened(places: Sequence[Place], shape: Shape) -> Place:
+def flattened(places: Sequence[Coordinate], shape: Shape) -> Coordinate:
     """The place in a tensor of this shape, counted through all its elements."""
     strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    return Place(0, tuple(enumerate(strides))).of(places)
+    return Coordinate(0, tuple(enumerate(strides))).of(places)
 
 
-def reshaped(places: Sequence[Place], shape: Shape, target: Shape, dims: Shape) -> list[Place] | None:
+def reshaped(places: Sequence[Coordinate], shape: Shape, target: Shape, dims: Shape) -> list[Coordinate] | None:
     """The coordinates in a tensor of shape `target` of what lies at these places in one of `shape`, which has the same
     elements in the same order; None where they are no sums of steps. dims: of the space that places speak of."""
     left = [(n, place) for n, place in zip(shape, places, strict=True) if n != 1]
-    found: list[Place] = []
+    found: list[Coordinate] = []
     for wanted in target:
-        size, taken = 1, list[tuple[int, Place]]()
+        size, taken = 1, list[tuple[int, Coordinate]]()
         while size < wanted:
             n, place = left.pop(0)
             if wanted % (size * n):
@@ -130,7 +130,7 @@ def reshaped(places: Sequence[Place], shape: Shape, target: Shape, dims: Shape) 
     return found
 
 
-def _joined(parts: Sequence[tuple[int, Place]]) -> Place:
+def _joined(parts: Sequence[tuple[int, Coordinate]]) -> Coordinate:
     """The coordinate along a dimension that is made of several, which have so many elements."""
     steps = [math.prod(n for n, _ in parts[i + 1 :]) for i in range(len(parts))]
-    return Place(0, tuple(enumerate(steps))).of([place for _, place in parts])
+    return Coordinate(0, tuple(enumerate(steps))).of([place for _, place in parts])

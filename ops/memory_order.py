@@ -18,7 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 Shape = tuple[int, ...]
 
 
-class Part(NamedTuple):
+class DimensionPart(NamedTuple):
     """A dimension of the stored tensor: part `number` of dimension `dim` of the value, of so many places.
 
     A dimension of 12 places may have parts of 3 and of 4, with numbers 0 and 1: place 7 is then place 1 of one and
@@ -31,20 +31,22 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class MemoryOrder:
     """parts: the dimensions of the stored tensor, in their order. Those of one place may be parts of any dimension, of
     none too, and a dimension of one place may have no part.
 
     rank: dimensions of the value.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[DimensionPart, ...]
     rank: int
 
     @classmethod
-    def of(cls, shape: Shape, dims: Iterable[int] | None = None) -> Order:
+    def of(cls, shape: Shape, dims: Iterable[int] | None = None) -> MemoryOrder:
         """The order of a value of this shape whose dimensions are stored in the order `dims`; as they are without."""
-        return cls(tuple(Part(d, 0, shape[d]) for d in (range(len(shape)) if dims is None else dims)), len(shape))
+        return cls(
+            tuple(DimensionPart(d, 0, shape[d]) for d in (range(len(shape)) if dims is None else dims)), len(shape)
+        )
 
     @property
     def stored(self) -> Shape:
@@ -57,9 +59,9 @@ class Order:
         return tuple(math.prod(part.size for part in self.of_dim(d)) for d in range(self.rank))
 
     @property
-    def memory(self) -> tuple[Part, ...]:
+    def memory(self) -> tuple[DimensionPart, ...]:
         """The same for all orders in which the elements lie alike: the fewest parts, and none of one place."""
-        runs: list[list[Part]] = []
+        runs: list[list[DimensionPart]] = []
         for part in (part for part in self.parts if part.size != 1):
             if runs and self._follows(runs[-1][-1], part):
                 runs[-1].append(part)
@@ -68,7 +70,8 @@ class Order:
         first = sorted((run[0].dim, run[0].number) for run in runs)
         numbers = {key: i for _, group in groupby(first, key=lambda key: key[0]) for i, key in enumerate(group)}
         return tuple(
-            Part(run[0].dim, numbers[run[0].dim, run[0].number], math.prod(part.size for part in run)) for run in runs
+            DimensionPart(run[0].dim, numbers[run[0].dim, run[0].number], math.prod(part.size for part in run))
+            for run in runs
         )
 
     @property
@@ -77,11 +80,11 @@ class Order:
         found = [(part.dim, part.number) for part in self.parts if part.size != 1]
         return found == sorted(found)
 
-    def of_dim(self, dim: int) -> list[Part]:
+    def of_dim(self, dim: int) -> list[DimensionPart]:
         """The parts of a dimension, that of the farthest places first."""
         return sorted(part for part in self.parts if part.dim == dim)
 
-    def _follows(self, part: Part, next: Part) -> bool:
+    def _follows(self, part: DimensionPart, next: DimensionPart) -> bool:
         between = range(part.number + 1, next.number)
         return part.dim == next.dim and part.number < next.number and all(
             other.size == 1 for other in self.parts if other.dim == part.dim and other.number in between
@@ -91,7 +94,7 @@ class Order:
     def steps(self) -> Shape:
         """By how many elements of the value, in its own order, one place along every dimension of the stored tensor is
         ahead."""
-        found: dict[Part, int] = {}
+        found: dict[DimensionPart, int] = {}
         step = 1
         for dim in reversed(range(self.rank)):
             for part in reversed(self.of_dim(dim)):
@@ -117,48 +120,48 @@ class Order:
         dims = [part.dim for part in self.parts]
         return tuple(values[d] for d in dims) if len(dims) == self.rank else None
 
-    def resized(self, dim: int, size: int) -> Order:
+    def resized(self, dim: int, size: int) -> MemoryOrder:
         """The order of a value with another size along a dimension of one part."""
         return replace(self, parts=tuple(part._replace(size=size) if part.dim == dim else part for part in self.parts))
 
-    def ones(self, dims: Iterable[int]) -> Order:
+    def ones(self, dims: Iterable[int]) -> MemoryOrder:
         """The order of a value with one place along these dimensions."""
         wanted = set(dims)
         return replace(self, parts=tuple(p._replace(size=1) if p.dim in wanted else p for p in self.parts))
 
-    def without(self, dims: Iterable[int]) -> Order:
+    def without(self, dims: Iterable[int]) -> MemoryOrder:
         """The order of a value without these dimensions."""
         gone = set(dims)
         left = [d for d in range(self.rank) if d not in gone]
-        return Order(tuple(p._replace(dim=left.index(p.dim)) for p in self.parts if p.dim not in gone), len(left))
+        return MemoryOrder(tuple(p._replace(dim=left.index(p.dim)) for p in self.parts if p.dim not in gone), len(left))
 
-    def transposed(self, perm: Sequence[int]) -> Order:
+    def transposed(self, perm: Sequence[int]) -> MemoryOrder:
         """The order of the value whose dimension d is dimension perm[d] of this one, in the same memory."""
-        return Order(tuple(part._replace(dim=perm.index(part.dim)) for part in self.parts), self.rank)
+        return MemoryOrder(tuple(part._replace(dim=perm.index(part.dim)) for part in self.parts), self.rank)
 
-    def operand(self, shape: Shape) -> Order | None:
+    def operand(self, shape: Shape) -> MemoryOrder | None:
         """The order of an operand of this shape that is broadcast to the value, aligned by its last dimensions; its
         stored tensor is broadcast to the stored value in the same way."""
         lead, own = self.rank - len(shape), self.shape
         if shape == own:
             return self
         if math.prod(shape) == 1:
-            return Order.of(shape)
+            return MemoryOrder.of(shape)
         if lead < 0 or any(n not in (1, own[d + lead]) for d, n in enumerate(shape)):
             return None
         held = {d + lead for d, n in enumerate(shape) if n != 1}
-        parts = [Part(p.dim - lead, p.number, p.size if p.dim in held else 1) for p in self.parts]
+        parts = [DimensionPart(p.dim - lead, p.number, p.size if p.dim in held else 1) for p in self.parts]
         while parts[0].size == 1:
             del parts[0]
-        return Order(tuple(parts), len(shape))
+        return MemoryOrder(tuple(parts), len(shape))
 
-    def view(self, shape: Shape) -> Order | None:
+    def view(self, shape: Shape) -> MemoryOrder | None:
         """The order of the value with another shape, in the same memory; None where dimensions would be divided at
         other places than they can be."""
         if 0 in shape:
             return None
         waiting = [(part.size, part) for d in range(self.rank) for part in self.of_dim(d) if part.size != 1]
-        cut: dict[Part, list[Part]] = {}
+        cut: dict[DimensionPart, list[DimensionPart]] = {}
         for dim, size in enumerate(shape):
             number = 0
             while size != 1:
@@ -170,16 +173,16 @@ class Order:
                     return None
                 if taken != left:
                     waiting.insert(0, (left // taken, source))
-                cut.setdefault(source, []).append(Part(dim, number, taken))
+                cut.setdefault(source, []).append(DimensionPart(dim, number, taken))
                 number, size = number + 1, size // taken
         parts = [piece for part in self.parts if part.size != 1 for piece in cut[part]]
-        parts += [Part(d, 0, 1) for d, n in enumerate(shape) if n == 1]
-        return Order(tuple(parts), len(shape))
+        parts += [DimensionPart(d, 0, 1) for d, n in enumerate(shape) if n == 1]
+        return MemoryOrder(tuple(parts), len(shape))
 
-    def refined(self, other: Order) -> tuple[Order, Order] | None:
+    def refined(self, other: MemoryOrder) -> tuple[MemoryOrder, MemoryOrder] | None:
         """Both orders of one value with equal parts of every dimension; None where there are none."""
-        mine: list[Part] = []
-        theirs: list[Part] = []
+        mine: list[DimensionPart] = []
+        theirs: list[DimensionPart] = []
         for dim in range(self.rank):
             places = _divisions(self.of_dim(dim)) | _divisions(other.of_dim(dim))
             sizes = _sizes(sorted(places))
@@ -191,21 +194,21 @@ class Order:
                     left = part.size
                     while left != 1:
                         number, size = next(numbers)
-                        found.append(Part(dim, number, size))
+                        found.append(DimensionPart(dim, number, size))
                         left //= size
         return self._in_parts(mine), other._in_parts(theirs)
 
-    def _in_parts(self, finer: Sequence[Part]) -> Order:
+    def _in_parts(self, finer: Sequence[DimensionPart]) -> MemoryOrder:
         """The same order with its dimensions in these parts."""
         waiting = {dim: list(group) for dim, group in groupby(finer, key=lambda part: part.dim)}
-        taken: dict[Part, list[Part]] = {}
+        taken: dict[DimensionPart, list[DimensionPart]] = {}
         for dim in range(self.rank):
             for part in self.of_dim(dim):
                 left = part.size
                 while left != 1:
                     taken.setdefault(part, []).append(waiting[dim].pop(0))
                     left //= taken[part][-1].size
-        return Order(tuple(piece for part in self.parts for piece in taken.get(part, [])), self.rank)
+        return MemoryOrder(tuple(piece for part in self.parts for piece in taken.get(part, [])), self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +222,12 @@ class Reordered:
     """
 
     op: Any
-    operands: tuple[Order, ...]
-    results: tuple[Order, ...]
+    operands: tuple[MemoryOrder, ...]
+    results: tuple[MemoryOrder, ...]
     continues: bool = True
 
 
-def _divisions(parts: Sequence[Part]) -> set[int]:
+def _divisions(parts: Sequence[DimensionPart]) -> set[int]:
     """Behind how many places each part of a dimension begins, and how many there are."""
     found, behind = {1}, 1
     for part in reversed(parts):

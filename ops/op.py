@@ -23,7 +23,7 @@ from mspc.ops.cpu.widening import widening, widening_into
 from mspc.ops.declared import KernelTraits, MemoryEffects, OtherForms, Script, Sharding
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.registry import Operators
 from mspc.sharding.factors import Rule, parse_rule
 
@@ -44,7 +44,7 @@ class ArrayBackend(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class RankPlacement:
     """The place where an operator runs, for `localize`: the rank, and global types and layouts of its values."""
 
     rank: int
@@ -237,7 +237,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         operands whose rows do not lie side by side in memory. With `as_rows` an operator has this, too."""
         return self.as_rows(b, *inputs)
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         """How the operator works on operands of these types that lie in memory in these orders, one of them at least
         not as its shape says (but see `wants_channels_last`); None: it reads them as their shapes say."""
         if not self.reshapes or len(types) != 1:
@@ -245,7 +245,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         found = orders[0].view(cast(TensorType, self.infer(*types)).shape)
         return None if found is None else Reordered(None, (orders[0],), (found,))
 
-    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+    def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
         """The operator whose result lies in memory in this order, where it costs no more to make it so from operands of
         these types than as its shape says; None: a result in another order has to be moved."""
         return None
@@ -256,7 +256,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         runs there, or `as_rows` says it."""
         return None
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         """The operator as one rank runs it on its slices; override where an attribute holds global sizes."""
         return self
 
@@ -286,7 +286,7 @@ class Op(Sharding, MemoryEffects, KernelTraits, Script, OtherForms):
         """The operator as a file of `folder` may have it, which writes there alone. Raises MspcError for others."""
         return self
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         """Emit the several operators that this one is on a rank and return their result; None: `localize` says it.
 
         `inputs` are the rank's slices, already with their local types.

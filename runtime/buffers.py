@@ -36,7 +36,7 @@ Tensor = tuple[int, int]
 """What a node makes: its index, and the place in its tuple, 0 where it is no tuple."""
 
 
-class Handed:
+class RegionResultBuffer:
     """The place of a result of a region, which whoever runs the region hands over.
 
     used: whether the node writes there; else it makes an array of its own. out: set ahead of every run.
@@ -64,7 +64,8 @@ class BufferPlan:
 
 def buffered_kernels(
     graph: Graph, backend: NumPyBackend, last_use: Mapping[Value, int], others: Container[int] = (),
-    loops: Mapping[int, Callable[..., Array]] | None = None, handed: Mapping[tuple[Node, int], Handed] = _NONE,
+    loops: Mapping[int, Callable[..., Array]] | None = None,
+    handed: Mapping[tuple[Node, int], RegionResultBuffer] = _NONE,
 ) -> dict[int, Callable[..., Array]]:  # fmt: skip
     """Kernels that write to planned buffers, by the index of their node; the other nodes, those in `others` among them,
     make arrays of their own. `loops` are kernels with an `out` in the place of the operators' own, `handed` are places
@@ -128,7 +129,7 @@ def plan_buffers(
 
 def _writing(
     kernel: Callable[..., Array], node: Node, places: Sequence[int], memory: Sequence[Array],
-    handed: Mapping[tuple[Node, int], Handed],
+    handed: Mapping[tuple[Node, int], RegionResultBuffer],
 ) -> Callable[..., Array]:  # fmt: skip
     """The kernel, writing to its places."""
     types = element_types(node.type)

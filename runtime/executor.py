@@ -18,7 +18,7 @@ from mspc.runtime.faults.finite import Origin, check_finite, search
 from mspc.runtime.faults.record import PLACE_WORDS
 from mspc.runtime.node_timer import NodeTimer
 from mspc.runtime.plan import ExecutionPlan, Instructions, RegionKernels, own, parts_of, plan, prepare
-from mspc.runtime.profile import Timed
+from mspc.runtime.profile import NodeTiming
 
 Array = Any
 
@@ -134,7 +134,7 @@ class Executor:
             slots[slot] = None
         return results
 
-    def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Array], list[Timed]]:
+    def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Array], list[NodeTiming]]:
         """A step as `run` makes it, and when each of its nodes ran; nothing of the first step, which still prepares."""
         if not self._checked:
             return self.run(inputs), []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mspc.ir.graph import Graph
-from mspc.runtime.profile import Timed, stream_of
+from mspc.runtime.profile import NodeTiming, stream_of
 
 Kernel = Callable[..., Any]
 
@@ -22,7 +22,7 @@ class NodeTimer:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._begin = time.perf_counter()
-        self._times: list[Timed] = []
+        self._times: list[NodeTiming] = []
         self._taken: list[float] = []
         """Seconds of what ran inside of the nodes that run now, the outermost first."""
         self._inner: dict[tuple[Graph, int], tuple[float, int]] = {}
@@ -37,7 +37,7 @@ class NodeTimer:
             result = kernel(*operands)
             end = time.perf_counter()
             inside, begin = self._taken.pop(), 1000 * (start - self._begin)
-            self._times.append(Timed(index, stream, begin, 1000 * (end - start), inside=1000 * inside))
+            self._times.append(NodeTiming(index, stream, begin, 1000 * (end - start), inside=1000 * inside))
             self._place_inner(begin)
             return result
 
@@ -64,10 +64,10 @@ class NodeTimer:
             count += len(graph.nodes)
         for (graph, index), (seconds, runs) in self._inner.items():
             stream = stream_of(graph.nodes[index])
-            self._times.append(Timed(first[graph] + index, stream, begin, 1000 * seconds, runs=runs))
+            self._times.append(NodeTiming(first[graph] + index, stream, begin, 1000 * seconds, runs=runs))
             begin += 1000 * seconds
         self._inner.clear()
 
-    def times(self) -> list[Timed]:
+    def times(self) -> list[NodeTiming]:
         """Those of the step."""
         return self._times

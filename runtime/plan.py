@@ -19,7 +19,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.op import Op
 from mspc.ops.optim.all_finite import AllFinite
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.buffers import Handed, buffered_kernels
+from mspc.runtime.buffers import RegionResultBuffer, buffered_kernels
 from mspc.runtime.comm.arrivals import arrival_kernels
 from mspc.runtime.compiled_loops import compiled_kernels
 
@@ -123,7 +123,7 @@ class RegionKernels:
 
 def plan(
     graph: Graph, backend: NumPyBackend, regions: RegionKernels,
-    handed: Mapping[tuple[Node, int], Handed] | None = None, compiles: bool = False,
+    handed: Mapping[tuple[Node, int], RegionResultBuffer] | None = None, compiles: bool = False,
 ) -> ExecutionPlan:  # fmt: skip
     """Assign slots and bind kernels. handed: see `buffered_kernels`. compiles: nodes run as compiled loops where they
     can."""

@@ -22,7 +22,7 @@ STREAMS = ("compute", "communication", "reduction", "messages", *HOST_STREAMS)
 
 
 @dataclass(frozen=True)
-class Timed:
+class NodeTiming:
     """When a node ran. index: in the graph, or, behind all of its nodes, in the graphs that these run, see `nodes_of`.
     begin: milliseconds from the begin of the step. duration: milliseconds. plain: it ran on a GPU without a kernel of
     its own. inside: milliseconds of the duration that have entries of their own, of nodes inside of it. runs: how often
@@ -71,7 +71,9 @@ def nodes_of(graph: Graph) -> list[tuple[Node, str]]:
 
 
 def trace(
-    steps: Mapping[int, Sequence[Sequence[Timed]]], graphs: Mapping[int, Graph], first: Mapping[int, int] | None = None
+    steps: Mapping[int, Sequence[Sequence[NodeTiming]]],
+    graphs: Mapping[int, Graph],
+    first: Mapping[int, int] | None = None,
 ) -> dict[str, Any]:
     """Chrome's trace of several steps of every rank. Clocks of ranks are not compared: a step begins at one place on
     all of them, where the longest of the step before has ended.
@@ -113,7 +115,7 @@ def trace(
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def costs(steps: Sequence[Sequence[Timed]], graph: Graph) -> list[NodeCost]:
+def costs(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> list[NodeCost]:
     """Return the time of every node in the median of a rank's steps, which a stall in one step does not change; the
     most expensive first."""
     found: dict[int, list[float]] = {}
@@ -137,7 +139,7 @@ def costs(steps: Sequence[Sequence[Timed]], graph: Graph) -> list[NodeCost]:
     ]  # fmt: skip
 
 
-def sums(steps: Sequence[Sequence[Timed]], graph: Graph) -> tuple[float, float, float]:
+def sums(steps: Sequence[Sequence[NodeTiming]], graph: Graph) -> tuple[float, float, float]:
     """Seconds of a rank's steps, medians of each: all that computes, all that communicates, and from the first node's
     begin to the last one's end. The first two overlap where there are two streams."""
     found: dict[str, list[float]] = {name: [0.0] * len(steps) for name in STREAMS}
@@ -152,7 +154,7 @@ def sums(steps: Sequence[Sequence[Timed]], graph: Graph) -> tuple[float, float, 
     return compute, communication, whole
 
 
-def length(times: Sequence[Timed]) -> float:
+def length(times: Sequence[NodeTiming]) -> float:
     """Milliseconds from the begin of a step to the end of its last node."""
     return max((timed.begin + timed.duration for timed in times), default=0.0)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc import Parameter, nn, ops
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.api.context import freeze
 from mspc.common.initializer import initializer
 from mspc.compiler.call import describe_call
@@ -197,7 +197,7 @@ def _known(case: Case, plan: Sequence[ShardingChoice]) -> Known | None:
     except _Illegal:
         return None
     graph = compiled.rank_graph(0)
-    return Known(plan_memory(graph).peak, Timeline(graph, case.asked.machine).total)
+    return Known(plan_memory(graph).peak, StreamTimeline(graph, case.asked.machine).total)
 
 
 class _Illegal(Exception):

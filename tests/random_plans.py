@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from mspc.analysis.cost.nodes import sent_bytes
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.config import Config, Fed
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced
 from mspc.compiler.frontend.trace import Traced
@@ -57,7 +57,7 @@ class Figures:
         """What a program comes to."""
         sent = sent_by_ranks(compiled)
         graph = compiled.rank_graph(sent.rank)
-        timed = Timeline(graph, MACHINE)
+        timed = StreamTimeline(graph, MACHINE)
         collectives = sum(sent_bytes(node) > 0 for node in graph.nodes)
         return cls(timed.total, timed.compute, sent.most, sent.mean, collectives, plan_memory(graph).peak)
 

@@ -28,7 +28,7 @@ from mspc.ops.collective.collectives import (
     ReduceScatter,
 )
 from mspc.ops.collective.exchange import Exchange
-from mspc.ops.op import Op, Placement
+from mspc.ops.op import Op, RankPlacement
 from mspc.passes.lib.redistribution import RedistributionPlan, RedistributionStep
 
 Pair = tuple[Layout, Layout, tuple[int, ...]]
@@ -237,7 +237,7 @@ def _run_step(step: RedistributionStep, layout: Layout, outcome: Outcome, shape:
     ranks = range(layout.ranks)
     dtype = dtype_of(outcome.arrays[0].dtype)
     type = TensorType(dtype, shape)
-    places = [Placement(r, (type,), (layout,), (type,), (step.layout,)) for r in ranks]
+    places = [RankPlacement(r, (type,), (layout,), (type,), (step.layout,)) for r in ranks]
     if isinstance(step.op, Exchange):
         return _run_exchange(step.op, places, outcome)
     ops = [step.op.localize(place) for place in places]
@@ -280,7 +280,7 @@ def _kernel(op: Any, *arrays: Any) -> Any:
     return op.run(SimpleNamespace(xp=np, comm=None), *arrays)
 
 
-def _run_exchange(op: Exchange, places: list[Placement], outcome: Outcome) -> list[Any]:
+def _run_exchange(op: Exchange, places: list[RankPlacement], outcome: Outcome) -> list[Any]:
     programs = [_expanded(op, place, array) for place, array in zip(places, outcome.arrays, strict=True)]
     mail: dict[tuple[int, int], list[Any]] = defaultdict(list)
     values: list[dict[Value, Any]] = []
@@ -311,7 +311,7 @@ def _run_exchange(op: Exchange, places: list[Placement], outcome: Outcome) -> li
     return results
 
 
-def _expanded(op: Exchange, place: Placement, array: Any) -> tuple[Graph, Value]:
+def _expanded(op: Exchange, place: RankPlacement, array: Any) -> tuple[Graph, Value]:
     graph = Graph("rank")
     graph.parameters.append(Parameter("x", TensorType(dtype_of(array.dtype), array.shape)))
     result = op.expand(Builder(graph), place, graph.parameters)

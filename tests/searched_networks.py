@@ -25,7 +25,7 @@ import numpy as np
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.nodes import least_seconds
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.api.context import freeze
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config
@@ -269,7 +269,7 @@ def drawn_plans(seed: int, count: int) -> Iterator[Cut]:
         except MspcError:
             continue
         sent = sent_by_ranks(compiled)
-        yield Cut(Timeline(compiled.rank_graph(sent.rank), H200).total, sent.mean, shared[0])
+        yield Cut(StreamTimeline(compiled.rank_graph(sent.rank), H200).total, sent.mean, shared[0])
 
 
 def check_bytes(seed: int, drawn: Sequence[Cut], found: Found) -> None:

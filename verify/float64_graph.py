@@ -27,7 +27,7 @@ Array = Any
 
 
 @dataclass(frozen=True)
-class Request:
+class GradientQuery:
     """A request for gradients as the front end left it. readers: which nodes read which gradient. reason: why nothing
     judges it, "" if something does."""
 
@@ -38,9 +38,9 @@ class Request:
     reason: str = ""
 
 
-def requests(graph: Graph) -> list[Request]:
+def requests(graph: Graph) -> list[GradientQuery]:
     """The requests for gradients of a graph that is not differentiated yet."""
-    found: list[Request] = []
+    found: list[GradientQuery] = []
     given: set[Value] = set()
     for each in graph.graphs():
         users = each.users()
@@ -53,7 +53,9 @@ def requests(graph: Graph) -> list[Request]:
             readers = [user for user, _ in users.get(node, []) if isinstance(user.op, TupleGetItem)]
             reason = "a loop or a branch asks for it" if each is not graph else ""
             reason = "the script gives a gradient on the way to it, which may be any" if node in given else reason
-            found.append(Request(node.inputs[:count], node.inputs[count:last], node.inputs[last:], readers, reason))
+            found.append(
+                GradientQuery(node.inputs[:count], node.inputs[count:last], node.inputs[last:], readers, reason)
+            )
     return found
 
 
@@ -165,7 +167,7 @@ class Doubled:
     unjudged: dict[str, str] = field(default_factory=dict[str, str])
 
     @staticmethod
-    def of(graph: Graph, asked: Sequence[Request]) -> Doubled:
+    def of(graph: Graph, asked: Sequence[GradientQuery]) -> Doubled:
         """The copy of a graph after differentiation. asked: the requests that it had before."""
         doubled = Doubled(Graph(graph.name))
         copies = doubled._widen(graph, doubled.graph, {})

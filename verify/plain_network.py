@@ -25,7 +25,7 @@ PASSES = ("decompose", "grad")
 
 
 @dataclass(frozen=True)
-class Reference:
+class PlainNetwork:
     """The network that ranks are compared with. doubled: see `plain_network`. weights: first values, by name."""
 
     graph: Graph

@@ -28,7 +28,7 @@ from mspc.verify.many_ranks import ManyRanks
 from mspc.verify.marks import MARK
 from mspc.verify.one_device import OneDevice, Values
 from mspc.verify.overflow import pokes
-from mspc.verify.plain_network import Reference
+from mspc.verify.plain_network import PlainNetwork
 from mspc.verify.random_numbers import wrong_random_numbers
 from mspc.verify.reference_values import compare_with_reference, has_micro_batches, reason_not_comparable
 from mspc.verify.same_values import Comparison
@@ -72,7 +72,7 @@ class VerifiedProgram:
     one: Graph
     many: Graph
     ranks: int
-    reference: Reference
+    reference: PlainNetwork
     weights: dict[str, Array]
     made: Callable[[int], dict[str, MadeInput]]
     graph_of: Callable[[int], Graph]

@@ -16,7 +16,7 @@ from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps, has_mov
 from mspc.ops.fused.space import row_of
 from mspc.ops.op import Op
 from mspc.ops.reduced_dimensions import axes_of
-from mspc.ops.tensor.broadcast import Reduce
+from mspc.ops.tensor.broadcast import ReductionOp
 
 LONGEST_ROW = 24 * 1024
 """Elements of a row that the largest block of threads holds in registers."""
@@ -123,7 +123,7 @@ class _Lines:
     def axes(self, line: int) -> tuple[int, ...]:
         """The axes of a reduction."""
         op = self.steps[line].op
-        assert isinstance(op, Reduce)
+        assert isinstance(op, ReductionOp)
         return op.axes(self.read(line)[0].rank)
 
     def reached(self, roots: Iterable[int]) -> set[int]:
@@ -182,6 +182,6 @@ class _Lines:
 def sums_columns(op: Op, operand: TensorType) -> bool:
     """Whether an operator is a reduction of what does not lie side by side, or of everything: blocks of threads add up
     a part each, and these parts are added up."""
-    if not isinstance(op, Reduce):
+    if not isinstance(op, ReductionOp):
         return False
     return not row_of(operand.shape, op.axes(operand.rank) or tuple(range(operand.rank)))

@@ -42,7 +42,7 @@ BLOCK, STEP = 64, 32
 
 
 @dataclass(frozen=True)
-class Product:
+class MatmulSizes:
     """The sizes of a product of matrices: of so many [rows, summed] by [summed, columns]. pieces: how many a GPU makes
     of it, as libraries repeat an operand for all of a batch or for none."""
 
@@ -69,7 +69,7 @@ class Product:
         return 2.0 * self.batch * rows * columns * -(-self.summed // STEP) * STEP
 
 
-def product_of(node: Node) -> Product | None:
+def product_of(node: Node) -> MatmulSizes | None:
     """The sizes of a node that multiplies matrices; None of any other. One matrix for all of a batch on the right makes
     one product."""
     if not isinstance(node.op, MatMul | BatchMatMul | FusedMatMul):
@@ -81,7 +81,7 @@ def product_of(node: Node) -> Product | None:
     batch = math.prod(made[:-2])
     if len(right) == 2 and not transposed:
         batch, rows = 1, batch * rows
-    return Product(batch, rows, summed, made[-1], _pieces(made[:-2], left[:-2], right[:-2]))
+    return MatmulSizes(batch, rows, summed, made[-1], _pieces(made[:-2], left[:-2], right[:-2]))
 
 
 def _pieces(leading: Sequence[int], *operands: Sequence[int]) -> int:
@@ -101,7 +101,7 @@ def kind_of_work(node: Node) -> str:
     return _form_of(op, tuple(operand_types(node))) + op.work
 
 
-def _kind_of_product(node: Node, sizes: Product | None) -> str:
+def _kind_of_product(node: Node, sizes: MatmulSizes | None) -> str:
     if sizes is None:
         return PRODUCTS
     even = _even_bytes(node)

@@ -18,7 +18,7 @@ from mspc.ir.graph import Graph, Node, element_types, operand_types
 from mspc.ir.types import FLOAT32, DType
 from mspc.ops.collective.base import Collective, is_summed_by_reader
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import Reduce
+from mspc.ops.tensor.broadcast import ReductionOp
 
 UNKNOWN_GROUP = 2
 """Ranks of a group that is known by name only."""
@@ -131,7 +131,7 @@ def kind_of_traffic(node: Node) -> str:
         return op.traffic
     if cost_of_lines(node).sums_columns:
         return COLUMN_SUMS
-    return COLUMN_SUMS if isinstance(op, Reduce) and sums_columns(op, operand_types(node)[0]) else ""
+    return COLUMN_SUMS if isinstance(op, ReductionOp) and sums_columns(op, operand_types(node)[0]) else ""
 
 
 def moved_bytes(node: Node) -> int:

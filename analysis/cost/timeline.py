@@ -14,7 +14,7 @@ RECEIVED = "ReceiveFromStage"
 programs have any, and load it."""
 
 
-class Timeline:
+class StreamTimeline:
     """A step of a graph in the order of its nodes, on one stream and on several.
 
     compute, communication, copies: seconds of the nodes of a kind by themselves; copies are those between the memory of

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from mspc.commands.comparison.difference import Difference
 from mspc.commands.comparison.stages import StageDifferences
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.text import size_text, time_text
 
 NOTHING = "-"
 
 
-def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list[Table]:
+def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list[TextTable]:
     """Settings first, then what follows from them; tables without rows are left out."""
     if found is None:
         return []
@@ -21,8 +21,8 @@ def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list
         settings.append(("a step, with all waits", *(time_text(seconds) for seconds in found.step)))
     cells = [(cell or NOTHING, str(count), *texts) for cell, count, texts in moved_cells(found.moved)]
     made = [
-        Table("the pipeline", ("what", *names), settings),
-        Table(
+        TextTable("the pipeline", ("what", *names), settings),
+        TextTable(
             "stages: idle part of a step, and micro-batches that they keep",
             ("stage", *(f"{what}, {name}" for what in ("idle", "keeps") for name in names)),
             [
@@ -31,7 +31,7 @@ def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list
             ],
             (0, 1, 2, 3, 4),
         ),
-        Table(
+        TextTable(
             "messages between stages, of a rank in a step",
             ("border", *(f"{what}, {name}" for what in ("messages", "bytes") for name in names)),
             [
@@ -40,7 +40,7 @@ def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list
             ],
             (1, 2, 3, 4),
         ),
-        Table(
+        TextTable(
             f"operators in another stage: {len(found.moved)}", ("cell", "operators", *names), cells, (1,), below=(0,)
         ),
     ]  # fmt: skip

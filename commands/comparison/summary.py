@@ -12,7 +12,7 @@ from mspc.commands.comparison.stage_tables import stage_tables
 from mspc.commands.comparison.tables import figures_table, memory_table, names_of, where_of
 from mspc.commands.facts.model import cell_of
 from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, most_expensive_kinds, named_cells
-from mspc.commands.report.fitting import GAP, Table
+from mspc.commands.report.fitting import GAP, TextTable
 from mspc.commands.report.shortened_tables import ALL, ELLIPSIS, alike, clipped, layer_kind, print_shortened
 from mspc.commands.report.table import line_width, print_line
 from mspc.commands.report.text import sizes_text
@@ -61,7 +61,7 @@ def print_differences(found: Differences) -> None:
     print_line(f"{ALL} shows every layout, tensor, operator, collective and cell that differs; --json FILE writes them")
 
 
-def cells_table(found: Differences, first: RankDifferences, names: tuple[str, str]) -> Table:
+def cells_table(found: Differences, first: RankDifferences, names: tuple[str, str]) -> TextTable:
     """How many of every kind of difference every kind of cell has, and the bytes that it sends in both; where there are
     too many kinds of cells those come first whose bytes change most, then those with most differences."""
     layouts = alike(found.layouts, lambda told: layer_kind(told.cell))
@@ -94,7 +94,7 @@ def cells_table(found: Differences, first: RankDifferences, names: tuple[str, st
     return _in_one_line(f"what differs, by kind of cell{inside}{timed}", columns, rows, tuple(range(1, len(columns))))
 
 
-def changes_table(collectives: Sequence[SentDifference]) -> Table:
+def changes_table(collectives: Sequence[SentDifference]) -> TextTable:
     """Return the collectives that differ, those that change the most bytes first, with one row for equal ones of
     repeated layers."""
     merged = alike(
@@ -124,11 +124,13 @@ def _inside(cell: str) -> str:
     return f" in {inside}" * bool(inside)
 
 
-def _in_one_line(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: tuple[int, ...]) -> Table:
+def _in_one_line(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: tuple[int, ...]
+) -> TextTable:
     """A table whose first column is clipped to what the others leave of a line."""
     taken = sum(len(GAP) + max(len(row[i]) for row in (columns, *rows)) for i in range(1, len(columns)))
     room = max(LEAST_NAME, line_width() - taken)
-    return Table(title, tuple(columns), [(clipped(name, room), *rest) for name, *rest in rows], numbers)
+    return TextTable(title, tuple(columns), [(clipped(name, room), *rest) for name, *rest in rows], numbers)
 
 
 def _others(found: Differences, names: tuple[str, str]) -> list[str]:

@@ -13,7 +13,7 @@ from mspc.commands.comparison.all_differences import (
 )
 from mspc.commands.comparison.difference import Difference
 from mspc.commands.comparison.stage_tables import stage_tables
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.shortened_tables import alike, layer_kind
 from mspc.commands.report.text import group, size_text, sizes_text, time_text
 
@@ -22,21 +22,21 @@ LONGEST = 30
 """Characters of a name that is above a column; where one is longer it is "first" and "second"."""
 
 
-def tables(found: Differences) -> list[Table]:
+def tables(found: Differences) -> list[TextTable]:
     """All that differs, the cause before what follows from it."""
     names = names_of(found)
     made = [
-        Table(
+        TextTable(
             "the two are not of one kind", ("what", *names),
             [(d.name, _text(d.first), _text(d.second)) for d in found.header],
         ),
-        Table(
+        TextTable(
             f"layouts that differ: {len(found.layouts)}", ("operator", "cell", *names),
             [(d.name, d.cell, _text(d.first), _text(d.second)) for d in found.layouts], below=(1,),
         ),
         memory_table(found.memory, names),
         *stage_tables(found.stages, names),
-        Table(
+        TextTable(
             f"inputs, parameters and outputs that differ: {len(found.tensors)}", ("name", "kind", *names),
             [(d.name, d.cell, _text(d.first), _text(d.second)) for d in found.tensors], below=(2, 3),
         ),
@@ -51,32 +51,32 @@ def names_of(found: Differences) -> tuple[str, str]:
     return found.names if max(map(len, found.names)) <= LONGEST else ("first", "second")
 
 
-def memory_table(found: Sequence[Difference], names: tuple[str, str], joined: bool = False) -> Table:
+def memory_table(found: Sequence[Difference], names: tuple[str, str], joined: bool = False) -> TextTable:
     """Return the cells and parameters that two plans treat in different ways. joined: equal layers have one row."""
     rows = {(d.name, d.cell, _text(d.first), _text(d.second)): 1 for d in found}
     if joined:
         rows = {key: len(those) for key, those in alike(rows, lambda row: (layer_kind(row[0]), *row[1:])).items()}
     several = any(count > 1 for count in rows.values())
     columns = ("name", *(["times"] * several), "treatment", *names)
-    return Table(
+    return TextTable(
         f"cells and parameters that plans treat in different ways: {len(found)}", columns,
         [(name, *([str(count)] * several), *rest) for (name, *rest), count in rows.items()],
         (1,) if several else (), below=tuple(len(columns) - i for i in (2, 1)),
     )  # fmt: skip
 
 
-def _tables_of(kind: RankDifferences, names: tuple[str, str]) -> list[Table]:
+def _tables_of(kind: RankDifferences, names: tuple[str, str]) -> list[TextTable]:
     where = where_of(kind.ranks, names)
     collectives = [
         (d.name, d.line or NOTHING, _text(d.first), _text(d.second), d.cell or NOTHING, " / ".join(d.why) or NOTHING)
         for d in kind.collectives
     ]
     made = [
-        Table(
+        TextTable(
             f"operators that differ: {len(kind.operators)}; types on {where}", ("operator", "line", "cell", *names),
             _rows(kind.operators), below=(2, 3, 4),
         ),
-        Table(
+        TextTable(
             f"collectives that differ: {len(kind.collectives)}; on {where}",
             ("collective", "line", *names, "cell", "reason"), collectives, below=(5, 4, 2, 3),
         ),
@@ -86,7 +86,7 @@ def _tables_of(kind: RankDifferences, names: tuple[str, str]) -> list[Table]:
     return made
 
 
-def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[Table]:
+def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[TextTable]:
     where = where_of(sums.ranks, names)
     scopes = [
         (
@@ -97,7 +97,7 @@ def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[Table]:
         for d in sums.scopes
     ]  # fmt: skip
     return [
-        Table(
+        TextTable(
             f"cells whose sums differ; on {where}", ("cell", "tensors sent", "bytes sent", "time of its nodes"), scopes,
             below=(0,),
         ),
@@ -105,9 +105,9 @@ def _tables_of_sums(sums: RankSums, names: tuple[str, str]) -> list[Table]:
     ]
 
 
-def figures_table(sums: RankSums, names: tuple[str, str], only: Sequence[str] = ()) -> Table:
+def figures_table(sums: RankSums, names: tuple[str, str], only: Sequence[str] = ()) -> TextTable:
     """Sums of the step; of some names alone where any are given."""
-    return Table(
+    return TextTable(
         f"figures of a step; on {where_of(sums.ranks, names)}", ("figure", *names, "second - first"),
         [_figure(figure) for figure in sums.figures if not only or figure.name in only], (1, 2, 3),
     )  # fmt: skip

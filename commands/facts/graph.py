@@ -13,7 +13,7 @@ import numpy as np
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import seconds
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.facts.model import (
     EQUALS,
     CollectiveFact,
@@ -95,7 +95,7 @@ class GraphFacts:
             if WORK not in node.attrs:  # of a stage's work on a micro-batch the schedule tells
                 operators += self._operators(node)
         plan = plan_memory(self.graph) if self.of_one_rank else None
-        time = Timeline(self.graph, self.machine) if self.of_one_rank else None
+        time = StreamTimeline(self.graph, self.machine) if self.of_one_rank else None
         return RankFacts(
             ranks=tuple(ranks),
             operators=tuple(operators),

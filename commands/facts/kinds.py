@@ -26,7 +26,7 @@ OPERANDS = re.compile(r"(?<= = )(\w+)\(((?:%[\w.\[\]$/-]+(?:, )?)+)\)")
 
 
 @dataclass
-class RankKind:
+class EquivalentRanks:
     """Ranks whose programs are equal but for ranks, groups and offsets. ranks: ascending. text: of the first.
     edited: whether that text has changed since it was written."""
 
@@ -35,7 +35,7 @@ class RankKind:
     ranks: list[int] = field(default_factory=list[int])
 
 
-def kinds_of(program: Program, numbers_count: bool = True) -> tuple[list[RankKind], list[str]]:
+def kinds_of(program: Program, numbers_count: bool = True) -> tuple[list[EquivalentRanks], list[str]]:
     """The kinds of a program's ranks, by their first ranks, and the files that were edited.
 
     Of ranks that the program says are alike one text is read, and those whose texts differ in fields and constants
@@ -47,8 +47,8 @@ def kinds_of(program: Program, numbers_count: bool = True) -> tuple[list[RankKin
         MspcError: a file is missing, cannot be read or is of another compile.
     """
     written = os.stat(program.folder / PROGRAM).st_mtime_ns
-    told: dict[int, RankKind] = {}
-    kinds: dict[Hashable, RankKind] = {}
+    told: dict[int, EquivalentRanks] = {}
+    kinds: dict[Hashable, EquivalentRanks] = {}
     edited: list[str] = []
     for rank in sorted({*program.execute, *program.kinds}):
         kind = told.get(program.kinds.get(rank, -1))
@@ -59,7 +59,7 @@ def kinds_of(program: Program, numbers_count: bool = True) -> tuple[list[RankKin
                 changed = program.edited(rank, text)
                 apart = changed or rank not in program.kinds
                 key = changed, _digest(text, numbers_count) if apart else _digest(text, False)
-                kind = kinds.setdefault(key, RankKind(text, changed))
+                kind = kinds.setdefault(key, EquivalentRanks(text, changed))
                 if changed:
                     edited.append(program.execute[rank])
                 elif not apart:

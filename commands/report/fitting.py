@@ -25,7 +25,7 @@ _MARK = re.compile(r"[-./:,_)\]]")
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of text under headings.
 
     numbers: indexes of the columns that are set to the right, and are never broken. below: indexes of the columns that
@@ -52,7 +52,7 @@ class Fitted:
         return [*self.title, *self.headings, *self.rows]
 
 
-def fit(table: Table, width: int) -> Fitted:
+def fit(table: TextTable, width: int) -> Fitted:
     """The table in lines of at most `width` characters, NARROWEST at least; numbers and the title may be wider."""
     width = max(width, NARROWEST)
     table = replace(table, title=shown(table.title, lines=True), rows=[tuple(map(shown, row)) for row in table.rows])
@@ -90,7 +90,7 @@ def broken(text: str, width: int) -> list[str]:
     return [*lines, text]
 
 
-def _natural(table: Table, inside: Sequence[int]) -> list[int]:
+def _natural(table: TextTable, inside: Sequence[int]) -> list[int]:
     return [max(len(cells[i]) for cells in (table.columns, *table.rows)) for i in inside]
 
 
@@ -116,7 +116,7 @@ def _below(row: Sequence[str], below: Sequence[int], width: int) -> list[str]:
     return [" " * INDENT + line for cell in cells for line in broken(cell, width - INDENT)]
 
 
-def _row(table: Table, row: Sequence[str], inside: Sequence[int], widths: Sequence[int]) -> list[str]:
+def _row(table: TextTable, row: Sequence[str], inside: Sequence[int], widths: Sequence[int]) -> list[str]:
     """The lines of one row; the last column is not padded."""
     cells = [broken(row[i], w) for i, w in zip(inside, widths, strict=True)]
     lines: list[str] = []

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 
 SHORT = 24
 """Characters up to which a column's cells stay in one line."""
@@ -45,7 +45,7 @@ tbody tr:hover { background: var(--panel) }
 """
 
 
-def page(title: str, lines: Sequence[str], tables: Sequence[Table]) -> str:
+def page(title: str, lines: Sequence[str], tables: Sequence[TextTable]) -> str:
     """The text of a page: its title, paragraphs, tables. All of them are text, never markup."""
     body = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(line)}</p>" for line in lines)]
     if len(tables) > 1:
@@ -63,7 +63,7 @@ def page(title: str, lines: Sequence[str], tables: Sequence[Table]) -> str:
     ])  # fmt: skip
 
 
-def _table(number: int, table: Table) -> Iterator[str]:
+def _table(number: int, table: TextTable) -> Iterator[str]:
     kinds = [_kind(table, i) for i in range(len(table.columns))]
     yield f'<section id="table-{number}"><h2>{escape(table.title)}</h2><div class="wide"><table>'
     yield f"<thead>{_row('th', kinds, table.columns)}</thead><tbody>"
@@ -72,7 +72,7 @@ def _table(number: int, table: Table) -> Iterator[str]:
     yield "</tbody></table></div></section>"
 
 
-def _kind(table: Table, column: int) -> str:
+def _kind(table: TextTable, column: int) -> str:
     """The style of a column's cells: numbers are on the right, short texts in one line."""
     if column in table.numbers:
         return ' class="number"'

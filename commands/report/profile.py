@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mspc.commands.facts.phases import GRADIENTS
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.shortened_tables import alike, layer_kind
 from mspc.commands.report.table import print_table
 from mspc.commands.report.text import size_text, with_times
@@ -18,7 +18,7 @@ from mspc.engine.profile import PREPARING, Gathered
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.runtime.comm.local import LocalComm
 from mspc.runtime.memory_plan import plan_memory
-from mspc.runtime.profile import NodeCost, Timed, costs, sums
+from mspc.runtime.profile import NodeCost, NodeTiming, costs, sums
 
 LISTED = 10
 
@@ -43,7 +43,7 @@ def show_profile(gathered: Gathered) -> None:
     print(f"trace in {gathered.file}; ui.perfetto.dev shows it")
 
 
-def cost_table(steps: Sequence[Sequence[Timed]], first: int, executor: Any) -> Table:
+def cost_table(steps: Sequence[Sequence[NodeTiming]], first: int, executor: Any) -> TextTable:
     """Return the most expensive nodes of one rank. first: number of the first of the steps. executor: that ran them."""
     last = first + len(steps) - 1
     which = f"steps {first} to {last}" if last > first else f"step {first}"
@@ -56,7 +56,7 @@ def cost_table(steps: Sequence[Sequence[Timed]], first: int, executor: Any) -> T
         )
         for those in joined
     ]  # fmt: skip
-    table = Table(
+    table = TextTable(
         f"profile of {executor.graph.name} ({kind}), rank {executor.rank}, median of {which}",
         ("node", "nodes", "stream", "time", "share", "cell, line, result"), rows, (1, 3, 4), below=(5,),
     )  # fmt: skip
@@ -97,13 +97,13 @@ def _tensors(result: Type) -> list[TensorType]:
     return [result] if isinstance(result, TensorType) else []
 
 
-def memory_table(executor: Any) -> Table:
+def memory_table(executor: Any) -> TextTable:
     """Memory of a GPU: what was planned beside what is in use."""
     parts = executor.memory()
     device = executor.device
     rows = [*parts.items(), ("planned together", sum(parts.values()))]
     rows.append((f"in use on GPU {device.index} (by all graphs)", device.pool.used_bytes()))
-    return Table("device memory", ("for", "bytes"), [(name, size_text(size)) for name, size in rows], (1,))
+    return TextTable("device memory", ("for", "bytes"), [(name, size_text(size)) for name, size in rows], (1,))
 
 
 def _notes(gathered: Gathered) -> list[str]:

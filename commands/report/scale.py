@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.table import print_line, print_table, write_report
 from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import ExecutionError
@@ -63,17 +63,24 @@ def _show(found: ScaleProof, wrong: Sequence[Compared], seed: int) -> None:
         (names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", str(real), str(small))
         for (real, small), names in _by_size(found).items()
     ]
-    print_table(Table(f"sizes of inputs and parameters, values from seed {seed}", ("tensor", "real", "small"), rows))
+    print_table(
+        TextTable(f"sizes of inputs and parameters, values from seed {seed}", ("tensor", "real", "small"), rows)
+    )
     if wrong:
         cells = [
             (
-                row.what, row.name, str(row.step + 1), str(row.rank), str(row.place), f"{row.expected:.6g}",
+                row.what,
+                row.name,
+                str(row.step + 1),
+                str(row.rank),
+                str(row.place),
+                f"{row.expected:.6g}",
                 f"{row.found:.6g}",
             )
             for row in wrong[:MOST]
         ]
         heads = ("value", "name", "step", "rank", "element", "one device", "the rank")
-        print_table(Table(f"{len(wrong)} values differ", heads, cells, (2, 3, 5, 6)))
+        print_table(TextTable(f"{len(wrong)} values differ", heads, cells, (2, 3, 5, 6)))
 
 
 def _by_size(found: ScaleProof) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]]:

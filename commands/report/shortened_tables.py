@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from mspc.commands.report.fitting import Table, fit
+from mspc.commands.report.fitting import TextTable, fit
 from mspc.commands.report.table import line_width, print_line, print_table
 
 ALL = "--all"
@@ -20,12 +20,12 @@ Kind = TypeVar("Kind", bound=Hashable)
 _NUMBER = re.compile(r"(?<![^./])(?:\d+|\[\d+\.\.\d+\])(?=[./-]|$)")
 
 
-def fits_screen(tables: Sequence[Table]) -> bool:
+def fits_screen(tables: Sequence[TextTable]) -> bool:
     """Whether tables, an empty line behind each, need no summary."""
     return sum(len(fit(table, line_width()).lines) + 1 for table in tables) <= SCREEN
 
 
-def print_shortened(table: Table, most: int, option: str = ALL) -> None:
+def print_shortened(table: TextTable, most: int, option: str = ALL) -> None:
     """Print the first rows of a table, then how many more there are and which option shows them.
 
     A row has one line, and one for every cell that goes below it: longer cells end in ELLIPSIS.

@@ -11,7 +11,7 @@ from pathlib import Path
 from mspc.commands.facts.phases import GRADIENTS
 from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, most_expensive_kinds, named_cells
 from mspc.commands.report.facts import CollectiveRow, OperatorRow, Report
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.shortened_tables import (
     ALL,
     ELLIPSIS,
@@ -56,7 +56,7 @@ def print_summary(report: Report, folder: Path) -> None:
         print_line(f"{ELLIPSIS} and {more} more notes; {ALL} shows them")
 
 
-def kinds_table(report: Report) -> Table:
+def kinds_table(report: Report) -> TextTable:
     """A row for every kind of cell, those inside of others below them; where there are too many the ones that send most
     come first, then those with most operators."""
     operators = alike(report.operators, lambda row: layer_kind(row.scope))
@@ -76,17 +76,17 @@ def kinds_table(report: Report) -> Table:
     width = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
     rest = max(LEAST_STRATEGIES, line_width() - sum(width) - 2 * len(width))
     rows = [(*row, _listed(own, rest)) for row, own in zip(rows, strategies, strict=True)]
-    return Table(
+    return TextTable(
         f"kinds of cells{inside}, forward operators, collectives of rank {report.rank}",
         (*columns, "how they are sharded"), rows, (1, 2, 3, 4),
     )  # fmt: skip
 
 
-def collectives_table(rows: Sequence[CollectiveRow], title: str) -> Table:
+def collectives_table(rows: Sequence[CollectiveRow], title: str) -> TextTable:
     """Return the collectives that send most first, with one row for equal ones of repeated layers."""
     merged = alike(rows, _alike)
     ordered = sorted(merged.values(), key=lambda those: -sum(row.bytes for row in those))
-    return Table(
+    return TextTable(
         title, ("operator", "group", "times", "bytes", "line", "reason"),
         [
             (

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.report.fitting import Table, broken, fit
+from mspc.commands.report.fitting import TextTable, broken, fit
 from mspc.commands.report.streams import columns_setting, is_terminal, terminal_columns
 from mspc.ir.files.atomic_writing import check_writable, write_atomically
 from mspc.ir.printable import shown
@@ -21,7 +21,7 @@ REPORT_VERSION = 1
 BOLD, PLAIN = "\033[1m", "\033[0m"
 
 
-def print_table(table: Table) -> None:
+def print_table(table: TextTable) -> None:
     """Print to stdout, in lines as wide as the terminal, COLUMNS or `OTHERWISE`."""
     fitted = fit(table, line_width())
     if not _colours():

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mspc.commands.report.facts import MemoryRow, Report
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.table import print_line, print_table
 
 LISTED_RANKS = 16
@@ -55,9 +55,9 @@ def on_host(memory: MemoryRow) -> str:
     return f"; on the host {', '.join(told)}" if told else ""
 
 
-def report_tables(report: Report) -> list[Table]:
+def report_tables(report: Report) -> list[TextTable]:
     """Operators, parameters, collectives and slices."""
-    operators = Table(
+    operators = TextTable(
         "operators (forward)",
         ("operator", "instance", "strategy", "from", "line"),
         [
@@ -67,13 +67,13 @@ def report_tables(report: Report) -> list[Table]:
         below=(3,),
     )
     operators = with_times(operators, 5, [o.times for o in report.operators])
-    parameters = Table(
+    parameters = TextTable(
         f"inputs and parameters, with the slice of rank {report.rank}",
         ("name", "kind", "type", "shape", "slice", "bytes"),
         [(p.name, p.kind, p.dtype, str(p.shape), str(p.slice), size_text(p.bytes)) for p in report.parameters],
         (5,),
     )
-    collectives = Table(
+    collectives = TextTable(
         f"collectives of rank {report.rank}, with the bytes it sends in one step",
         ("operator", "group", "bytes", "line", "reason"),
         [
@@ -84,7 +84,7 @@ def report_tables(report: Report) -> list[Table]:
         below=(4,),
     )
     collectives = with_times(collectives, 3, [c.times for c in report.collectives])
-    slices = Table(
+    slices = TextTable(
         "slices that were inserted; nothing is sent",
         ("before", "after", "line", "reason"),
         [(str(s.shape), str(s.slice), s.line or "-", s.reason or "-") for s in report.slices],
@@ -93,7 +93,7 @@ def report_tables(report: Report) -> list[Table]:
     return [operators, parameters, collectives, slices]
 
 
-def with_times(table: Table, place: int, times: Sequence[str]) -> Table:
+def with_times(table: TextTable, place: int, times: Sequence[str]) -> TextTable:
     """The table with a column at a place that says how often a step runs what is in a row, where any runs in a loop or
     by a condition."""
     if not any(times):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mspc.commands.report.fitting import Table, fit
+from mspc.commands.report.fitting import TextTable, fit
 from mspc.commands.report.shortened_tables import alike, layer_kind, print_shortened
 from mspc.commands.report.table import line_width, print_table
 from mspc.ir.graph import Node
@@ -25,9 +25,9 @@ def print_values(rows: Sequence[ComparedValue], title: str, all_rows: bool) -> N
         print_shortened(kinds_table(rows, title), MOST_KINDS)
 
 
-def comparison_table(rows: Sequence[ComparedValue], title: str) -> Table:
+def comparison_table(rows: Sequence[ComparedValue], title: str) -> TextTable:
     """One line for every compared value."""
-    return Table(
+    return TextTable(
         title,
         ("value", "name", "shape", "difference", "tolerance", "remark"),
         [
@@ -37,7 +37,7 @@ def comparison_table(rows: Sequence[ComparedValue], title: str) -> Table:
     )
 
 
-def kinds_table(rows: Sequence[ComparedValue], title: str) -> Table:
+def kinds_table(rows: Sequence[ComparedValue], title: str) -> TextTable:
     """One line for every kind of value, those of repeated layers together: how many, how many differ, and the worst.
     Kinds that differ come first, then those that are furthest from one device for what is allowed."""
     kinds = alike(rows, lambda r: (r.kind, layer_kind(r.name)))
@@ -53,7 +53,7 @@ def kinds_table(rows: Sequence[ComparedValue], title: str) -> Table:
             f"{worst.difference:.1e}", f"{worst.tolerance:.0e}",
             ", ".join((*remarks, *named)) or "-",
         ))  # fmt: skip
-    return Table(title, ("value", "kind", "values", "worst", "tolerance", "remark"), cells, (2, 3, 4), below=(5,))
+    return TextTable(title, ("value", "kind", "values", "worst", "tolerance", "remark"), cells, (2, 3, 4), below=(5,))
 
 
 def _badness(row: ComparedValue) -> tuple[bool, bool, float]:

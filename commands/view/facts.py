@@ -20,7 +20,7 @@ from mspc.commands.view.proof import read_proof
 from mspc.commands.view.regions import add_regions
 from mspc.commands.view.schedule import machine_facts, rounded, schedule
 from mspc.commands.view.stages import stage_facts
-from mspc.commands.view.tables import Tables
+from mspc.commands.view.tables import NodeTables
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
 
@@ -40,7 +40,7 @@ def page_facts(
     Raises:
         MspcError: the profile or the proof cannot be read, or is of another compile.
     """
-    tables = Tables()
+    tables = NodeTables()
     graphs = [_graph(graph, tables, machine, "rank") for graph in dump.programs]
     modules = _files(dump)
     roots = [*dump.programs, *modules]
@@ -96,7 +96,7 @@ def _measured(profile: Path | None, dump: Dump) -> dict[int, dict[str, Any]]:
     return read_profile(profile, dump)
 
 
-def _graph(graph: Graph, tables: Tables, machine: Machine, kind: str) -> dict[str, Any]:
+def _graph(graph: Graph, tables: NodeTables, machine: Machine, kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": kind, **graph_columns(graph, tables)}
     found["collectives"] = collective_facts(graph, machine)
     if kind == "rank" or (kind == "file" and is_planned(graph)):
@@ -105,7 +105,7 @@ def _graph(graph: Graph, tables: Tables, machine: Machine, kind: str) -> dict[st
     return found
 
 
-def _ways(dump: Dump, tables: Tables, machine: Machine) -> dict[int, Any]:
+def _ways(dump: Dump, tables: NodeTables, machine: Machine) -> dict[int, Any]:
     """By a node of the plan, the present layouts of its operands and the next best: [layouts, seconds more]."""
     if dump.configured is None or dump.decided is None or dump.plan is None:
         return {}
@@ -114,7 +114,7 @@ def _ways(dump: Dump, tables: Tables, machine: Machine) -> dict[int, Any]:
     return {places[n]: [_row(way, tables) for way in ways] for n, ways in found.items() if n in places}
 
 
-def _row(way: OperatorAlternative, tables: Tables) -> list[Any]:
+def _row(way: OperatorAlternative, tables: NodeTables) -> list[Any]:
     return [tables.layouts(way.operands), None if math.isinf(way.seconds) else rounded(way.seconds)]
 
 

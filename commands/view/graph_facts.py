@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mspc.commands.facts.phases import phase_of
-from mspc.commands.view.tables import Tables
+from mspc.commands.view.tables import NodeTables
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.opaque import Literal
 from mspc.ir.text.facts import PHASES
@@ -22,7 +22,7 @@ HIDDEN = ("body", "rank_list", "group")
 """Fields of operators that the page shows in another way."""
 
 
-def graph_columns(graph: Graph, tables: Tables) -> dict[str, Any]:
+def graph_columns(graph: Graph, tables: NodeTables) -> dict[str, Any]:
     """The columns of a graph.
 
     An operand is the number of its node; parameter p is -1 - p; constant k is the number of nodes + k. `phases` names
@@ -36,7 +36,7 @@ def graph_columns(graph: Graph, tables: Tables) -> dict[str, Any]:
 class _GraphColumns:
     """One graph on its way into columns."""
 
-    def __init__(self, graph: Graph, tables: Tables) -> None:
+    def __init__(self, graph: Graph, tables: NodeTables) -> None:
         self.graph, self.tables = graph, tables
         self.places: dict[Value, int] = {node: i for i, node in enumerate(graph.nodes)}
         self.places |= {parameter: -1 - i for i, parameter in enumerate(graph.parameters)}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mspc.commands.facts.files import program_text
-from mspc.commands.facts.kinds import FIELDS, OPERANDS, OWN, RankKind
+from mspc.commands.facts.kinds import FIELDS, OPERANDS, OWN, EquivalentRanks
 from mspc.ir.text.source_text import name_of
 from mspc.runtime.program import Program
 
@@ -21,7 +21,7 @@ _Place = tuple[str, int]
 """A graph's name as the text has it, and a node of it."""
 
 
-def own_numbers(program: Program, kind: RankKind) -> dict[str, dict[int, dict[int, str]]]:
+def own_numbers(program: Program, kind: EquivalentRanks) -> dict[str, dict[int, dict[int, str]]]:
     """By the name of a graph and node what ranks of a kind have of their own, as text, of those fields, operands and
     constants that are not the same on all. Raises MspcError as `program_text` does."""
     own: dict[_Place, dict[int, Mapping[str, str]]] = {}
@@ -85,7 +85,7 @@ def ranges(ranks: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def kind_facts(program: Program, kinds: Sequence[RankKind]) -> list[Mapping[str, object]]:
+def kind_facts(program: Program, kinds: Sequence[EquivalentRanks]) -> list[Mapping[str, object]]:
     """The kinds as the page holds them; number k is the program of graph k. `own` is of its nodes by the name of their
     graph."""
     return [

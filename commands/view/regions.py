@@ -9,13 +9,13 @@ from mspc.analysis.cost.machine import Machine
 from mspc.commands.view.collectives import collective_facts
 from mspc.commands.view.graph_facts import graph_columns
 from mspc.commands.view.origins import Origins
-from mspc.commands.view.tables import Tables
+from mspc.commands.view.tables import NodeTables
 from mspc.ir.graph import Graph
 from mspc.ops.control.times import times_of
 
 
 def add_regions(
-    graphs: list[dict[str, Any]], roots: Sequence[Graph], plan: int, tables: Tables, machine: Machine
+    graphs: list[dict[str, Any]], roots: Sequence[Graph], plan: int, tables: NodeTables, machine: Machine
 ) -> None:
     """Append the graphs that those at the same places in `roots` run, each once, and note in all which they run.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.analysis.cost.machine import PRODUCTS, Machine
 from mspc.analysis.cost.nodes import moved_bytes, work_of
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import Graph
 
 LARGE = 1e12
@@ -23,7 +23,7 @@ def rounded(number: float) -> float:
 def schedule(graph: Graph, machine: Machine) -> dict[str, Any]:
     """The predicted step: `begin` and `seconds` of every node (None for views, which do not run), `operations` and
     `moved`, bytes that it reads and writes; sums of the step in seconds."""
-    timeline = Timeline(graph, machine)
+    timeline = StreamTimeline(graph, machine)
     spans = [timeline.spans.get(node) for node in graph.nodes]
     return {
         "begin": [None if span is None else rounded(span[0]) for span in spans],

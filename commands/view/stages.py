@@ -8,7 +8,7 @@ from typing import Any
 from mspc.analysis.cost.machine import Machine
 from mspc.commands.view.memory import sizes_of
 from mspc.commands.view.schedule import rounded
-from mspc.commands.view.tables import Tables
+from mspc.commands.view.tables import NodeTables
 from mspc.ir.graph import STAGE, STAGES, WORK, Graph, Node
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.passes.lib.timeline import StepTail
@@ -16,7 +16,7 @@ from mspc.runtime.memory_plan import plan_memory
 
 
 def stage_facts(
-    programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: Tables
+    programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: NodeTables
 ) -> dict[str, Any] | None:
     """What is told of stages; None where the programs have none.
 
@@ -39,7 +39,7 @@ def stage_facts(
 
 
 def _schedule(
-    programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: Tables
+    programs: Sequence[Graph], stages: Mapping[int, Graph], machine: Machine, tables: NodeTables
 ) -> dict[str, Any]:  # fmt: skip
     """The timeline."""
     from mspc.output.schedule_words import heading, wait_text  # late: few programs have stages
@@ -69,7 +69,7 @@ def _schedule(
     return {"heading": heading(timeline), "total": rounded(timeline.makespan), "rows": rows}
 
 
-def _tail(tail: StepTail | None, begin: float, tables: Tables) -> list[Any] | None:
+def _tail(tail: StepTail | None, begin: float, tables: NodeTables) -> list[Any] | None:
     """What follows the last action of a stage, which ends at `begin`."""
     from mspc.output.schedule_words import tail_text, tail_wait_text  # late, as above
 

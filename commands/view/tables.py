@@ -19,7 +19,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ... ({len(text)} characters)"
 
 
-class Tables:
+class NodeTables:
     """What the nodes of all graphs of a page name by number; -1 is nothing.
 
     `as_dict` is `strings`; `types` as [text, [[dtype, shape, bytes] of every tensor]]; `layouts` as [mesh, axes of

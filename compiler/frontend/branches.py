@@ -17,14 +17,14 @@ from typing import Any
 
 from mspc.compiler.frontend.condition import negation
 from mspc.compiler.frontend.merging import Choosing, Join, Selecting, merged
-from mspc.compiler.frontend.program_state import Beginning, ProgramState, apart, emitting_to, fill
+from mspc.compiler.frontend.program_state import ProgramState, TraceSnapshot, apart, emitting_to, fill
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import MISSING, Frame
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import BOOL
 from mspc.ops.control.loops import While
 from mspc.ops.math.comparison import Select
-from mspc.ops.math.reduce import Reduce
+from mspc.ops.math.reduce import ReductionOp
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 
@@ -124,7 +124,7 @@ def choose(
     """
     key = (whole, frame.call_frames)
     if key not in tracer.guarded:
-        beginning = Beginning(tracer, frame)
+        beginning = TraceSnapshot(tracer, frame)
         ways = Ways(tracer, frame)
         given = trace(ways)
         if _is_guarded(ways.nodes):
@@ -218,14 +218,14 @@ def is_cheap(node: Node) -> bool:
         return True
     if all(element.dtype == BOOL for element in element_types(node.type)):
         return True
-    return len(node.inputs) == 1 and op.linear_in == (0,) and (bool(op.cuda) or isinstance(op, Reduce))
+    return len(node.inputs) == 1 and op.linear_in == (0,) and (bool(op.cuda) or isinstance(op, ReductionOp))
 
 
 def decides_cheaply(node: Node) -> bool:
     """The same of a node on the way to a Bool alone, through which no gradient passes: it may work element by element,
     or reduce."""
     op = node.op
-    return is_cheap(node) or (isinstance(op, Op) and _is_free(node) and (bool(op.cuda) or isinstance(op, Reduce)))
+    return is_cheap(node) or (isinstance(op, Op) and _is_free(node) and (bool(op.cuda) or isinstance(op, ReductionOp)))
 
 
 def _is_free(node: Node) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from mspc.compiler.frontend.merging import behind_orderings, zeros
 from mspc.compiler.frontend.number_types import number_dtype
 from mspc.compiler.frontend.operators import is_number
-from mspc.compiler.frontend.program_state import Beginning, ProgramState, fill
+from mspc.compiler.frontend.program_state import ProgramState, TraceSnapshot, fill
 from mspc.compiler.frontend.shared_lists import shared_and_replaced
 from mspc.compiler.frontend.source import assigned_names, names_read
 from mspc.compiler.frontend.state import Tracer
@@ -44,7 +44,7 @@ KEEPS = "what a loop carries keeps its shape and element type in every turn"
 
 
 @dataclass
-class Slot:
+class CarriedTensor:
     """One tensor that is carried.
 
     label: what it is called in messages. before: what is there ahead of the loop; `MISSING` where nothing is. type: of
@@ -69,8 +69,8 @@ class Carried:
     def __init__(self, tracer: Tracer, frame: Frame, loop: ast.For | ast.While, place: ast.AST, surely: bool) -> None:
         self.tracer, self.frame, self.loop, self.place = tracer, frame, loop, place
         self.surely, self.read_behind = surely, names_read(frame.source.tree, loop)
-        self.beginning = Beginning(tracer, frame)
-        self.slots: dict[tuple[Place, Path], Slot] = {}
+        self.beginning = TraceSnapshot(tracer, frame)
+        self.slots: dict[tuple[Place, Path], CarriedTensor] = {}
         self.fresh: set[tuple[Place, Path]] = set()
         """Slots without a value ahead of the loop, which no turn reads."""
         self.open: dict[tuple[Place, Path], Undecided] = {}
@@ -82,7 +82,7 @@ class Carried:
         for name in sorted(assigned_names(loop)):
             value = frame.locals.get(name)
             if isinstance(value, Value) and isinstance(value.type, TensorType):
-                self.slots[("name", name), ()] = Slot(name, value, value.tensor_type, value in tracer.weak)
+                self.slots[("name", name), ()] = CarriedTensor(name, value, value.tensor_type, value in tracer.weak)
 
     # A turn -----------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Carried:
     def _add(self, key: tuple[Place, Path], label: str, before: Any, after: Any) -> None:
         tracer = self.tracer
         if tracer.is_tensor(before):
-            self.slots[key] = Slot(label, before, tracer.value(before).tensor_type, is_number(tracer, before))
+            self.slots[key] = CarriedTensor(label, before, tracer.value(before).tensor_type, is_number(tracer, before))
         else:
             dtype = number_dtype(before, None)
             stays = is_number(tracer, after)
@@ -226,7 +226,7 @@ class Carried:
                 dtype = promoted(dtype, tracer.value(after).tensor_type.dtype)
             elif not tracer.is_tensor(after):
                 dtype = promoted(dtype, number_dtype(after, None))
-            self.slots[key] = Slot(label, before, TensorType(dtype, ()), stays)
+            self.slots[key] = CarriedTensor(label, before, TensorType(dtype, ()), stays)
         self.is_new = True
 
     def _new_name(self, place: Place, path: Path, label: str, after: Any) -> None:
@@ -241,7 +241,9 @@ class Carried:
                 self._new_name(place, (*path, index), f"{label}[{index!r}]", after[index])
         elif isinstance(after, Value) and isinstance(after.type, TensorType):
             self.fresh.add((place, path))
-            self.slots[place, path] = Slot(label, MISSING, after.tensor_type, after in self.tracer.weak, after=after)
+            self.slots[place, path] = CarriedTensor(
+                label, MISSING, after.tensor_type, after in self.tracer.weak, after=after
+            )
 
     def _leave_open(self, key: tuple[Place, Path], label: str, before: Any, after: Any) -> None:
         self.open[key] = Undecided(before, after, True)
@@ -277,7 +279,7 @@ class Carried:
         self.fresh.discard(key)
         self._leave_open(key, slot.label, slot.before, slot.after)
 
-    def _text(self, slot: Slot) -> Any:
+    def _text(self, slot: CarriedTensor) -> Any:
         return slot.type if self.tracer.is_tensor(slot.before) else describe(slot.before)
 
     def _mistake(self, label: str, before: Any, after: Any, *types: Any) -> MspcError:
@@ -304,7 +306,7 @@ class Carried:
 
     # Behind the loop --------------------------------------------------------------------------------------
 
-    def initial(self, slot: Slot) -> Value:
+    def initial(self, slot: CarriedTensor) -> Value:
         """What is in a slot ahead of the loop."""
         tracer = self.tracer
         if slot.before is MISSING:

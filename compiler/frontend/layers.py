@@ -19,8 +19,8 @@ from mspc.api.nn.cell import Cell
 from mspc.api.nn.container import CellList
 from mspc.compiler.frontend.alike_cells import Counterparts
 from mspc.compiler.frontend.expressions import assign
-from mspc.compiler.frontend.loops import Turns, run_loop
-from mspc.compiler.frontend.program_state import Beginning
+from mspc.compiler.frontend.loops import LoopPlan, run_loop
+from mspc.compiler.frontend.program_state import TraceSnapshot
 from mspc.compiler.frontend.stages import stage_of
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.turns import UNROLLED, tried
@@ -49,7 +49,7 @@ def folded(tracer: Tracer, frame: Frame, node: ast.For, items: Sequence[Any], bl
     runs = [(first, Counterparts(rows[first:last])) for first, last in _runs(tracer, frame.scope, rows)]
     if not all(counterparts.are_alike for _, counterparts in runs):
         return None
-    beginning = Beginning(tracer, frame)
+    beginning = TraceSnapshot(tracer, frame)
     found = tried(tracer, beginning, lambda: _loops(tracer, frame, node, items, runs, block))
     return None if found is UNROLLED else (found,)
 
@@ -134,7 +134,7 @@ def _loop(
         return block(tracer, frame, node.body)
 
     with _names_of_all(tracer, counterparts):
-        found = run_loop(tracer, frame, Turns(node, node.iter, None, body, len(items), None))
+        found = run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, len(items), None))
     made = next(each for each in reversed(tracer.builder.nodes) if isinstance(each.op, For))
     stages = {each.attrs.get(STAGE) for each in made.regions[-1].nodes}
     stage = {STAGE: stages.pop()} if tracer.stages > 1 and len(stages) == 1 and stages != {None} else {}

@@ -15,7 +15,7 @@ from mspc.compiler.frontend.carried import Carried
 from mspc.compiler.frontend.condition import condition_of, negation
 from mspc.compiler.frontend.exits import any_flag, finished, unless_left, zeros
 from mspc.compiler.frontend.operators import is_number, truth
-from mspc.compiler.frontend.program_state import Beginning, apart, emitting_to
+from mspc.compiler.frontend.program_state import TraceSnapshot, apart, emitting_to
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import LEFT, MISSING, NEVER_ENDS, RETURNED, Exit, Frame, exit_of, simplest
 from mspc.ir.graph import Constant, Node, Parameter, Value
@@ -49,7 +49,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Turns:
+class LoopPlan:
     """A loop to be compiled.
 
     loop, place: the statement, and what its mistakes are about. test: evaluates the condition of a `while`, which comes
@@ -76,7 +76,7 @@ class Hidden:
 
 
 @dataclass
-class Traced:
+class TracedIteration:
     """One turn: the nodes of its condition and of its body, what the condition is, and how the body ends."""
 
     number: Parameter
@@ -86,7 +86,7 @@ class Traced:
     end: Exit
 
 
-def run_loop(tracer: Tracer, frame: Frame, turns: Turns) -> Any:
+def run_loop(tracer: Tracer, frame: Frame, turns: LoopPlan) -> Any:
     """Compile a loop from the state of the program in which it begins. Returns how it ends, None or by `return`.
 
     Raises:
@@ -94,7 +94,7 @@ def run_loop(tracer: Tracer, frame: Frame, turns: Turns) -> Any:
     """
     surely = turns.count is None or (isinstance(turns.count, int) and turns.count > 0)
     if turns.test is not None:
-        beginning = Beginning(tracer, frame)
+        beginning = TraceSnapshot(tracer, frame)
         with apart(tracer):
             surely = not isinstance(_condition(tracer, frame, turns), Value)
         beginning.restore()
@@ -107,7 +107,7 @@ def run_loop(tracer: Tracer, frame: Frame, turns: Turns) -> Any:
     return _emit(tracer, frame, turns, carried, traced)
 
 
-def _settled(tracer: Tracer, frame: Frame, turns: Turns, carried: Carried) -> Traced:
+def _settled(tracer: Tracer, frame: Frame, turns: LoopPlan, carried: Carried) -> TracedIteration:
     for _ in range(TRIALS):
         carried.begin()
         number = Parameter("turn", COUNT, "input")
@@ -119,11 +119,11 @@ def _settled(tracer: Tracer, frame: Frame, turns: Turns, carried: Carried) -> Tr
         tracer.at(frame, turns.place)
         with emitting_to(tracer, body):
             if not carried.compare([*condition, *body]):
-                return Traced(number, condition, holds, body, end)
+                return TracedIteration(number, condition, holds, body, end)
     raise frame.error(turns.place, f"after {TRIALS} attempts a turn still changes more than the loop carries")
 
 
-def _condition(tracer: Tracer, frame: Frame, turns: Turns) -> Any:
+def _condition(tracer: Tracer, frame: Frame, turns: LoopPlan) -> Any:
     assert turns.test is not None
     value = turns.test()
     tracer.at(frame, turns.place)
@@ -131,7 +131,7 @@ def _condition(tracer: Tracer, frame: Frame, turns: Turns) -> Any:
     return truth(tracer, value, "the condition of 'while'") if holds is None else holds
 
 
-def _emit(tracer: Tracer, frame: Frame, turns: Turns, carried: Carried, traced: Traced) -> Any:
+def _emit(tracer: Tracer, frame: Frame, turns: LoopPlan, carried: Carried, traced: TracedIteration) -> Any:
     """Append the loop, and give names what it leaves."""
     tracer.at(frame, turns.place)
     hidden, value = _hidden(tracer, turns, traced)
@@ -174,7 +174,7 @@ def _emit(tracer: Tracer, frame: Frame, turns: Turns, carried: Carried, traced: 
     return _end(tracer, frame, turns, traced, dict(zip(hidden, results, strict=False)), value)
 
 
-def _warn_of_constant(tracer: Tracer, traced: Traced, own: Sequence[Value]) -> None:
+def _warn_of_constant(tracer: Tracer, traced: TracedIteration, own: Sequence[Value]) -> None:
     """Warn of a condition that every turn finds as the first one did."""
     read = {traced.holds, *(value for node in traced.condition for value in node.inputs)}
     changed = {node.inputs[index] for node in traced.body for index in node.op.mutates}
@@ -183,7 +183,7 @@ def _warn_of_constant(tracer: Tracer, traced: Traced, own: Sequence[Value]) -> N
         tracer.warn("the condition reads nothing that the loop changes: once it holds, the loop never ends")
 
 
-def _hidden(tracer: Tracer, turns: Turns, traced: Traced) -> tuple[dict[str, Hidden], Any]:
+def _hidden(tracer: Tracer, turns: LoopPlan, traced: TracedIteration) -> tuple[dict[str, Hidden], Any]:
     """What the loop carries to know how it ends, and what it returns, with names of what is carried for it."""
     found: dict[str, Hidden] = {}
     end = traced.end
@@ -206,7 +206,7 @@ def _hidden(tracer: Tracer, turns: Turns, traced: Traced) -> tuple[dict[str, Hid
 
 
 @dataclass(frozen=True)
-class Leaf:
+class LoopLeaf:
     """Takes the place of a tensor in what is returned."""
 
     name: str
@@ -214,13 +214,13 @@ class Leaf:
 
 
 def leaves_of(tracer: Tracer, value: Any, leaves: list[Value]) -> Any:
-    """What is returned, with a `Leaf` for every tensor, which is appended to `leaves`."""
+    """What is returned, with a `LoopLeaf` for every tensor, which is appended to `leaves`."""
     return mapped(tracer, value, lambda tensor: _leaf(tracer, tensor, leaves))
 
 
-def _leaf(tracer: Tracer, tensor: Any, leaves: list[Value]) -> Leaf:
+def _leaf(tracer: Tracer, tensor: Any, leaves: list[Value]) -> LoopLeaf:
     leaves.append(tracer.value(tensor))
-    return Leaf(f"result{len(leaves) - 1}", is_number(tracer, tensor))
+    return LoopLeaf(f"result{len(leaves) - 1}", is_number(tracer, tensor))
 
 
 def mapped(tracer: Tracer, value: Any, of_leaf: Callable[[Any], Any]) -> Any:
@@ -231,30 +231,33 @@ def mapped(tracer: Tracer, value: Any, of_leaf: Callable[[Any], Any]) -> Any:
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, dict):
         return tracer.own({key: mapped(tracer, item, of_leaf) for key, item in value.items()})
-    return of_leaf(value) if isinstance(value, Leaf) or tracer.is_tensor(value) else value
+    return of_leaf(value) if isinstance(value, LoopLeaf) or tracer.is_tensor(value) else value
 
 
-def _counter(tracer: Tracer, turns: Turns, traced: Traced) -> Hidden:
+def _counter(tracer: Tracer, turns: LoopPlan, traced: TracedIteration) -> Hidden:
     with emitting_to(tracer, traced.body):
         after = tracer.builder.emit(tracer.op("Add"), traced.number, Constant(1, INT64))  # type: ignore[arg-type]  # as above
     return Hidden(Constant(0, INT64), traced.number, after)
 
 
 def _for(
-    tracer: Tracer, turns: Turns, traced: Traced, before: Sequence[Value], own: Sequence[Value], after: Sequence[Value]
+    tracer: Tracer,
+    turns: LoopPlan,
+    traced: TracedIteration,
+    before: Sequence[Value],
+    own: Sequence[Value],
+    after: Sequence[Value],
 ) -> Node:
     tracer.regions += 1
     body, captured = outlined(f"for_{tracer.regions}_body", traced.body, after, (traced.number, *own))
     if isinstance(turns.count, int):
-        return emit_regions(
-            tracer.builder, For(carried=len(before), turns=turns.count), [*before, *captured], (body,)
-        )
+        return emit_regions(tracer.builder, For(carried=len(before), turns=turns.count), [*before, *captured], (body,))
     assert turns.count is not None
     return emit_regions(tracer.builder, For(carried=len(before)), [turns.count, *before, *captured], (body,))
 
 
 def _scan(
-    tracer: Tracer, turns: Turns, kept: Kept, traced: Traced, before: Sequence[Value], own: Sequence[Value],
+    tracer: Tracer, turns: LoopPlan, kept: Kept, traced: TracedIteration, before: Sequence[Value], own: Sequence[Value],
     after: Sequence[Value],
 ) -> Node:  # fmt: skip
     assert isinstance(turns.count, int)
@@ -269,7 +272,12 @@ def _scan(
 
 
 def _while(
-    tracer: Tracer, traced: Traced, holds: Value, before: Sequence[Value], own: Sequence[Value], after: Sequence[Value]
+    tracer: Tracer,
+    traced: TracedIteration,
+    holds: Value,
+    before: Sequence[Value],
+    own: Sequence[Value],
+    after: Sequence[Value],
 ) -> Node:
     tracer.regions += 1
     name = f"while_{tracer.regions}"
@@ -282,7 +290,7 @@ def _while(
 
 
 def _end(
-    tracer: Tracer, frame: Frame, turns: Turns, traced: Traced, hidden: dict[str, Value], value: Any
+    tracer: Tracer, frame: Frame, turns: LoopPlan, traced: TracedIteration, hidden: dict[str, Value], value: Any
 ) -> Any:
     """How the loop ends, once it has run, and what follows an end that its condition brought about."""
     behind = turns.behind
@@ -303,7 +311,7 @@ def _end(
 
 
 def _behind(tracer: Tracer, leaf: Any, hidden: dict[str, Value]) -> Value:
-    if not isinstance(leaf, Leaf):
+    if not isinstance(leaf, LoopLeaf):
         return leaf
     value = hidden[leaf.name]
     if leaf.is_number:

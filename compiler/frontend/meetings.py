@@ -39,7 +39,7 @@ dimension."""
 
 
 @dataclass
-class Meeting:
+class MergeNode:
     """A node in which values of all cells meet.
 
     node: it. parts: of every cell, what it brings. others: what belongs to no cell, joined. joins: see `Op.joins`.
@@ -79,7 +79,7 @@ class Grouped:
     order."""
 
     cell_of: dict[Value, int]
-    meetings: dict[Node, Meeting]
+    meetings: dict[Node, MergeNode]
 
 
 def grouped(graph: Graph, cells: int, known: Mapping[Value, int]) -> Grouped:
@@ -161,7 +161,7 @@ class _Look:
 
 def _meeting(
     graph: Graph, nodes: list[Node], node: Node, leaves: Sequence[Value], cell_of: dict[Value, int], cells: int
-) -> Meeting:
+) -> MergeNode:
     op = node.op
     joins = _joins(op)
     if joins == BESIDE:
@@ -197,12 +197,12 @@ def _meeting(
         parts.append(part)
     if others and not _is_tree(op):
         others = [joined(others)]
-    return Meeting(node, parts, others, joins)
+    return MergeNode(node, parts, others, joins)
 
 
 def _row_of_cells(
     graph: Graph, nodes: list[Node], node: Node, leaves: Sequence[Value], cell_of: dict[Value, int], cells: int
-) -> Meeting:
+) -> MergeNode:
     """What lies beside each other, one cell behind the other. Raises Unrolled where it does not."""
     op = node.op
     assert isinstance(op, Concat | Stack)
@@ -221,7 +221,7 @@ def _row_of_cells(
         parts.append(b.emit(op, *leaves[first + cell * each : first + (cell + 1) * each]))
         cell_of[parts[-1]] = cell
     before, behind = ([b.emit(op, *part)] if part else [] for part in (leaves[:first], leaves[last:]))
-    return Meeting(node, parts, [*before], BESIDE, [*behind])
+    return MergeNode(node, parts, [*before], BESIDE, [*behind])
 
 
 def _joins(op: object) -> str:

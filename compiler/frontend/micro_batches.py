@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.api.nn.wrap import GradAccumulationCell
-from mspc.compiler.frontend.loops import Kept, Leaf, Turns, leaves_of, mapped, run_loop
-from mspc.compiler.frontend.program_state import Beginning
+from mspc.compiler.frontend.loops import Kept, LoopLeaf, LoopPlan, leaves_of, mapped, run_loop
+from mspc.compiler.frontend.program_state import TraceSnapshot
 from mspc.compiler.frontend.scan import LOOP
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
@@ -57,14 +57,14 @@ def in_micro_batches(
 
     assert isinstance(LOOP, ast.For)
     assert isinstance(node, ast.expr)
-    run_loop(tracer, frame, Turns(LOOP, node, None, body, count, None, kept))
+    run_loop(tracer, frame, LoopPlan(LOOP, node, None, body, count, None, kept))
     tracer.at(caller, node)
     _take_out_stacks(tracer)
     total = tracer.op("ReduceSum", axis=(0,), keep_dims=False)
     sums = [tracer.emit(total, value) for value in kept.stacked]
 
     def summed(leaf: Any) -> Any:
-        return sums[int(leaf.name.removeprefix("result"))] if isinstance(leaf, Leaf) else leaf
+        return sums[int(leaf.name.removeprefix("result"))] if isinstance(leaf, LoopLeaf) else leaf
 
     return mapped(tracer, structure, summed)
 
@@ -72,7 +72,7 @@ def in_micro_batches(
 def unrolled(tracer: Tracer, frame: Frame, call: Callable[[], Any]) -> Any:
     """Call a network on one part after the other, and return its result; None, with all of it forgotten, if it draws
     random numbers: those of a loop over micro-batches depend on the turn, so that they are the same in stages."""
-    beginning = Beginning(tracer, frame)
+    beginning = TraceSnapshot(tracer, frame)
     found = call()
     if tracer.draws == beginning.noted["draws"]:
         return found

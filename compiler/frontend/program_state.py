@@ -48,7 +48,7 @@ NOTED = (
 """What a trace collects in the Tracer as it goes."""
 
 
-class Beginning:
+class TraceSnapshot:
     """All that a trace changes, so that it may be tried and forgotten."""
 
     def __init__(self, tracer: Tracer, frame: Frame) -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from mspc.api.common.gradient import JitFunction
-from mspc.compiler.frontend.program_state import Beginning
+from mspc.compiler.frontend.program_state import TraceSnapshot
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors
@@ -45,7 +45,7 @@ def run_again(tracer: Tracer, frame: Frame, run: Callable[[Frame], Any]) -> Any:
     loop = as_loop(tree) if isinstance(tree, ast.FunctionDef) else None
     if loop is None or not _calls_itself(tracer, frame, tree):
         return run(frame)
-    beginning, names = Beginning(tracer, frame), dict(frame.locals)
+    beginning, names = TraceSnapshot(tracer, frame), dict(frame.locals)
     tracer.recursions[tree] = tracer.ways
     try:
         return run(frame)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.frontend.index import subscript
-from mspc.compiler.frontend.loops import Kept, Leaf, Turns, leaves_of, mapped, run_loop
+from mspc.compiler.frontend.loops import Kept, LoopLeaf, LoopPlan, leaves_of, mapped, run_loop
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
 from mspc.ir.graph import Parameter, Value
@@ -71,7 +71,7 @@ def _scan(tracer: Tracer, caller: Frame, node: ast.expr, loop_func: Any, init: A
         structure = leaves_of(tracer, found[1], kept.values)
 
     assert isinstance(LOOP, ast.For)
-    run_loop(tracer, frame, Turns(LOOP, node, None, body, rows.shape[0], None, kept))
+    run_loop(tracer, frame, LoopPlan(LOOP, node, None, body, rows.shape[0], None, kept))
     tracer.at(caller, node)
     results = [_row(tracer, structure, kept.stacked, i) for i in range(rows.shape[0])]
     return frame.locals["carry"], tracer.own(results)
@@ -82,6 +82,6 @@ def _row(tracer: Tracer, structure: Any, stacked: Sequence[Value], i: int) -> An
     columns: Mapping[str, Value] = {f"result{place}": value for place, value in enumerate(stacked)}
 
     def entry(leaf: Any) -> Any:
-        return subscript(tracer, columns[leaf.name], i) if isinstance(leaf, Leaf) else leaf
+        return subscript(tracer, columns[leaf.name], i) if isinstance(leaf, LoopLeaf) else leaf
 
     return mapped(tracer, structure, entry)

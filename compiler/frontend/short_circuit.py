@@ -9,7 +9,7 @@ from typing import Any
 from mspc.compiler.frontend.branches import Ways, choose, decides_cheaply
 from mspc.compiler.frontend.condition import condition_of
 from mspc.compiler.frontend.operators import truth
-from mspc.compiler.frontend.program_state import Beginning, apart
+from mspc.compiler.frontend.program_state import TraceSnapshot, apart
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
 from mspc.ir.graph import Value
@@ -44,7 +44,7 @@ def _under(
         its value, the same as a Bool of shape () where it is one that only the run knows, and whether that counts `met`
         in: where the operand costs more than deciding, it is computed only where it counts.
     """
-    beginning = Beginning(tracer, frame)
+    beginning = TraceSnapshot(tracer, frame)
     with apart(tracer) as nodes:
         value = evaluate(tracer, frame, operand)
         tracer.at(frame, operand)

@@ -222,10 +222,10 @@ def _turns(tracer: Tracer, frame: Frame, node: ast.For, items: list[Any]) -> Any
 def _unrolled_first(tracer: Tracer, frame: Frame, node: ast.For, items: range) -> tuple[Any] | None:
     """How a long loop ends that the run counts: its first turn may leave it, or all turns have too many nodes. None,
     and nothing is traced, for a loop that has to be unrolled."""
-    from mspc.compiler.frontend.program_state import Beginning
+    from mspc.compiler.frontend.program_state import TraceSnapshot
     from mspc.compiler.frontend.turns import UNROLLED, for_turns, tried
 
-    beginning = Beginning(tracer, frame)
+    beginning = TraceSnapshot(tracer, frame)
     first = len(tracer.builder.nodes)
     assign(tracer, frame, node.target, items[0])
     with frame.followed_by(None):
@@ -268,9 +268,9 @@ def _while(tracer: Tracer, frame: Frame, node: ast.While, nested: int = 0) -> An
 
             require_end(tracer, frame, node, _block)
         if _may_be_left(node):
-            from mspc.compiler.frontend.program_state import Beginning
+            from mspc.compiler.frontend.program_state import TraceSnapshot
 
-            beginning = Beginning(tracer, frame)
+            beginning = TraceSnapshot(tracer, frame)
         first, draws = len(tracer.builder.nodes), tracer.draws.copy()
         named = {name: frame.locals[name] for name in assigned_names(node.test) if name in frame.locals}
         test = evaluate_test(tracer, frame, node.test)

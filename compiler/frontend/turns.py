@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.compiler.frontend.expressions import assign, evaluate_test
-from mspc.compiler.frontend.loops import Turns, run_loop
-from mspc.compiler.frontend.program_state import Beginning
+from mspc.compiler.frontend.loops import LoopPlan, run_loop
+from mspc.compiler.frontend.program_state import TraceSnapshot
 from mspc.compiler.frontend.ranges import count_of, number_at
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import NEVER_ENDS, Frame, Poisoned, TensorRange, TooManyErrors
@@ -35,7 +35,7 @@ def for_turns(
         return block(tracer, frame, node.body)
 
     behind = (lambda: block(tracer, frame, node.orelse)) if node.orelse else None
-    return run_loop(tracer, frame, Turns(node, node.iter, None, body, count, behind))
+    return run_loop(tracer, frame, LoopPlan(node, node.iter, None, body, count, behind))
 
 
 def while_turns(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> Any:
@@ -51,12 +51,12 @@ def while_turns(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> 
         return evaluate_test(tracer, frame, test)
 
     behind = (lambda: block(tracer, frame, node.orelse)) if node.orelse else None
-    return run_loop(tracer, frame, Turns(node, node.test, holds, body, None, behind))
+    return run_loop(tracer, frame, LoopPlan(node, node.test, holds, body, None, behind))
 
 
 def require_end(tracer: Tracer, frame: Frame, node: ast.While, block: Block) -> None:
     """Raises MspcError where a `while` whose condition is known goes on, whatever its turns change."""
-    beginning = Beginning(tracer, frame)
+    beginning = TraceSnapshot(tracer, frame)
     try:
         while_turns(tracer, frame, node, block)
     except (MspcError, Poisoned, TooManyErrors) as error:
@@ -76,7 +76,7 @@ def _true(test: ast.expr) -> ast.expr:
     return ast.copy_location(ast.Constant(True), test)
 
 
-def tried(tracer: Tracer, beginning: Beginning, run: Callable[[], Any]) -> Any:
+def tried(tracer: Tracer, beginning: TraceSnapshot, run: Callable[[], Any]) -> Any:
     """What `run` gives from the beginning on; `UNROLLED`, and nothing is traced, where it has mistakes."""
     beginning.restore()
     noted = len(tracer.errors)

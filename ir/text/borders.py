@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.text.limits import DEEPEST_REGIONS
-from mspc.ir.text.reading import QUOTED, Reading
+from mspc.ir.text.reading import QUOTED, GraphTextReader
 from mspc.ir.text.source_text import name_of
 
 _NAME = rf"@({QUOTED}|[^\s,}}\"]+)"
@@ -21,7 +21,7 @@ _GRAPH_NAME = re.compile(_NAME)
 _ABOVE = "it stands above the graph: `{}: <Tensor[...], (...)>`"
 
 
-def read_regions(reading: Reading, graph: Graph, node: Node, text: str, at: int) -> None:
+def read_regions(reading: GraphTextReader, graph: Graph, node: Node, text: str, at: int) -> None:
     """Note the graphs that a node of `graph` runs: `{regions: @while_1_condition, @while_1_body}`."""
     if not _REGIONS.match(text):
         reading.fail(f"unknown group {text}", at, ("graphs that a node runs stand as `{regions: @name, @name}`",))
@@ -30,7 +30,7 @@ def read_regions(reading: Reading, graph: Graph, node: Node, text: str, at: int)
 
 
 def check_parameters(
-    reading: Reading, graph: Graph, references: Sequence[str], lines: Mapping[str, Parameter], at: int
+    reading: GraphTextReader, graph: Graph, references: Sequence[str], lines: Mapping[str, Parameter], at: int
 ) -> None:
     """Raise MspcError where the head of a graph, at a character of the text, names others than the lines above it are
     of: that of the first graph names none."""
@@ -50,7 +50,7 @@ def check_parameters(
             reading.fail(f"the parameter {parameter.name} of @{graph.name} is no input", at, notes)
 
 
-def resolve_regions(reading: Reading, main: Graph) -> None:
+def resolve_regions(reading: GraphTextReader, main: Graph) -> None:
     """Give every node the graphs that it names.
 
     Raises:
@@ -82,7 +82,11 @@ def resolve_regions(reading: Reading, main: Graph) -> None:
 
 
 def _count_levels(
-    reading: Reading, graph: Graph, runs: dict[Graph, dict[Graph, int]], around: list[Graph], levels: dict[Graph, int]
+    reading: GraphTextReader,
+    graph: Graph,
+    runs: dict[Graph, dict[Graph, int]],
+    around: list[Graph],
+    levels: dict[Graph, int],
 ) -> int:
     """How deep graphs nest in one, noted in `levels`. around: those that run it, the outermost first.
 
@@ -115,5 +119,5 @@ def _inside(main: Graph, runs: dict[Graph, dict[Graph, int]]) -> set[Graph]:
     return found
 
 
-def _no_taker(reading: Reading, parameter: Parameter) -> None:
+def _no_taker(reading: GraphTextReader, parameter: Parameter) -> None:
     reading.fail(f"no graph takes the parameter {parameter.name}", len(reading.text))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from mspc.ir.layout import REDUCTIONS, Layout
 from mspc.ir.named_layout import NamedLayout
-from mspc.ir.opaque import Reference, Symbol
+from mspc.ir.opaque import GraphReference, Symbol
 from mspc.ir.text.limits import DEEPEST, LONGEST_LIST, MOST_LISTED, MOST_RANKS
 from mspc.ir.text.plain_texts import (
     alone_value,
@@ -104,12 +104,12 @@ class _Actions:
             found = self._lists[text] = tuple(range(start, stop, step))
         return found
 
-    def graph_name(self, items: list[Any]) -> Reference:
-        return Reference(name_of(items[0][1:]), at=items[0].start_pos)
+    def graph_name(self, items: list[Any]) -> GraphReference:
+        return GraphReference(name_of(items[0][1:]), at=items[0].start_pos)
 
-    def other_graph(self, items: list[Any]) -> Reference:
+    def other_graph(self, items: list[Any]) -> GraphReference:
         graph, _, value = items[0][3:-1].partition(":")
-        return Reference(graph, value, items[0].start_pos)
+        return GraphReference(graph, value, items[0].start_pos)
 
     def layout_value(self, items: list[Any]) -> Layout:
         return _at(items[0], read_layouts, str(items[0][6:]))[0]

@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.opaque import UNKNOWN_TYPE, Literal, OpaqueOp, Reference
+from mspc.ir.opaque import UNKNOWN_TYPE, GraphReference, Literal, OpaqueOp
 from mspc.ir.text.comments import read_trailer
 from mspc.ir.text.facts import NODE, PHASES, mistake
 from mspc.ir.text.fragments import read_attributes, read_layouts
-from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Forward, Reading
+from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, ForwardReference, GraphTextReader
 from mspc.ir.text.source_text import name_of
 from mspc.ir.text.values import operand_type_text
 from mspc.ir.types import TensorType, Type
@@ -28,7 +28,7 @@ class NodeReader:
     together: parameters that stand on one line, by how the first is referred to; common: that, by how all are.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: GraphTextReader) -> None:
         self.reading = reading
         self.together: dict[str, list[Parameter]] = {}
         self.common: dict[str, str] = {}
@@ -43,7 +43,7 @@ class NodeReader:
         inputs = self.operands(values, operands)
         if not callee[0].isidentifier() or callee.startswith("call @"):
             place = at + match.start(3)
-            first = Reference(callee[6:], at=place) if callee[0] == "c" else callee
+            first = GraphReference(callee[6:], at=place) if callee[0] == "c" else callee
             inputs.insert(0, self.operand(values, first, place))
             callee = "call"
         if types is None:
@@ -63,9 +63,7 @@ class NodeReader:
                 attributes, attributes_at = text, place
             else:
                 self.read_group(graph, node, label, text, place)
-        node.op, node.in_strategy, node.out_strategy = self.reading.operators.read(
-            callee, attributes, attributes_at
-        )
+        node.op, node.in_strategy, node.out_strategy = self.reading.operators.read(callee, attributes, attributes_at)
         self.check_operands(node, ins, types.start_pos)
         if number in values:
             self.reading.fail(f"{number} stands twice", at)
@@ -112,7 +110,7 @@ class NodeReader:
             return value
         if isinstance(item, Constant):
             return self.constants.setdefault((item.type, item.value.tobytes()), Constant(item.value))
-        if isinstance(item, Reference):
+        if isinstance(item, GraphReference):
             self.reading.references.append(item)
         return Literal(item)
 
@@ -167,7 +165,9 @@ class NodeReader:
             named, number, index = match.groups()
             place = at + match.start(1 if named else 2)
             named = name_of(named) if named else graph.name
-            self.reading.forwards.append(Forward(node, named, number, -1 if index is None else int(index), place))
+            self.reading.forwards.append(
+                ForwardReference(node, named, number, -1 if index is None else int(index), place)
+            )
         elif not self.reading.opaque:
             self.reading.fail(f"unknown group {text}", at)
 

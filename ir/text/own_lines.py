@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mspc.ir.text.pieces import Piece
+from mspc.ir.text.pieces import TextToken
 from mspc.ir.text.source_text import Malformed
 from mspc.ir.text.tensor_text import read_tensor
 
@@ -59,7 +59,7 @@ class _OfTheGrammar(Exception):
 def _next_item(text: str, at: int, items: list[Any]) -> int:
     """Append the item that begins at a character; where the next one begins."""
     if match := _ANY_COMMENTS.match(text, at):
-        items.append(Piece.of("COMMENTS", match[0], at))
+        items.append(TextToken.of("COMMENTS", match[0], at))
     elif match := _PARAMETER.match(text, at):
         names = ("PARAMETER_HEAD", "TYPE", "HAS_DEFAULT", "GROUPS")
         items.append([_piece(match, group, name) for group, name in enumerate(names, 1)])
@@ -68,7 +68,7 @@ def _next_item(text: str, at: int, items: list[Any]) -> int:
         items.append(subgraph)
         return _rest_of_graph(text, match.end(), subgraph)
     elif match := _ATTRIBUTE_LINE.match(text, at):
-        items.append(Piece.of("ATTRIBUTE_LINE", match[0], at))
+        items.append(TextToken.of("ATTRIBUTE_LINE", match[0], at))
     else:
         raise _OfTheGrammar
     return match.end()
@@ -90,18 +90,20 @@ def _rest_of_graph(text: str, at: int, subgraph: list[Any]) -> int:
     return match.end()
 
 
-def _piece(match: re.Match[str], group: int, name: str) -> Piece | None:
+def _piece(match: re.Match[str], group: int, name: str) -> TextToken | None:
     text = match[group]
-    return None if text is None else Piece.of(name, text, match.start(group))
+    return None if text is None else TextToken.of(name, text, match.start(group))
 
 
 def _operands(match: re.Match[str], group: int) -> list[Any]:
     """References that follow each other are one piece."""
     text, at = match[group], match.start(group)
     if not text or "Tensor(" not in text:
-        return [Piece.of("REFERENCES", text, at)] if text else []
+        return [TextToken.of("REFERENCES", text, at)] if text else []
     found: list[Any] = []
     for operand in _OPERAND.finditer(text):
         references, tensor = operand.groups()
-        found.append(Piece.of("REFERENCES", references, at + operand.start()) if references else read_tensor(tensor))
+        found.append(
+            TextToken.of("REFERENCES", references, at + operand.start()) if references else read_tensor(tensor)
+        )
     return found

@@ -29,12 +29,12 @@ from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.text.node_reader import NodeReader
 from mspc.ir.text.operator_reader import Registry
 from mspc.ir.text.own_lines import own_items
-from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, Reading
+from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, GraphTextReader
 from mspc.ir.text.source_text import Malformed, expectation, name_of
 from mspc.ir.types import Type
 
 if TYPE_CHECKING:
-    from mspc.ir.text.pieces import Piece
+    from mspc.ir.text.pieces import TextToken
 
 _PARAMETER = re.compile(rf"(%para\d+_({QUOTED}|[^\s:]*))\s*:")
 _SUBGRAPH = re.compile(rf"subgraph @({QUOTED}|[^\s(]+)[^(]*\(([^()]*)\)")
@@ -59,13 +59,13 @@ def parse(text: str, registry: Registry, file: str = "<text>", frames: bool = Tr
         MspcError: the file is damaged; the message names line and column.
     """
     begin_file()
-    return _FileReader(Reading(text, registry, file, frames)).module()
+    return _FileReader(GraphTextReader(text, registry, file, frames)).module()
 
 
 class _FileReader:
     """The state of reading one file from text to graphs."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: GraphTextReader) -> None:
         self.reading = reading
         self.nodes = NodeReader(reading)
         self.facts: dict[str, str] = {}
@@ -155,7 +155,7 @@ class _FileReader:
                 self.reading.fail(f"{number} has no input {index}", at)
             node.forward, node.forward_input = forward, index
 
-    def read_comments(self, token: Piece) -> None:
+    def read_comments(self, token: TextToken) -> None:
         for fact, value in header_facts(token).items():
             self.facts.setdefault(fact, value)
         if self.facts.get("IR dialect") == "mindspore":
@@ -163,7 +163,7 @@ class _FileReader:
             self.reading.operators.registry = {}
         self.types_before = parameter_types(token)
 
-    def read_attribute_line(self, token: Piece) -> None:
+    def read_attribute_line(self, token: TextToken) -> None:
         match = re.match(rf"({QUOTED}|[^:\n]*?)\s*:[ ]*(.*)", token)
         assert match is not None
         word, text = match.group(1), match.group(2).rstrip()
@@ -235,7 +235,7 @@ class _FileReader:
             member.global_type, member.attrs = first.global_type, dict(first.attrs)
             members.append(member)
 
-    def read_parameter_groups(self, parameter: Parameter, groups: Piece) -> None:
+    def read_parameter_groups(self, parameter: Parameter, groups: TextToken) -> None:
         for match in GROUP.finditer(groups):
             label, text = match.groups()
             at = groups.start_pos + match.start(2)

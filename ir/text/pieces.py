@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Piece(str):
+class TextToken(str):
     """The text. type: the name of the grammar's terminal. start_pos: its first character's place in the file."""
 
     __slots__ = ("start_pos", "type")
@@ -12,7 +12,7 @@ class Piece(str):
     type: str
 
     @staticmethod
-    def of(type: str, text: str, start_pos: int) -> Piece:
-        made = Piece(text)
+    def of(type: str, text: str, start_pos: int) -> TextToken:
+        made = TextToken(text)
         made.type, made.start_pos = type, start_pos
         return made

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from mspc.ir.graph import Graph, Node, Parameter
-from mspc.ir.opaque import Reference
+from mspc.ir.opaque import GraphReference
 from mspc.ir.text.fragments import read_foreign_type, read_type
 from mspc.ir.text.limits import LONGEST_LIST, number_of
 from mspc.ir.text.operator_reader import OperatorReader, Registry
@@ -15,7 +15,7 @@ from mspc.ir.text.source_text import SourceText
 from mspc.ir.types import TensorType, TupleType, Type
 
 if TYPE_CHECKING:
-    from mspc.ir.text.pieces import Piece
+    from mspc.ir.text.pieces import TextToken
 
 QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
 OPERAND = re.compile(rf"%(?:para\d+_{QUOTED}|[\w.\-/\[\]$]+(?:{{\d+\.\.\d+}}[\w.\-/\[\]$]*)?)")
@@ -25,7 +25,7 @@ _TYPE = re.compile(r"(<[^<>\n]*>)(?:\*(\d{1,9}))?")
 _FOREIGN_HEADER = re.compile(r"^(?:# IR entry:|subgraph instance: )", re.MULTILINE)
 
 
-class Forward(NamedTuple):
+class ForwardReference(NamedTuple):
     """What a node says of the node that it is the gradient of: `{gradient_of: @graph:%3.0}`, of the input 0 of the node
     %3 of that graph; without the graph's name one of its own graph. index: -1 where it names no input."""
 
@@ -36,7 +36,7 @@ class Forward(NamedTuple):
     at: int
 
 
-class Reading:
+class GraphTextReader:
     """The state of reading one file from text to graphs.
 
     foreign: MindSpore wrote it. opaque: its operators, operands and types are not mspc's. frames: source spans are
@@ -63,8 +63,8 @@ class Reading:
         """Parameters that stand on one line, by how they are referred to."""
         self.lines: dict[str, Parameter] = {}
         self.visible: dict[str, Parameter] = self.parameters
-        self.references: list[Reference] = []
-        self.forwards: list[Forward] = []
+        self.references: list[GraphReference] = []
+        self.forwards: list[ForwardReference] = []
         self.regions: list[tuple[Graph, Node, list[tuple[str, int]]]] = []
         self.type_lines: dict[str, tuple[tuple[Type, ...], tuple[Type, ...] | None]] = {}
 
@@ -102,7 +102,7 @@ class Reading:
     def type_of(self, text: str, at: int) -> Type:
         return read_foreign_type(text) if self.opaque else self.piece(read_type, text, at)
 
-    def read_types(self, token: Piece) -> tuple[tuple[Type, ...], tuple[Type, ...] | None]:
+    def read_types(self, token: TextToken) -> tuple[tuple[Type, ...], tuple[Type, ...] | None]:
         known = self.type_lines.get(token)
         if known is None:
             left, arrow, _ = token.partition(" -> ")
@@ -111,7 +111,7 @@ class Reading:
             known = self.type_lines[str(token)] = (ins, outs)
         return known
 
-    def types_in(self, token: Piece, start: int, stop: int) -> tuple[Type, ...]:
+    def types_in(self, token: TextToken, start: int, stop: int) -> tuple[Type, ...]:
         at = token.start_pos
         found: list[Type] = []
         for match in _TYPE.finditer(token, start, stop):

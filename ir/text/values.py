@@ -14,7 +14,7 @@ import numpy as np
 from mspc.ir.graph import Constant
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
-from mspc.ir.opaque import Reference, Symbol
+from mspc.ir.opaque import GraphReference, Symbol
 from mspc.ir.types import DType, OpaqueType, TensorType, TupleType, real_of
 
 LONGEST_PLAIN_LIST = 64
@@ -129,7 +129,7 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     NamedLayout: _named_layout_text,
     Layout: _layout_value_text,
     Symbol: _symbol_text,
-    Reference: str,
+    GraphReference: str,
     TensorType: str,
     TupleType: str,
     OpaqueType: str,

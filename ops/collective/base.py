@@ -10,7 +10,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.layout import group_of
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import TensorType, Type
-from mspc.ops.op import ArrayBackend, Op, Placement
+from mspc.ops.op import ArrayBackend, Op, RankPlacement
 from mspc.ops.operator_arguments import describe
 from mspc.sharding.groups import group_name
 
@@ -21,7 +21,7 @@ SUMMED = "summed_by_reader"
 the ranks' parts up. What a graph computes does not depend on it."""
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """A meeting of ranks for a collective. ranks: those that meet. label: distinguishes meetings of the same ranks that
     need no common order. said: the facts in which all of them must agree."""
 
@@ -46,10 +46,10 @@ def check_reduction(op: Op, how: str) -> None:
         raise MspcError(f"{op.name}: op is {how!r}", notes=[f"it must be one of {', '.join(_REDUCE_OPS)}"])
 
 
-def message(source: int, target: int, type: Type, tag: int | None = None) -> Meeting:
+def message(source: int, target: int, type: Type, tag: int | None = None) -> Rendezvous:
     """A message between two ranks, alike for both."""
     label = f"messages from rank {source} to {target}"
-    return Meeting((source, target), label if tag is None else f"{label} under tag {tag}", str(type))
+    return Rendezvous((source, target), label if tag is None else f"{label} under tag {tag}", str(type))
 
 
 class Collective(Op, abstract=True):
@@ -164,7 +164,7 @@ class Collective(Op, abstract=True):
             notes=["remove it in semi_auto_parallel mode: mspc inserts the collectives there", *self.instead],
         )
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         if not self._mesh:
             return self
         axes: tuple[int, ...] = getattr(self, "axes", ())
@@ -192,7 +192,7 @@ class Collective(Op, abstract=True):
         where the result depends on it."""
         return (self.members if self.ordered else tuple(sorted(self.members))), -1
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
         """What this collective is to the others who take part: for each set of ranks that meets what all of them must
         say alike.
 
@@ -202,7 +202,7 @@ class Collective(Op, abstract=True):
         own = {name: value for name, value in self.attributes().items() if name not in self.omitted}
         settings = ", ".join(f"{name}: {value}" for name, value in own.items())
         operands = ", ".join(map(str, types))
-        return [Meeting(self.members, "", f"{self.name}{{{settings}}} of {operands or 'nothing'}")]
+        return [Rendezvous(self.members, "", f"{self.name}{{{settings}}} of {operands or 'nothing'}")]
 
     def travelling(self, operands: Sequence[float], result: float) -> float:
         """Bytes of which `sent_bytes` makes what a rank sends, from the bytes of its operands and its result."""

@@ -20,13 +20,13 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
-from mspc.ops.collective.base import Collective, Meeting, Ranks, check_fields, message, same
+from mspc.ops.collective.base import Collective, Ranks, Rendezvous, check_fields, message, same
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Mul, RealDiv
 from mspc.ops.math.comparison import Equal
-from mspc.ops.memory_order import Order, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding
+from mspc.ops.memory_order import MemoryOrder, Reordered
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import StridedSlice
@@ -78,7 +78,7 @@ class AllReduce(Collective):
             raise MspcError(f"AllReduce: {', '.join(str(t.dtype) for t in tensors)} cannot travel together")
         return TupleType(tuple(tensors))
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         return Reordered(self, tuple(orders), tuple(orders)) if len(types) == 1 else None
 
     @classmethod
@@ -296,7 +296,7 @@ class NeighborExchange(Collective):
     def partners(self, rank: int) -> Ranks:
         return tuple(sorted({*self.send_rank_ids, *self.recv_rank_ids} - {rank}))
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
         """One with every rank that it sends to or hears from."""
         arriving = [TensorType(self.recv_type, tuple(shape)) for shape in self.recv_shapes]
         to = [message(rank, other, type) for other, type in zip(self.send_rank_ids, types, strict=True)]
@@ -363,14 +363,14 @@ class LayoutChange(Op, abstract=True):
 class Redistribute(LayoutChange):
     """Brings a tensor from `source` to `target`; `lower_redistribution` replaces it by the cheapest steps."""
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         raise MspcError("Redistribute must be lowered before the graph is sliced", notes=["run lower_redistribution"])
 
 
 class LocalSlice(LayoutChange):
     """A change of layout for which every rank takes a slice of what it holds; nothing is sent."""
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         shape = placement.in_types[0].shape
         if 0 in shape:  # every rank has all elements, whichever other dimensions are sharded
             return Reshape(self.target.local_shape(shape))

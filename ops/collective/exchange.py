@@ -14,7 +14,7 @@ from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.collectives import NO_GRADIENT, LayoutChange, NeighborExchange
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Op, Placement
+from mspc.ops.op import ArrayBackend, Op, RankPlacement
 from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.groups import group_name
@@ -27,7 +27,7 @@ class Exchange(LayoutChange):
     A rank runs one NeighborExchange, and PasteSlices or Concat where its new slice is made of several.
     """
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         (x,) = inputs
         part = rank_exchange(self.source, self.target, placement.in_types[0].shape, placement.rank)
         return exchanged(b, x, part, self.source.ranks)

@@ -8,7 +8,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
-from mspc.ops.collective.base import Collective, Meeting, Ranks, message
+from mspc.ops.collective.base import Collective, Ranks, Rendezvous, message
 from mspc.ops.collective.gpu_launch import launch_copies
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable
@@ -44,7 +44,7 @@ class Send(Collective):
     def partners(self, rank: int) -> Ranks:
         return (self.dest_rank,) if self.dest_rank != rank else ()
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
         """With the rank that it sends to."""
         return [message(rank, self.dest_rank, types[0], self.sr_tag)] if self.dest_rank != rank else []
 
@@ -132,7 +132,7 @@ class Receive(Collective):
     def partners(self, rank: int) -> Ranks:
         return (self.src_rank,) if self.src_rank != rank else ()
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
         """With the rank that it hears from."""
         return [message(self.src_rank, rank, self.infer(), self.sr_tag)] if self.src_rank != rank else []
 

@@ -16,7 +16,7 @@ from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, group_of, on_mesh
 from mspc.ops.collective.collectives import AllGather, AlltoAll, LayoutChange
-from mspc.ops.op import Op, Placement
+from mspc.ops.op import Op, RankPlacement
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Reshape
 
@@ -56,10 +56,10 @@ def regrouping(source: Layout, target: Layout) -> Regrouping | None:
 class Regroup(LayoutChange):
     """A change of layout by one AlltoAll and one AllGather, then a transposition on each rank."""
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         raise AssertionError("it expands to several operators")
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         plan = regrouping(self.source, self.target)
         assert plan is not None, f"{self.source} does not go to {self.target} by one all-to-all and one gather"
         (x,) = inputs

@@ -21,7 +21,7 @@ from mspc.ops.collective.base import Collective, Ranks
 from mspc.ops.collective.collectives import NO_GRADIENT
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.nn.expert_rows import require_below
-from mspc.ops.op import ArrayBackend, Op, Placement
+from mspc.ops.op import ArrayBackend, Op, RankPlacement
 from mspc.sharding.groups import WORLD_GROUPS
 
 Pieces = list[tuple[int, Any]]
@@ -139,7 +139,7 @@ class SendRows(_ByPlaces):
             raise MspcError(f"{self.name}: places {places.shape} are not those of rows {rows.shape}")
         return rows.with_shape((self.size, *rows.shape[count:]))
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         local = super().localize(placement)
         assert isinstance(local, SendRows)
         return replace(local, size=self.size // local.group_size)

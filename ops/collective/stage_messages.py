@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mspc.ir.types import FLOAT32, DType, TensorType, Type
-from mspc.ops.collective.base import Collective, Meeting, Ranks
+from mspc.ops.collective.base import Collective, Ranks, Rendezvous
 from mspc.ops.collective.point_to_point import Receive, Send
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable
@@ -32,7 +32,7 @@ class _ToStage(Collective, abstract=True):
     def partners(self, rank: int) -> Ranks:
         return self.on(rank).partners(rank)
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
         """With the rank at the other end."""
         return self.on(rank).meetings(rank, types)
 

@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import TensorType, Type
-from mspc.ops.collective.base import Collective, Meeting, Ranks, message, one_tensor
+from mspc.ops.collective.base import Collective, Ranks, Rendezvous, message, one_tensor
 from mspc.ops.collective.gpu_launch import launch_exchange
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, Op
@@ -55,7 +55,7 @@ class AlltoAllV(Collective):
             raise MspcError(f"{self.name}: the tensor has shape {x.shape}, and send_numel_list says ({sent},)")
         return x.with_shape((sum(self.recv_numel_list) * self.block_size,))
 
-    def meetings(self, rank: int, types: Sequence[Type]) -> list[Meeting]:
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
         """One with every rank that it sends to or hears from."""
         (x,) = types
         assert isinstance(x, TensorType)

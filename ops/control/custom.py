@@ -12,7 +12,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement
 from mspc.sharding.factors import Rule
 
 TENSOR = "tensor"
@@ -72,7 +72,7 @@ class Custom(Op):
         self.parsed_rule(*types)
         return TupleType(self.results) if self.several else self.results[0]
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         types = zip(placement.out_types, placement.out_layouts, strict=True)
         return replace(self, results=tuple(TensorType(t.dtype, layout.local_shape(t.shape)) for t, layout in types))
 

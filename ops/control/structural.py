@@ -9,7 +9,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
 CALL = "call"
@@ -84,7 +84,7 @@ class Depend(Op):
     def infer(self, *types: Type) -> Type:
         return types[0]
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         return Reordered(self, tuple(orders), (orders[0],))
 
     def bprop(self, b: Builder, x: Value, *rest_and_grads: Any) -> Sequence[Value | None]:

@@ -19,7 +19,7 @@ from mspc.ops.convolution.device_products import convolution_by_products
 from mspc.ops.convolution.memory_format import ImageOperator, Shape
 from mspc.ops.convolution.window import Window, numbers, places_of_slices, result_lengths, slices_of, windows
 from mspc.ops.device import Array, Device, Launch, Sliding
-from mspc.ops.op import ArrayBackend, Placement
+from mspc.ops.op import ArrayBackend, RankPlacement
 from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_sharded, own_span, place_of, request
 
 BORDERS = "windows at the border of a slice look at the slices beside it"
@@ -128,7 +128,7 @@ class Convolution(ImageOperator, abstract=True):
         return places_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
 
     def with_borders(
-        self, b: Builder, placement: Placement, index: int, image: Value, again: bool = False
+        self, b: Builder, placement: RankPlacement, index: int, image: Value, again: bool = False
     ) -> tuple[Value, list[Window]]:
         """What a rank's slice of the result looks at, from its slice of the image, operand `index`, and the borders of
         its neighbours'; and the windows on it. again: see `exchanged`."""

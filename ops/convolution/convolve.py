@@ -23,7 +23,7 @@ from mspc.ops.convolution.memory_format import Shape
 from mspc.ops.convolution.products import convolve, input_gradient, weight_gradient
 from mspc.ops.convolution.window import positions_of_slices, sharding_mistake
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of
 from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_sharded, own_span, place_of, request
 
@@ -46,7 +46,7 @@ class _ConvolutionForward(Convolution, abstract=True):
         dx = b.emit(_like(self, _INPUT_GRADIENTS[self.dims], input_size=x.shape), dout, weight)
         return dx, b.emit(_like(self, _WEIGHT_GRADIENTS[self.dims], filter_size=weight.shape), dout, x)
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         x, weight = inputs
         if not is_sharded(placement.in_layouts[0]):
             return None
@@ -54,7 +54,7 @@ class _ConvolutionForward(Convolution, abstract=True):
         group = local_groups(self.group, *placement.in_layouts)
         return b.emit(self.on_rank(along, weight.shape[0], group), image, weight)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         x, weight = placement.in_layouts
         shape = weight.local_shape(placement.in_types[1].shape)
         return replace(self, out_channel=shape[0], group=local_groups(self.group, x, weight))
@@ -89,11 +89,11 @@ class _Backward(Convolution, abstract=True):
         """Global shapes of the image and of the weights."""
         raise NotImplementedError
 
-    def on_slices(self, placement: Placement) -> dict[str, Any]:
+    def on_slices(self, placement: RankPlacement) -> dict[str, Any]:
         """Attributes of the operator on a rank's slices."""
         raise NotImplementedError
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         return replace(self, **self.on_slices(placement))
 
     def image_and_weights(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
@@ -138,7 +138,7 @@ class InputGradient(_Backward, abstract=True):
     def shapes(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
         return self.input_size, types[1].shape
 
-    def on_slices(self, placement: Placement) -> dict[str, Any]:
+    def on_slices(self, placement: RankPlacement) -> dict[str, Any]:
         weight = placement.in_layouts[1]
         return {
             "out_channel": weight.local_shape(placement.in_types[1].shape)[0],
@@ -150,7 +150,7 @@ class InputGradient(_Backward, abstract=True):
         """Which positions of the result look at a slice of the image of these lengths."""
         return positions_of_slices(self.along(lengths), lengths, self.counts(lengths), layout.strategy[2:])
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         layout, types = placement.in_layouts[0], placement.in_types
         if not is_sharded(layout):
             return None
@@ -216,12 +216,12 @@ class WeightGradient(_Backward, abstract=True):
     def shapes(self, types: Sequence[TensorType]) -> tuple[Shape, Shape]:
         return types[1].shape, self.filter_size
 
-    def on_slices(self, placement: Placement) -> dict[str, Any]:
+    def on_slices(self, placement: RankPlacement) -> dict[str, Any]:
         shape = placement.out_layouts[0].local_shape(self.filter_size)
         group = local_groups(self.group, placement.in_layouts[1], placement.out_layouts[0])
         return {"out_channel": shape[0], "group": group, "filter_size": shape}
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         dout, x = inputs
         if not is_sharded(placement.in_layouts[1]):
             return None

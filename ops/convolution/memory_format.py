@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Op
 
 Shape = tuple[int, ...]
@@ -59,17 +59,17 @@ class ImageOperator(Op, abstract=True):
         reordered: dict[str, Any] = {name: tuple(size[d] for d in order) for name, size in sizes.items() if size}
         return replace(self, **reordered, **{"data_format": data_format})
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         found: Any = self.infer(*types)
         if self.channels_last or not isinstance(found, TensorType):
             return None
         order = last_order(self.dims + 2)
-        operands = tuple(Order.of(type.shape, order) for type in types)
-        return Reordered(self.with_channels_last(), operands, (Order.of(found.shape, order),), self.makes_images)
+        operands = tuple(MemoryOrder.of(type.shape, order) for type in types)
+        return Reordered(self.with_channels_last(), operands, (MemoryOrder.of(found.shape, order),), self.makes_images)
 
-    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+    def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
         image = last_order(self.dims + 2)
-        if self.wants_channels_last or self.channels_last or order.memory != Order.of(order.shape, image).memory:
+        if self.wants_channels_last or self.channels_last or order.memory != MemoryOrder.of(order.shape, image).memory:
             return None
         return self.reordered(types, ())
 

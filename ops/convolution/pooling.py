@@ -18,7 +18,7 @@ from mspc.ops.convolution.pooling_base import THREE, TWO, Pooling, PoolingBackwa
 from mspc.ops.convolution.pooling_kernels import greatest, greatest_gradient, spread, summed
 from mspc.ops.cuda.pooling import launch_greatest, launch_greatest_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of
 from mspc.sharding.borders import is_sharded
 
@@ -51,7 +51,7 @@ class _MaxPoolGrad(PoolingBackward, abstract=True):
         image, result = self.sides(x.shape)
         return f"{image}, {result}, {result} -> {image}"
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         if not is_sharded(placement.in_layouts[0]):
             return None
         return self.on_slice(b, placement, inputs, placement.in_types[0].shape, 1)
@@ -121,12 +121,12 @@ class _AvgPoolGrad(PoolingBackward, abstract=True):
     def bprop(self, b: Builder, dout: Value, out: Value, second: Value) -> Gradients:
         return (b.emit(alike(self, _MEANS[self.dims], **_means(self)), second),)
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         if not is_sharded(placement.in_layouts[0]):
             return None
         return self.on_slice(b, placement, inputs, self.input_size, 0)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         size = placement.out_layouts[0].local_shape(self.input_size)
         return replace(self, input_size=size)
 

@@ -25,7 +25,7 @@ from mspc.ops.convolution.window import (
     sharding_mistake,
     windows,
 )
-from mspc.ops.op import Placement
+from mspc.ops.op import RankPlacement
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_sharded, own_span, place_of
 
@@ -40,6 +40,7 @@ THREE: tuple[tuple[Shape, dict[str, Any]], ...] = (
     ((2, 2, 4, 4, 4), {"kernel_size": 2, "strides": 2}),
     ((2, 2, 4, 5, 4), {"kernel_size": (2, 3, 2), "strides": (2, 1, 1), "pad_mode": "same"}),
 )
+
 
 class Pooling(ImageOperator, abstract=True):
     """Attributes as MindSpore's: kernel_size and strides one integer or one per dimension; pad_mode "valid", "same" or
@@ -120,7 +121,7 @@ class PoolingForward(Pooling, abstract=True):
         require_float(self.name, *types)
         return super().infer(*types)
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         type, layout = placement.in_types[0], placement.in_layouts[0]
         if not is_sharded(layout):
             return None
@@ -142,7 +143,9 @@ class PoolingForward(Pooling, abstract=True):
 class PoolingBackward(Pooling, abstract=True):
     """The gradient of an image: on a rank computed for all places that windows look at which touch its slice."""
 
-    def on_slice(self, b: Builder, placement: Placement, inputs: Sequence[Value], shape: Shape, images: int) -> Value:
+    def on_slice(
+        self, b: Builder, placement: RankPlacement, inputs: Sequence[Value], shape: Shape, images: int
+    ) -> Value:
         """Emit the operator on a slice of an image of the global `shape`; the first `images` operands are images."""
         layout, lengths = placement.in_layouts[0], shape[2:]
         touching, along, slice_counts = self.positions(lengths, layout), self.exact(lengths), layout.strategy[2:]

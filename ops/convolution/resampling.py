@@ -22,7 +22,7 @@ from mspc.ops.convolution.memory_format import SECOND, ImageOperator, Shape, las
 from mspc.ops.convolution.window import listed
 from mspc.ops.cpu.products import multiplied
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import REGISTRY, ArrayBackend, Op, Placement, sample
+from mspc.ops.op import REGISTRY, ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of
 
 Gradients = Sequence[Value | None]
@@ -137,7 +137,7 @@ class Backward(Resampling, abstract=True):
         del given["input_size"]
         return (b.emit(REGISTRY[self.name.removesuffix("Grad")](**given), second),)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         size = placement.out_layouts[0].local_shape(self.input_size)
         return replace(self, input_size=size)
 

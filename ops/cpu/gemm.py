@@ -67,7 +67,7 @@ class Plan(NamedTuple):
     threads: tuple[int, int]
 
 
-class Product:
+class NodeMatmul:
     """Products of one node, step after step: where arrays are those of the step before, all is laid out already."""
 
     def __init__(self, transpose_a: bool = False, transpose_b: bool = False) -> None:

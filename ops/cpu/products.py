@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.cpu.blas import blas_threads, one_blas_thread
-from mspc.ops.cpu.gemm import AT_LEAST, Product, multiplied_in_parts
+from mspc.ops.cpu.gemm import AT_LEAST, NodeMatmul, multiplied_in_parts
 from mspc.ops.cpu.pool import is_loaded
 from mspc.ops.cpu.threads import in_parallel, thread_count
 
@@ -51,7 +51,7 @@ def product(x: Any, y: Any, out: Any) -> Any:
 def product_kernel(transpose_a: bool, transpose_b: bool) -> Callable[..., Any]:
     """The kernel `function(x, y, out, addend=None, bias=None)` of x @ y + addend + bias, both transposed first where
     said; addend is of the result's shape, and may be `out`, bias of its last dimension."""
-    made, loaded = Product(transpose_a, transpose_b).made, is_loaded()
+    made, loaded = NodeMatmul(transpose_a, transpose_b).made, is_loaded()
 
     def kernel(x: Any, y: Any, out: Any, addend: Any = None, bias: Any = None) -> Any:
         if addend is not None and np.may_share_memory(addend, out):

@@ -226,7 +226,7 @@ class Room:
         return self._memory[part.offset : part.offset + nbytes].view(part.dtype).reshape(part.shape)
 
 
-class Kernels:
+class AttentionKernels:
     """The kernels for one attention's element types, ready to be launched."""
 
     def __init__(self, device: Device, attention: Attention) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from mspc.ir.types import BOOL, DType, TensorType
-from mspc.ops.cuda.elementwise import Read, all_of, defined, expression, launch_loop, type_of
+from mspc.ops.cuda.elementwise import KernelOperand, all_of, defined, expression, launch_loop, type_of
 from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.moved import MovedRead, Offset
 from mspc.ops.cuda.row_chain import RowChain, RowLine
@@ -74,16 +74,16 @@ class ChainOperands:
         self.arrays, self.moved, self.dims = arrays, moved, space.dims
         self.types = [type_of(array) for array in arrays] + [each.type for each in moved]
 
-    def read(self, name: str, index: int, shape: tuple[int, ...]) -> Read:
+    def read(self, name: str, index: int, shape: tuple[int, ...]) -> KernelOperand:
         """An operand under this name, in a shape that is broadcast to the space."""
         if index < len(self.arrays):
-            return Read(name, self.arrays[index], shape)
+            return KernelOperand(name, self.arrays[index], shape)
         each = self.moved[index - len(self.arrays)]
         array = self.arrays[each.operand] if each.operand >= 0 else None
         large = max(math.prod(self.dims), array.size if array is not None else 0) >= 2**31
         where = tuple((self._offset(each, place), begin, end) for place, begin, end in each.where)
         moved = MovedRead(each.dtype, array, self._offset(each, each.at), where, "long long" if large else "int")
-        return Read(name, array, shape, moved)
+        return KernelOperand(name, array, shape, moved)
 
     def _offset(self, each: ChainMoved, place: Any) -> Offset:
         return Offset(place.offset, each.steps(place, self.dims))

@@ -19,7 +19,7 @@ from mspc.ops.cuda.depthwise_kernels import (
     WEIGHT_TOTALS,
     WINDOW,
 )
-from mspc.ops.cuda.depthwise_tiles import THREADS, Depthwise, Sizes
+from mspc.ops.cuda.depthwise_tiles import THREADS, Depthwise, TileSizes
 from mspc.ops.cuda.depthwise_wide_kernels import WIDE_FORWARD, WIDE_IMAGE_GRADIENT, WINDOW_ROWS
 from mspc.ops.cuda.source import constants
 from mspc.ops.device import Array, Device, Launch, Sliding
@@ -70,14 +70,14 @@ def work_of(
     return Depthwise(device, kind, seen, flat, found, (windows[0], windows[1]), dtype)
 
 
-def chosen(work: Depthwise) -> list[Sizes]:
+def chosen(work: Depthwise) -> list[TileSizes]:
     """The sizes of least cost, by which no others were faster by more than 2 % (24 convolutions on an H100); none where
     a window does not fit."""
     found = work.choices()
     return [min(found, key=lambda sizes: sizes.cost)] if found else []
 
 
-def launch_of(work: Depthwise, sizes: Sizes) -> Launch:
+def launch_of(work: Depthwise, sizes: TileSizes) -> Launch:
     """The kernels with these sizes."""
     source = work.source() + constants(**sizes.constants) + COMMON
     if work.kind == "weight":
@@ -91,7 +91,7 @@ def launch_of(work: Depthwise, sizes: Sizes) -> Launch:
     return lambda: kernel(sizes.blocks, THREADS, arguments)
 
 
-def _weight_gradient(work: Depthwise, sizes: Sizes, source: str) -> Launch:
+def _weight_gradient(work: Depthwise, sizes: TileSizes, source: str) -> Launch:
     """Sums of blocks in scratch memory, and then their sum."""
     first = work.device.kernel(source + WEIGHT_GRADIENT, "depthwise_weight_gradient")
     second = work.device.kernel(source + constants(COUNT=work.weight.size) + WEIGHT_TOTALS, "depthwise_weight_totals")

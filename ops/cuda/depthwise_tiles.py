@@ -37,7 +37,7 @@ _BUSY = 2
 """Blocks that a multiprocessor needs to be busy."""
 
 
-class Held(NamedTuple):
+class TileUsage(NamedTuple):
     """What a thread holds and does for a tile: rows of sums (or of what is needed again), elements it loads at every
     step, products of a step, and rows that a step completes."""
 
@@ -47,7 +47,7 @@ class Held(NamedTuple):
     advance: int
 
 
-class Sizes(NamedTuple):
+class TileSizes(NamedTuple):
     """Constants of a kernel, its blocks, and how long it takes, in some unit."""
 
     constants: dict[str, int]
@@ -103,17 +103,17 @@ class Depthwise(NamedTuple):
         before, stride = self.windows[dim].before, self.windows[dim].stride
         return before // stride * stride, self.image.shape[1 + dim] + before
 
-    def _held(self, tile: int, size: tuple[int, int]) -> Held:
+    def _held(self, tile: int, size: tuple[int, int]) -> TileUsage:
         """For `size` places of the window."""
         (down, across), stride = self.windows, self.windows[1].stride
         deep = (size[0] - 1) * down.dilation + 1
         reach = (size[1] - 1) * across.dilation
         if self.kind == "image":
             loads = (tile - 1) // stride + reach // stride + 1
-            return Held(max(deep, down.stride), loads, math.prod(size) * tile / stride, down.stride)
+            return TileUsage(max(deep, down.stride), loads, math.prod(size) * tile / stride, down.stride)
         late = (deep - 1) // down.stride + 1
         loads = min(deep, down.stride) * min((tile - 1) * stride + reach + 1, tile * size[1])
-        return Held(late, loads + tile * (self.kind == "weight"), math.prod(size) * tile, 1)
+        return TileUsage(late, loads + tile * (self.kind == "weight"), math.prod(size) * tile, 1)
 
     def _registers(self, tile: int, size: tuple[int, int]) -> int:
         """For what a thread holds."""
@@ -130,12 +130,12 @@ class Depthwise(NamedTuple):
             if first + tile >= end:
                 break
 
-    def choices(self) -> list[Sizes]:
+    def choices(self) -> list[TileSizes]:
         """The best for each number of columns; none where the window does not fit into registers."""
         size = self.part() if self.kind == "weight" else self.window
         return [self._sizes(tile, size) for tile in self._tiles(size)]
 
-    def wide_sizes(self, tile: int) -> Sizes:
+    def wide_sizes(self, tile: int) -> TileSizes:
         """For single rows of so many columns."""
         turned = self.kind == "image"
         rows, width = (self.image if turned else self.result).shape[1:3]
@@ -143,15 +143,15 @@ class Depthwise(NamedTuple):
         items = self.image.shape[0] * rows * -(-width // tile)
         made = {"TILE": tile, "ROWS": 1, "COLUMNS": -(-width // tile), "SLABS": rows, "ITEMS": items, "FIRSTY": top,
                 "FIRSTX": left}  # fmt: skip
-        return Sizes(made, -(-items // self.groups) * self.channel_tiles, 0)
+        return TileSizes(made, -(-items // self.groups) * self.channel_tiles, 0)
 
-    def _sizes(self, tile: int, size: tuple[int, int]) -> Sizes:
+    def _sizes(self, tile: int, size: tuple[int, int]) -> TileSizes:
         """The best for a tile of these columns and so many places of the window."""
         held, resident = self._held(tile, size), self._resident(tile, size)
         (top, bottom), (left, right) = self._made(0), self._made(1)
         columns, units = -(-(right - left) // tile), -(-(bottom - top) // held.advance)
         beside = self.channel_tiles * self._parts(size)
-        found: list[Sizes] = []
+        found: list[TileSizes] = []
         for slabs in range(1, units + 1):
             rows = -(-units // slabs)
             if rows * (slabs - 1) >= units:
@@ -168,7 +168,7 @@ class Depthwise(NamedTuple):
                     "FIRSTY": top, "FIRSTX": left, "BLOCKS": resident}  # fmt: skip
             if self.kind == "weight":
                 made |= {"TURN": shares * self.groups, "SHARES": shares, "PARTY": size[0], "PARTX": size[1]}
-            found.append(Sizes(made, shares * beside, cost))
+            found.append(TileSizes(made, shares * beside, cost))
         return min(found, key=lambda sizes: sizes.cost)
 
     def _resident(self, tile: int, size: tuple[int, int]) -> int:

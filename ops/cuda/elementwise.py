@@ -18,7 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, HALVES, DType, TensorType, dtype_of
 from mspc.ops.cuda.column_totals import added_parts, partial_totals
 from mspc.ops.cuda.loop_parts import PARTIAL, LoopOperand, LoopReduction
-from mspc.ops.cuda.loops import BLOCK, HELPERS, Loop, column_loop, plain_loop, row_loop
+from mspc.ops.cuda.loops import BLOCK, HELPERS, CudaLoop, column_loop, plain_loop, row_loop
 from mspc.ops.cuda.math import MATH, one_word
 from mspc.ops.cuda.moved import MovedRead
 from mspc.ops.cuda.random import with_arguments
@@ -40,7 +40,9 @@ def launch_elementwise(device: Device, op: Any, inputs: Sequence[Array], out: Ar
     types = [type_of(array) for array in inputs]
     result = dtype_of(out.dtype)
     text = defined("t0", result, expression(op, [f"x{i}" for i in range(len(inputs))], types, result))
-    reads = [Read(f"x{i}", array, type.shape) for i, (array, type) in enumerate(zip(inputs, types, strict=True))]
+    reads = [
+        KernelOperand(f"x{i}", array, type.shape) for i, (array, type) in enumerate(zip(inputs, types, strict=True))
+    ]
     return launch_loop(device, reads, [text], [("t0", out)], [], tuple(out.shape), ())
 
 
@@ -81,7 +83,7 @@ def type_of(array: Array) -> TensorType:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class KernelOperand:
     """An operand as expressions know it: its name, its array, and the shape that is broadcast to the loop's.
 
     moved: what is read instead, along the dimensions of the loop's shape.
@@ -99,7 +101,7 @@ class Read:
 
 
 def launch_loop(
-    device: Device, reads: Sequence[Read], text: Sequence[str], writes: Sequence[tuple[str, Array]],
+    device: Device, reads: Sequence[KernelOperand], text: Sequence[str], writes: Sequence[tuple[str, Array]],
     totals: Sequence[LoopReduction], shape: tuple[int, ...], axes: tuple[int, ...],
 ) -> Launch | None:  # fmt: skip
     """Launch of a loop over `shape`; None where it cannot be generated.
@@ -122,7 +124,7 @@ def launch_loop(
         for read, own in zip(used, vectors, strict=True)
     )
     written = tuple((f"y{i}", dtype_of(array.dtype), array) for i, (_, array) in enumerate(writes))
-    loop = Loop(
+    loop = CudaLoop(
         sizes, operands, written, tuple(totals), _chain(operands, written, totals, text, stored),
         pack=1, flight=1, wide=math.prod(shape) >= 2**31, numbered="at" in words,
         step=device.step if "running" in words else None, seeds=seeds,
@@ -152,7 +154,7 @@ def _chain(reads: Sequence[LoopOperand], writes: Sequence[Any], totals: Sequence
     return f"__device__ __forceinline__ void chain({', '.join(given)}) {{\n{body}\n}}"
 
 
-def _vectors_of(read: Read, shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
+def _vectors_of(read: KernelOperand, shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]:
     """The steps of all places of an operand along the dimensions of a shape."""
     if read.moved is not None:
         return read.moved.vectors
@@ -160,7 +162,7 @@ def _vectors_of(read: Read, shape: tuple[int, ...]) -> Sequence[tuple[int, ...]]
     return [tuple(0 if n == 1 else math.prod(lead[d + 1 :]) for d, n in enumerate(lead))]
 
 
-def _operand(read: Read, vectors: Sequence[tuple[int, ...]]) -> LoopOperand:
+def _operand(read: KernelOperand, vectors: Sequence[tuple[int, ...]]) -> LoopOperand:
     """The operand of a loop along whose dimensions its places have these steps."""
     moved = read.moved.merged(vectors) if read.moved is not None else None
     return LoopOperand(read.name, read.dtype, vectors[0], read.array, moved)
@@ -186,7 +188,7 @@ def _merged(shape: tuple[int, ...], axes: Sequence[int], vectors: Sequence[tuple
     return tuple(sizes), tuple(labels), [tuple(step[i] for step in steps) for i in range(len(vectors))]
 
 
-def _pack(loop: Loop) -> int:
+def _pack(loop: CudaLoop) -> int:
     """Elements of a pack: as many as 16 bytes hold of the widest type; fewer where places or rows do not allow it."""
     packed = [(read.dtype, read.array) for read in loop.reads if loop.kind(read) in ("whole", "row")]
     packed += [(dtype, array) for _, dtype, array in loop.writes]
@@ -206,20 +208,20 @@ def _pack(loop: Loop) -> int:
     return next(fitting, pack)
 
 
-def _flight(loop: Loop, packs_per_thread: float) -> int:
+def _flight(loop: CudaLoop, packs_per_thread: float) -> int:
     """Packs that a thread has in flight: more for few streams, as far as there are packs for all threads."""
     streams = max(1, sum(loop.kind(read) in ("whole", "row", "moved") for read in loop.reads))
     return next((n for n in (4, 2) if n * streams <= 8 and packs_per_thread >= 2 * n), 1)
 
 
-def _flight_down(loop: Loop, packs_per_thread: float) -> int:
+def _flight_down(loop: CudaLoop, packs_per_thread: float) -> int:
     """The same for totals along columns, where a thread stays at its columns, and what has an element for each of them
     alone is at hand; there are few threads, and six packs of each are enough."""
     streams = max(1, sum(loop.kind(read) in ("whole", "moved") for read in loop.reads))
     return next((n for n in (4, 2) if n * streams <= 6 and packs_per_thread >= 2 * n), 1)
 
 
-def _bound(device: Device, source: str, name: str, loop: Loop, blocks: int) -> Launch:
+def _bound(device: Device, source: str, name: str, loop: CudaLoop, blocks: int) -> Launch:
     kernel = device.kernel(MATH + HELPERS + source, name)
     arguments = tuple(loop.arguments)
 
@@ -229,14 +231,14 @@ def _bound(device: Device, source: str, name: str, loop: Loop, blocks: int) -> L
     return launch
 
 
-def _plain(device: Device, loop: Loop) -> Launch:
+def _plain(device: Device, loop: CudaLoop) -> Launch:
     packs = max(1, loop.size // loop.pack)
     loop.flight = _flight(loop, packs / (device.multiprocessors * 2048))
     source = plain_loop(loop)
     return _bound(device, source, "elementwise", loop, -(-packs // (BLOCK * loop.flight)))
 
 
-def _reduce(device: Device, loop: Loop, labels: Sequence[bool]) -> Launch | None:
+def _reduce(device: Device, loop: CudaLoop, labels: Sequence[bool]) -> Launch | None:
     """One pass, or two where the first makes partial totals."""
     runs = [(reduced, math.prod(n for n, _ in group)) for reduced, group in groupby(
         zip(loop.sizes, labels, strict=True), key=lambda pair: pair[1])]  # fmt: skip
@@ -255,7 +257,7 @@ def _reduce(device: Device, loop: Loop, labels: Sequence[bool]) -> Launch | None
     return _by_columns(device, loop, outer, height, width)
 
 
-def _by_rows(device: Device, loop: Loop, length: int, outer: int, height: int, width: int) -> Launch | None:
+def _by_rows(device: Device, loop: CudaLoop, length: int, outer: int, height: int, width: int) -> Launch | None:
     rows = outer * height * width
     packs = length // loop.pack
     lanes, parts = row_plan(rows, packs, device.multiprocessors)
@@ -280,7 +282,7 @@ def row_plan(rows: int, packs: int, multiprocessors: int) -> tuple[int, int]:
     return BLOCK, max(1, min(wanted, packs // (4 * BLOCK)))
 
 
-def _by_columns(device: Device, loop: Loop, outer: int, height: int, width: int) -> Launch | None:
+def _by_columns(device: Device, loop: CudaLoop, outer: int, height: int, width: int) -> Launch | None:
     packs = width // loop.pack
     across, parts = column_plan(outer, height, packs, device.multiprocessors)
     down = BLOCK // across
@@ -301,7 +303,7 @@ def column_plan(outer: int, height: int, packs: int, multiprocessors: int) -> tu
     return across, max(1, min(wanted, height // (4 * (BLOCK // across))))
 
 
-def _combine(device: Device, loop: Loop, scratch: Sequence[Array], sizes: tuple[int, int, int]) -> Launch:
+def _combine(device: Device, loop: CudaLoop, scratch: Sequence[Array], sizes: tuple[int, int, int]) -> Launch:
     """The pass over partial totals: (outer, parts, width) -> (outer, width)."""
     outer, parts, width = sizes
     if outer == 1 and width > 1:
@@ -317,7 +319,7 @@ def _combine(device: Device, loop: Loop, scratch: Sequence[Array], sizes: tuple[
         replace(total, value=f"x{i}", accumulates=type)
         for i, (total, type) in enumerate(zip(loop.totals, types, strict=True))
     )
-    second = Loop(shape, reads, (), totals, _chain(reads, (), totals, (), ()), pack=1, flight=1, wide=loop.wide)
+    second = CudaLoop(shape, reads, (), totals, _chain(reads, (), totals, (), ()), pack=1, flight=1, wide=loop.wide)
     if width == 1:
         lanes = min(BLOCK, 1 << max(0, parts - 1).bit_length())
         lanes = lanes if lanes <= 32 else BLOCK

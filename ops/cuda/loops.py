@@ -40,7 +40,7 @@ template <class How, int N, class V> __device__ __forceinline__ V over_lanes(V v
 
 
 @dataclass(slots=True)
-class Loop:
+class CudaLoop:
     """A loop and the arguments of its kernel.
 
     sizes: of the dimensions, neighbours merged where every operand allows it. chain: definitions of the function
@@ -273,7 +273,7 @@ def _indented(lines: Sequence[str]) -> list[str]:
     return [line if line.startswith("#") else f"    {line}" for line in lines]
 
 
-def plain_loop(loop: Loop) -> str:
+def plain_loop(loop: CudaLoop) -> str:
     """The kernel `elementwise`: every pack once; a last pack that is not full, element by element."""
     packs, left = divmod(loop.size, loop.pack)
     loop.index("packs", packs)
@@ -292,7 +292,7 @@ def plain_loop(loop: Loop) -> str:
     return loop.source("elementwise", body)
 
 
-def row_loop(loop: Loop, rows: int, lanes: int, parts: int, partial: Sequence[Any] | None) -> str:
+def row_loop(loop: CudaLoop, rows: int, lanes: int, parts: int, partial: Sequence[Any] | None) -> str:
     """The kernel `rows`: totals of rows, each by `lanes` neighbouring threads, or in `parts` by a block each."""
     width = loop.size // rows // loop.pack
     loop.targets(partial)
@@ -331,7 +331,7 @@ def row_loop(loop: Loop, rows: int, lanes: int, parts: int, partial: Sequence[An
     return loop.source("rows", body)
 
 
-def column_loop(loop: Loop, batch: int, height: int, across: int, parts: int, partial: Sequence[Any] | None) -> str:
+def column_loop(loop: CudaLoop, batch: int, height: int, across: int, parts: int, partial: Sequence[Any] | None) -> str:
     """The kernel `columns`: totals along the middle of (batch, height, width); a block takes `across` packs of the
     width and one of `parts` spans of the height."""
     width = loop.size // batch // height // loop.pack

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
-from mspc.ops.cuda.elementwise import Read
+from mspc.ops.cuda.elementwise import KernelOperand
 from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.moved import coordinate
 from mspc.ops.cuda.source import address
@@ -43,7 +43,7 @@ class RowChain:
 
     dims: tuple[int, ...]
     columns: int
-    reads: Sequence[Read]
+    reads: Sequence[KernelOperand]
     lines: Sequence[RowLine]
     writes: Sequence[tuple[str, Array]]
     row_writes: Sequence[tuple[str, Array]]
@@ -56,7 +56,7 @@ class RowChain:
         """Elements of a row."""
         return math.prod(self.dims[len(self.dims) - self.columns :])
 
-    def held_columns(self, read: Read) -> str:
+    def held_columns(self, read: KernelOperand) -> str:
         """all: the operand has an element for every column. none: one for a row. some: it is broadcast along a part."""
         if read.moved is not None:
             return "all"
@@ -88,7 +88,7 @@ class RowChain:
         arrays = [read.array for read in self.reads if read.moved is None] + [array for _, array in self.writes]
         return any(self.row_step(array) != self.length for array in arrays)
 
-    def is_packed(self, read: Read) -> bool:
+    def is_packed(self, read: KernelOperand) -> bool:
         """Whether an operand is loaded in packs: where a row does not fill its last one there must be a gap to read."""
         if read.moved is not None:
             return False

@@ -19,7 +19,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.cuda import rank_sums
 from mspc.ops.cuda.column_totals import ColumnTotals
-from mspc.ops.cuda.elementwise import Read, all_of
+from mspc.ops.cuda.elementwise import KernelOperand, all_of
 from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.loops import HELPERS
 from mspc.ops.cuda.math import MATH
@@ -355,7 +355,7 @@ class _PassPlan:
             return [f"{ahead}({place});"]
         return [first, f"put_pack<{kind}, V>({place}, a_{name});"]
 
-    def _moved(self, read: Read, loads: list[str]) -> str:
+    def _moved(self, read: KernelOperand, loads: list[str]) -> str:
         """C++ of the element of a read at other places; what is loaded for a pack at once goes to `loads`."""
         chain, moved, lanes = self.chain, read.moved, self.chain.lanes()
         assert moved is not None
@@ -365,7 +365,7 @@ class _PassPlan:
         loads += moved.load(f"a_{read.name}", f"p_{read.name}", lanes, lambda e: chain.coordinates(f"(start + {e})"))
         return f"a_{read.name}" if moved.is_held(lanes) else f"a_{read.name}.at[j]"
 
-    def _offset(self, read: Read, rows: bool) -> str:
+    def _offset(self, read: KernelOperand, rows: bool) -> str:
         """C++ of the part of an operand's place that the row gives, or the column."""
         dims, kept = self.chain.dims, len(self.chain.dims) - self.chain.columns
         step = self.chain.row_step(read.array)

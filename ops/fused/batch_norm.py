@@ -13,7 +13,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, dtype_of
 from mspc.ops.cuda.statistics import launch_joined, launch_moving, launch_statistics
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.batch_norm_kernels import joined, moving_update, unbiased
 from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
@@ -51,11 +51,11 @@ class BatchStatistics(_Moving):
                 raise MspcError(f"{self.name}: moving statistics have shape {each.shape}, not {kind.shape}")
         return TupleType((kind, kind))
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis = orders[0].place(self.axis)
         if not axis or axis not in (1, len(orders[0].parts) - 1):
             return None
-        moving = tuple(Order.of(type.shape) for type in types[1:])
+        moving = tuple(MemoryOrder.of(type.shape) for type in types[1:])
         return Reordered(replace(self, axis=axis), (orders[0], *moving), (moving[0],) * 2)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

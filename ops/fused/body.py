@@ -19,7 +19,7 @@ from mspc.ir.text.values import key_text, value_text
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.op import REGISTRY, Op
-from mspc.ops.tensor.broadcast import Reduce
+from mspc.ops.tensor.broadcast import ReductionOp
 
 _LINE = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*\Z", re.DOTALL)
 _OPERAND = re.compile(r"\s*([xt])(0|[1-9]\d{0,5})\s*(?:,|\Z)")
@@ -69,7 +69,7 @@ def reshapes(op: object) -> bool:
 
 def closes(op: object) -> bool:
     """Whether the operator is a reduction that may be a line."""
-    return isinstance(op, Reduce) and op.closes_chains
+    return isinstance(op, ReductionOp) and op.closes_chains
 
 
 def moves_elements(op: object) -> bool:
@@ -90,7 +90,7 @@ def along_rows(op: object) -> bool:
 def row_axes(op: Op, types: Sequence[TensorType]) -> tuple[int, ...] | None:
     """The axes of operand 0 along which the operator combines elements, for operands of these types; None for one that
     may be a line and combines none."""
-    if isinstance(op, Reduce):
+    if isinstance(op, ReductionOp):
         return op.axes(types[0].rank) or tuple(range(types[0].rank))
     return op.row_axes(*types) if along_rows(op) else None
 

@@ -12,7 +12,7 @@ from mspc.ir.types import BOOL, TensorType
 from mspc.ops.cuda.move import put_values
 from mspc.ops.cuda.random import RANDOM, seed_name
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 from mspc.ops.random.keep_mask import device_keeps, keep_mask
 from mspc.ops.random.words import before_step, device_key, key_of, number_of_run
@@ -51,7 +51,7 @@ class DropoutMask(Op):
         ]
         return f"({' + '.join(terms)})" if terms else at
 
-    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+    def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
         made = replace(self, sizes=order.stored, steps=order.steps)
         return None if self.steps else Reordered(made, (), (order,))
 

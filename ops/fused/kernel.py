@@ -32,7 +32,7 @@ from mspc.ops.fused.body import (
 from mspc.ops.fused.space import Space, row_of, space_of
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, Op
-from mspc.ops.tensor.broadcast import Reduce
+from mspc.ops.tensor.broadcast import ReductionOp
 from mspc.ops.tensor.cast import Cast
 
 SMALL = 1024
@@ -351,7 +351,7 @@ def _within(index: tuple[Any, ...], shape: Shape) -> tuple[Any, ...]:
 
 def _over_last(be: ArrayBackend, op: Op, count: int) -> Kernel:
     """The reduction over the last `count` dimensions."""
-    reduction = replace(cast(Reduce, op), keep_dims=False, axis=-1).kernel(be)
+    reduction = replace(cast(ReductionOp, op), keep_dims=False, axis=-1).kernel(be)
     return lambda block: reduction(block.reshape(*block.shape[: block.ndim - count], -1))
 
 

@@ -16,13 +16,13 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.fused.body import BodyLine, form_of, fusible, moves_elements
-from mspc.ops.index_map import IndexMap, Place, along, flattened, reshaped
+from mspc.ops.index_map import Coordinate, IndexMap, along, flattened, reshaped
 from mspc.ops.math.comparison import Select
 from mspc.ops.math.elementwise import Identity
 
 Shape = tuple[int, ...]
 Source = tuple[str, int]
-Where = tuple[tuple[Place, int, int], ...]
+Where = tuple[tuple[Coordinate, int, int], ...]
 COPY = "{0}"
 """The expression of an operator whose elements are its operand's."""
 NUMBERED = ("{i}", "{s}")
@@ -31,7 +31,7 @@ SECTOR = 32
 """Bytes that memory gives at least."""
 CACHED = 1 << 16
 """Bytes of an operand that stays in a cache, whatever the order in which it is read."""
-NOWHERE = ((Place(), 1, 1),)
+NOWHERE = ((Coordinate(), 1, 1),)
 """Conditions that hold at no place."""
 
 
@@ -49,7 +49,7 @@ class Moved:
     dtype: DType
     shape: Shape
     dims: Shape
-    at: Place = Place()
+    at: Coordinate = Coordinate()
     where: Where = ()
 
     @property
@@ -58,7 +58,7 @@ class Moved:
         return TensorType(self.dtype, self.shape)
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[Coordinate, ...]:
         """All places that it speaks of."""
         return (self.at, *(place for place, _, _ in self.where))
 
@@ -72,7 +72,7 @@ class Moved:
                 found.add(math.prod(self.dims[inner:]))
         return found
 
-    def steps(self, place: Place, dims: Shape) -> Shape:
+    def steps(self, place: Coordinate, dims: Shape) -> Shape:
         """The steps of one of its places along the dimensions of a space that has its cuts."""
         own = dict(place.terms)
         found: list[int] = []
@@ -188,7 +188,7 @@ class _View:
     def __init__(self, resolver: _Resolver, shape: Shape, dims: Shape) -> None:
         self.resolver, self.shape, self.dims = resolver, shape, dims
 
-    def of(self, number: int, places: Sequence[Place], where: Where) -> Source:
+    def of(self, number: int, places: Sequence[Coordinate], where: Where) -> Source:
         """The element of a line's result at these places, one for each of its dimensions (of its index map, where it
         moves elements), for places where the conditions hold."""
         step, types = self.resolver.steps[number], self.resolver.types(number)
@@ -207,11 +207,11 @@ class _View:
         read: list[Source] = []
         for operand, type, shape in zip(step.operands, types, shapes, strict=True):
             lead = own.rank - len(shape)
-            inner = [places[lead + d] if n == own.shape[lead + d] else Place() for d, n in enumerate(shape)]
+            inner = [places[lead + d] if n == own.shape[lead + d] else Coordinate() for d, n in enumerate(shape)]
             read.append(self._operand(operand, type, inner, where))
         return read[0] if copies else self.resolver.line(BodyLine(step.op, tuple(read)))
 
-    def _operand(self, operand: Source, type: TensorType, places: Sequence[Place], where: Where) -> Source:
+    def _operand(self, operand: Source, type: TensorType, places: Sequence[Coordinate], where: Where) -> Source:
         kind, index = operand
         if kind == "x":
             at = flattened(places, type.shape)
@@ -223,7 +223,7 @@ class _View:
             self.resolver.refuse(index)
         return self.of(index, inner, where)
 
-    def _selected(self, number: int, places: Sequence[Place], where: Where) -> Source:
+    def _selected(self, number: int, places: Sequence[Coordinate], where: Where) -> Source:
         """The element of a line that moves elements: of the first of its pieces that has the place."""
         step, types = self.resolver.steps[number], self.resolver.types(number)
         map = self.resolver.map_of(number)

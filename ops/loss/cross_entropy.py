@@ -20,7 +20,7 @@ from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.math.arithmetic import Mul, Neg, Sub
 from mspc.ops.math.elementwise import Exp
 from mspc.ops.nn.sharded_rows import log_softmax_of_rows, ranks_of_rows, sent_bytes
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import as_dtype
@@ -63,7 +63,7 @@ class SoftmaxCrossEntropyWithLogits(Op):
         require_elements(self.name, logits.shape, range(1, len(logits.shape)), "class")
         return "a c, a c -> +a, a c"
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         ranks = ranks_of_rows(placement, (1,))
         if len(ranks) == 1:
             return None
@@ -135,7 +135,7 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
             raise MspcError(f"{self.name} has no gradient: it is a gradient already (is_grad)")
         return b.emit(Mul(), b.emit(SparseSoftmaxCrossEntropyWithLogits(True), logits, labels), dout), None
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         ranks = ranks_of_rows(placement, (1,))
         if len(ranks) == 1:
             return None
@@ -200,5 +200,5 @@ class SparseSoftmaxCrossEntropyWithLogits(Op):
                       [Operand("x", losses)], row_results=[(out, "total / COLUMNS")])  # fmt: skip
         return in_order(first.launch(device), second.launch(device))
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         return replace(self, batch=placement.in_types[0].shape[0]) if self.is_grad else self

@@ -18,7 +18,7 @@ from mspc.ops.bases import require_float, require_same
 from mspc.ops.device import Array, Device, Launch, RowProducts
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import ints_of, sequence_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class _GroupedRows(Op, abstract=True):
         """A group may end with the last row."""
         return {len(types) - 1: types[0].shape[0] + 1}
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         rows = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[0]
         layouts, types = placement.in_layouts, placement.in_types
         if self.matrices < 0:

@@ -18,7 +18,7 @@ from mspc.ops.control.constraint import constrained
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.finer_product import REQUEST, finer_product
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Op, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
@@ -211,8 +211,8 @@ class BiasAdd(Op):
         x, bias = types
         return Add(), (x.shape, self._along(x.shape, bias.shape))
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
-        image, bias = types[0], Order.of(types[1].shape)
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
+        image, bias = types[0], MemoryOrder.of(types[1].shape)
         place = orders[0].place(self.channel(image.rank))
         format = {1: "NCHW", len(orders[0].parts) - 1: "NHWC"}.get(-1 if place is None else place)
         return None if format is None else Reordered(BiasAdd(format), (orders[0], bias), (orders[0],))

@@ -15,7 +15,7 @@ from mspc.ir.types import BOOL, DType, TensorType, Type
 from mspc.ops.bases import Binary, require_float
 from mspc.ops.cuda.math import number
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.index_map import IndexMap, Piece, along
+from mspc.ops.index_map import IndexBlock, IndexMap, along
 from mspc.ops.math.arithmetic import FloorMod, Mul
 from mspc.ops.math.comparison import Greater, Select
 from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
@@ -203,7 +203,7 @@ class RepeatInterleaveInt(Op):
         shape = types[0].shape
         axis = len(shape) - 1 if self.dim is None else axis_in(self.name, self.dim, len(shape))
         source = tuple(along(d + (d > axis)) for d in range(len(shape)))
-        return IndexMap((*shape[: axis + 1], self.repeats, *shape[axis + 1 :]), (Piece(0, source),))
+        return IndexMap((*shape[: axis + 1], self.repeats, *shape[axis + 1 :]), (IndexBlock(0, source),))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it

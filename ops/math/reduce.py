@@ -17,14 +17,14 @@ from mspc.ops.math.comparison import Equal
 from mspc.ops.math.integer import TruncateDiv
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RequestedSharding, sample
 from mspc.ops.operator_arguments import require_elements
-from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, Reduce, ReduceSum, broadcast_to
+from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, ReductionOp, broadcast_to
 from mspc.ops.tensor.cast import Cast
 from mspc.sharding.rules import factor_names
 
 Gradients = Sequence[Value | None]
 
 
-class ReduceMean(Reduce):
+class ReduceMean(ReductionOp):
     """Mean along `axis`, of integers truncated to one; partial means of equal parts combine by their mean, those of
     integers do not."""
 
@@ -87,7 +87,7 @@ class ReduceMean(Reduce):
     samples = REDUCE_SAMPLES
 
 
-class _ReduceExtremum(Reduce, abstract=True):
+class _ReduceExtremum(ReductionOp, abstract=True):
     """The gradient is shared equally among equal extrema."""
 
     def rule(self, x: TensorType) -> str:
@@ -144,7 +144,7 @@ class ReduceMin(_ReduceExtremum):
         return self.reduction_of(device, "Smallest", inputs[0], out)
 
 
-class ReduceProd(Reduce):
+class ReduceProd(ReductionOp):
     """Product along `axis`."""
 
     reduction = "prod"
@@ -194,7 +194,7 @@ class ReduceProdGrad(Op):
         return (dout * xp.where(zero, at_zero, at_plain)).astype(x.dtype)
 
 
-class _ReduceLogical(Reduce, abstract=True):
+class _ReduceLogical(ReductionOp, abstract=True):
     bprop = NotDifferentiable("its result is Bool")
 
     def infer(self, *types: Any) -> Type:

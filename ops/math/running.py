@@ -16,7 +16,7 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, int_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Concat
@@ -76,7 +76,7 @@ class CumSum(_Running):
         lines = math.prod(layouts[0].local_shape(x.shape)[:axis] + layouts[0].local_shape(x.shape)[axis + 1 :])
         return AllGather.sent_bytes(lines * x.dtype.itemsize, group)
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         (x,), layout, shape = inputs, placement.in_layouts[0], placement.in_types[0].shape
         axis = axis_in(self.name, self.axis, len(shape))
         if not layout.dims[axis] or 0 in shape:

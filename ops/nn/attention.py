@@ -27,7 +27,7 @@ from mspc.ops.nn.context_attention import context_backward, context_forward
 from mspc.ops.nn.context_choice import DEGREE, RING, in_context, names_dimensions, shards_sequence
 from mspc.ops.nn.gathered_keys import keys_gathered
 from mspc.ops.nn.packed_attention import packed
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, Sample, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, Sample, sample
 
 Gradients = Sequence[Value | None]
 
@@ -144,7 +144,7 @@ class FlashAttentionScore(AttentionForms):
         ins = ", ".join(texts[name] for name in ("query", "key", "value", *self.optional))
         return f"{ins} -> {texts['statistics']}, {texts['statistics']}, 1, {texts['out']}"
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         return context_forward(b, self, placement, inputs)
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
@@ -233,7 +233,7 @@ class FlashAttentionScoreGrad(AttentionForms):
     by_layout = ByLayout((0, 1, 2, 3, -1), (0, 1, 2))
     products = 5
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         return context_backward(b, self, placement, inputs)
 
     def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:

@@ -13,7 +13,7 @@ from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, Type
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.cuda.attention import Attention
 from mspc.ops.device import Array
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.attention_draws import Draws, place_of_weights
 from mspc.ops.nn.attention_kernel import (
     UNLIMITED,
@@ -26,7 +26,7 @@ from mspc.ops.nn.attention_kernel import (
 )
 from mspc.ops.nn.attention_order import ByLayout, orders_by_place
 from mspc.ops.nn.filled import FilledOp
-from mspc.ops.op import Op, Placement
+from mspc.ops.op import Op, RankPlacement
 from mspc.ops.random.words import number_of_run
 
 LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
@@ -114,7 +114,7 @@ class AttentionOp(FilledOp, abstract=True):
                 raise MspcError(f"{self.name}: {name} is {operand.dtype}, not a floating-point tensor", kind=TypeError)
         return inferred
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         if self.packed or self.input_layout != "BNSD":
             return None
         found = orders_by_place(self.by_layout, types, orders, element_types(self.infer(*types)))
@@ -279,7 +279,7 @@ class AttentionOp(FilledOp, abstract=True):
         texts["heads"] = heads
         return texts
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         layout, type = placement.in_layouts[0], placement.in_types[0]
         heads, queries = {"BNSD": (1, 2), "BSND": (2, 1), "BSH": (2, 1), "SBH": (2, 0)}[self.input_layout]
         dims = (1 if self.input_layout == "SBH" else 0, heads, queries)

@@ -13,7 +13,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.move import coordinates
 from mspc.ops.cuda.random import RANDOM
-from mspc.ops.op import Placement
+from mspc.ops.op import RankPlacement
 from mspc.ops.random.keep_mask import GROUP, count_of, keep_rows
 from mspc.ops.random.row_offsets import place_of_rows
 from mspc.ops.random.words import before_step, key_of
@@ -48,7 +48,7 @@ class Draws:
 
 
 def place_of_weights(
-    placement: Placement, rows: tuple[int, ...], weights: tuple[int, ...], dims: tuple[int, int, int]
+    placement: RankPlacement, rows: tuple[int, ...], weights: tuple[int, ...], dims: tuple[int, int, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """(shape of all weights, where a rank's slice begins in it, its sizes or () where they are those of its operands).
 

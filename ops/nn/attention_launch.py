@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mspc.ops.cuda.attention import LOWEST, Attention, Kernels, Room
+from mspc.ops.cuda.attention import LOWEST, Attention, AttentionKernels, Room
 from mspc.ops.cuda.flash_backward import flash_backward
 from mspc.ops.cuda.flash_forward import flash_forward
 from mspc.ops.cuda.flash_shift import flash_shift
@@ -21,7 +21,7 @@ from mspc.ops.nn.attention_kernel import Shape
 
 def launch_forward(device: Device, attention: Attention, result: Array, ones: Array, zero: Array) -> Launch | None:
     """Fill result (by head), the statistics, and the placeholders `ones` and `zero`."""
-    kernels = Kernels(device, attention)
+    kernels = AttentionKernels(device, attention)
     constants = kernels.launch("attention_constants", ones.size, ones, np.int64(ones.size), zero)
     fused = _fused(device, attention, kernels, result, None) or flash_forward(device, attention, result)
     if fused is not None:
@@ -47,7 +47,7 @@ def launch_backward(
 ) -> Launch | None:
     """Fill the gradients of query, key and value (by head); `result` is attention_out by head, and all_keys says
     whether these are all that it is made of."""
-    kernels = Kernels(device, attention)
+    kernels = AttentionKernels(device, attention)
     fused = _fused(device, attention, kernels, result, grads) or flash_backward(device, attention, result, grads)
     if fused is not None or not all_keys:  # products of matrices take rows' sums over the keys that are there
         return fused
@@ -59,12 +59,16 @@ def launch_shift_gradient(device: Device, attention: Attention, result: Array, o
     fused = flash_shift(device, attention, result, out)
     if fused is not None:
         return fused
-    kernels = Kernels(device, attention)
+    kernels = AttentionKernels(device, attention)
     return _plain_backward(device, attention, kernels, (), out)
 
 
 def _plain_backward(
-    device: Device, attention: Attention, kernels: Kernels, grads: Sequence[Array], shift_gradient: Array | None
+    device: Device,
+    attention: Attention,
+    kernels: AttentionKernels,
+    grads: Sequence[Array],
+    shift_gradient: Array | None,
 ) -> Launch | None:
     shape = attention.shape
     room = Room(device)
@@ -97,7 +101,7 @@ def _plain_backward(
 
 
 def _fused(
-    device: Device, attention: Attention, kernels: Kernels, result: Array, grads: Sequence[Array] | None
+    device: Device, attention: Attention, kernels: AttentionKernels, result: Array, grads: Sequence[Array] | None
 ) -> Launch | None:
     """The device's own kernel, or None where it has none for this."""
     shape, scores = attention.shape, attention.scores

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mspc.ir.types import TensorType
-from mspc.ops.memory_order import Order
+from mspc.ops.memory_order import MemoryOrder
 
 HEADS_BEHIND = (0, 2, 1, 3)
 """From (batch, sequence, heads, depth) to (batch, heads, sequence, depth) and back."""
@@ -20,15 +20,15 @@ class ByLayout(NamedTuple):
 
 
 def orders_by_place(
-    where: ByLayout, types: Sequence[TensorType], orders: Sequence[Order], results: Sequence[TensorType]
-) -> tuple[tuple[Order, ...], tuple[Order, ...]] | None:
+    where: ByLayout, types: Sequence[TensorType], orders: Sequence[MemoryOrder], results: Sequence[TensorType]
+) -> tuple[tuple[MemoryOrder, ...], tuple[MemoryOrder, ...]] | None:
     """The orders of operands and results of layout "BNSD" that are of layout "BSND" as they are stored; None where
     query, key and value, the first three, do not lie so."""
-    wanted = [Order.of(type.shape) for type in types]
-    made = [Order.of(type.shape) for type in results]
+    wanted = [MemoryOrder.of(type.shape) for type in types]
+    made = [MemoryOrder.of(type.shape) for type in results]
     for found, places in ((wanted, where.operands), (made, where.results)):
         for place in places:
-            found[place] = Order.of(found[place].shape, HEADS_BEHIND)
+            found[place] = MemoryOrder.of(found[place].shape, HEADS_BEHIND)
     if any(own.memory != order.memory for own, order in zip(wanted[:3], orders, strict=False)):
         return None
     return tuple(wanted), tuple(made)

@@ -14,7 +14,7 @@ from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention_base import ENDS, AttentionOp
 from mspc.ops.nn.attention_pairs import Pairs, pairs_of
-from mspc.ops.op import Placement
+from mspc.ops.op import RankPlacement
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.groups import group_name
 
@@ -56,7 +56,7 @@ def ring_bytes(op: AttentionOp, types: Sequence[TensorType], layouts: Sequence[L
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RingStep:
     """What a rank has to do with the one that is `on` in the ring, and the one that is as far `back`, by their places.
 
     goes, comes: which part of its keys is sent, and of those of the other received, to be worked on where queries are.
@@ -87,7 +87,7 @@ class Ring:
     masks: tuple[Value, ...]
 
     @staticmethod
-    def of(b: Builder, op: AttentionOp, placement: Placement, masks: Sequence[Value]) -> Ring:
+    def of(b: Builder, op: AttentionOp, placement: RankPlacement, masks: Sequence[Value]) -> Ring:
         """The ring of a rank whose keys are a slice."""
         layouts, types = placement.in_layouts, placement.in_types
         ranks = layouts[1].group(ring_axes(op, layouts), placement.rank)
@@ -98,7 +98,7 @@ class Ring:
         place = ranks.index(placement.rank)
         return Ring(b, local, ranks, place, ring_pairs(op, types, layouts), lengths, tuple(masks))
 
-    def rounds(self) -> Iterator[Round]:
+    def rounds(self) -> Iterator[RingStep]:
         """What there is to do, over one distance after the other."""
         me, pairs = self.place, self.pairs
 
@@ -111,7 +111,7 @@ class Ring:
         for distance in pairs.distances:
             on, back = (me + distance) % len(self.ranks), (me - distance) % len(self.ranks)
             leaves = at_keys(me, on) is not None
-            yield Round(on, back, at_queries(on, me), at_queries(me, back), leaves, at_keys(back, me))
+            yield RingStep(on, back, at_queries(on, me), at_queries(me, back), leaves, at_keys(back, me))
 
     def emit(self, i: int, j: int, part: Part, ahead: Sequence[Value], behind: Sequence[Value] = ()) -> Value:
         """What slice i of the queries and a part of slice j of the keys give; ahead, behind: operands around masks."""
@@ -139,7 +139,7 @@ class Ring:
         """Elements of a tuple."""
         return [self.b.emit(TupleGetItem(i), node) for i in numbers]
 
-    def start(self, turn: Round, keys: Sequence[Value], queries: Sequence[Value]) -> tuple[list[Value], list[Value]]:
+    def start(self, turn: RingStep, keys: Sequence[Value], queries: Sequence[Value]) -> tuple[list[Value], list[Value]]:
         """(keys and values that come, what belongs to queries and comes), empty where none do."""
         sent: list[Value] = [] if turn.goes is None else [self.keys(x, turn.goes) for x in keys]
         come: list[TensorType] = [] if turn.comes is None else [self.type_of(x, turn.comes) for x in keys]

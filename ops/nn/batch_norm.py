@@ -41,7 +41,7 @@ from mspc.ops.nn.batch_norm_parts import (
     JoinStatistics,
 )
 from mspc.ops.nn.norm import Gradients, add_to, statistics_dtype
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.tensor.cast import as_dtype
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names
@@ -97,10 +97,10 @@ class _Shared(Op, abstract=True):
             return self
         return self.with_groups((ranks,))
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         return self.with_groups(())
 
-    def sharing(self, placement: Placement) -> tuple[Ranks, int]:
+    def sharing(self, placement: RankPlacement) -> tuple[Ranks, int]:
         """(ranks whose statistics are added up, elements of a channel that they have together)."""
         type, layout = placement.in_types[0], placement.in_layouts[0]
         own = next((group for group in self.sharers if placement.rank in group), ())
@@ -224,7 +224,7 @@ class BatchNorm(_Shared):
     def collective(group: int) -> type[Collective]:
         return AllGather if group <= FEW else AllReduce
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         ranks, count = self.sharing(placement)
         if not self.is_training or len(ranks) == 1:
             return None
@@ -289,7 +289,7 @@ class BatchNormGrad(_Shared):
         full, c = _names(x)
         return f"{full}, {full}, {c}, {c}, {c} -> {full}, {c}, {c}"
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         ranks, count = self.sharing(placement)
         if len(ranks) == 1:
             return None

@@ -10,7 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, TupleType, dtype_of
 from mspc.ops.cuda.statistics import launch_statistics
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.batch_norm_kernels import (
     channel_mean,
     channel_statistics,
@@ -53,11 +53,11 @@ class ChannelStatistics(_Part):
         (x,) = types
         return TensorType(statistics_dtype(x.dtype), (1, 2, x.shape[self.axis]))
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis = orders[0].place(self.axis)
         if not axis or axis not in (1, len(orders[0].parts) - 1):
             return None
-        return Reordered(replace(self, axis=axis), (orders[0],), (Order.of((1, 2, types[0].shape[self.axis])),))
+        return Reordered(replace(self, axis=axis), (orders[0],), (MemoryOrder.of((1, 2, types[0].shape[self.axis])),))
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (x,) = inputs

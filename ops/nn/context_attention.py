@@ -17,7 +17,7 @@ from mspc.ops.math.arithmetic import Add
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.nn.attention_ring import SEQUENCE, WHOLE, Part, Ring, ring_axes
 from mspc.ops.nn.join_attention import JoinAttention
-from mspc.ops.op import Placement
+from mspc.ops.op import RankPlacement
 from mspc.ops.tensor.cast import as_dtype
 from mspc.ops.tensor.creation import Fill
 from mspc.ops.tensor.tiling import Pad
@@ -26,7 +26,7 @@ _RESULTS = "what queries find in other ranks' keys comes back"
 _GRADIENTS = "gradients of slices of the sequence come back from where pairs were worked on"
 
 
-def context_forward(b: Builder, op: AttentionOp, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+def context_forward(b: Builder, op: AttentionOp, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
     """The results of FlashAttentionScore on a rank that has slices of both sequences; None where keys are whole."""
     if not ring_axes(op, placement.in_layouts):
         return None
@@ -59,7 +59,7 @@ def context_forward(b: Builder, op: AttentionOp, placement: Placement, inputs: S
     return b.emit(MakeTuple(), total[1], ones, placeholder, as_dtype(b, total[0], of_result.dtype))
 
 
-def context_backward(b: Builder, op: AttentionOp, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+def context_backward(b: Builder, op: AttentionOp, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
     """The results of FlashAttentionScoreGrad on such a rank."""
     if not ring_axes(op, placement.in_layouts):
         return None

@@ -9,7 +9,7 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import INT32, INT64, TensorType, TupleType, Type
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.tensor.embedding import require_integer
 
 
@@ -77,7 +77,7 @@ class ExpertPlaces(Op):
         places = TensorType(INT64 if many else INT32, third)
         return TupleType((places.with_shape(first), places.with_shape(second), places, ends.with_shape(fourth)))
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         shape, layout = placement.out_types[3].shape, placement.out_layouts[3]
         groups, parts, _ = layout.slices_for(placement.rank, shape)
         own = (groups.start, groups.stop - groups.start, parts.start, parts.stop - parts.start)

@@ -16,7 +16,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.math.comparison import Equal, Select
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
 
@@ -107,7 +107,7 @@ class SetRows(Op):
         rest = " ".join(f"r{d}" for d in range(1, len(rows.shape)))
         return f"m! {rest}, m! -> s={self.size} {rest}"  # the last row of a place is known to whom has all of them
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
         return replace(self, size=here.stop - here.start, offset=self.offset + here.start)
 

@@ -21,7 +21,7 @@ from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention_kernel import UNLIMITED, Scores, Shape, backward, forward
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import ints_of
 
 Gradients = Sequence[Value | None]
@@ -93,7 +93,7 @@ class _Packed(Op, abstract=True):
             "statistics": f"{queries} {n} 1", "out": f"{queries} {n} e!", "ends": ", ".join(lists),
         }  # fmt: skip
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         queries, keys = (
             layout.slices_for(placement.rank, type.shape)[0]
             for layout, type in zip(placement.in_layouts[:2], placement.in_types[:2], strict=True)

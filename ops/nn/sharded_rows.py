@@ -18,14 +18,14 @@ from mspc.ops.math.arithmetic import Sub
 from mspc.ops.math.elementwise import Exp, Log
 from mspc.ops.math.reduce import ReduceMax
 from mspc.ops.nn.norm import statistics_dtype
-from mspc.ops.op import Placement
+from mspc.ops.op import RankPlacement
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import as_dtype
 
 Ranks = tuple[int, ...]
 
 
-def ranks_of_rows(placement: Placement, axes: Sequence[int]) -> Ranks:
+def ranks_of_rows(placement: RankPlacement, axes: Sequence[int]) -> Ranks:
     """The ranks that have a slice of this rank's rows, which lie along `axes` of the first operand; rows without
     elements have none."""
     layout = placement.in_layouts[0]

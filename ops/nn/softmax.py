@@ -20,10 +20,10 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, Mul, Sub
 from mspc.ops.math.elementwise import Exp, Log
 from mspc.ops.math.reduce import ReduceMax
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.nn.sharded_rows import Ranks, log_softmax_of_rows, moved_rows, ranks_of_rows, sent_bytes, total_of_rows
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axes_in, ints_of
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.cast import as_dtype
@@ -66,7 +66,7 @@ class _Normalised(Op, abstract=True):
         """The attribute that names the axis."""
         return "dim" if hasattr(self, "dim") else "axis"
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         order = next(order for order in orders if not order.is_plain)
         axes = tuple(order.place(d) for d in self.row_axes(*types))
         if None in axes:
@@ -80,7 +80,7 @@ class _Normalised(Op, abstract=True):
         side = " ".join(factor_names(types[0].rank))
         return f"{', '.join([side] * len(types))} -> {side}"
 
-    def expand(self, b: Builder, placement: Placement, inputs: Sequence[Value]) -> Value | None:
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
         axes = self.row_axes(placement.in_types[0])
         ranks = ranks_of_rows(placement, axes)
         if len(ranks) == 1:

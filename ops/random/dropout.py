@@ -21,7 +21,7 @@ from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import address, constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 from mspc.ops.fused.dropout_mask import DropoutMask
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.random.keep_mask import device_keeps, keep_mask
 from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
 from mspc.ops.random.words import before_step, key_of, number_of_run
@@ -145,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(256) dropout(
         seed = np.uint64(before_step(self.Seed0, self.Seed1))
         return lambda: kernel(grid, 256, [x, device.step, seed, y, mask])
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         shape = placement.in_types[0].shape
         if self.rows and self.rows[0] < self.random_dims(len(shape)):
             ranks = placement.in_layouts[0].ranks

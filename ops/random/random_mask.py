@@ -17,7 +17,7 @@ from mspc.ops.cuda.elementwise import launch_elementwise
 from mspc.ops.cuda.move import put_values
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of, split_call
 from mspc.ops.random.row_offsets import DrawnByPlace, place_of_rows
 from mspc.ops.random.words import device_key, device_word, key_of, number_of_run, random_words
@@ -58,7 +58,7 @@ class Drawn(DrawnByPlace, abstract=True):
         begin = self.begin or (0,) * len(self.shape)
         return random_words(be.xp, key_of(*keys), self.shape, begin, self.local or self.shape).reshape(self.sizes)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         if self.rows and not self.local:
             ranks = placement.out_layouts[0].ranks
             shape, begin, local = place_of_rows(self.shape, self.rows, placement.rank, ranks)

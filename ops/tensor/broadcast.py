@@ -12,8 +12,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.memory_order import Order, Part, Reordered
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axes_in, ints_of, split_call
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, sized
@@ -26,7 +26,7 @@ def reduced_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if d in axes else n for d, n in enumerate(shape))
 
 
-class Reduce(Op, abstract=True):
+class ReductionOp(Op, abstract=True):
     """Combines the elements along `axis`; all of them when it is (). Called as `Op(keep_dims)(x, axis)`.
 
     Bool and integer results keep the element type of x.
@@ -58,7 +58,7 @@ class Reduce(Op, abstract=True):
         out = ["1" if d in axes else name for d, name in enumerate(names) if self.keep_dims or d not in axes]
         return f"{' '.join(names)} -> {' '.join(out)}"
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         (order,) = orders
         axes = self.axes(types[0].rank) or tuple(range(types[0].rank))
         places = order.places(axes)
@@ -93,7 +93,7 @@ REDUCE_SAMPLES = (
 )
 
 
-class ReduceSum(Reduce):
+class ReduceSum(ReductionOp):
     """Sum along `axis`."""
 
     takes_complex = True
@@ -134,19 +134,19 @@ class BroadcastTo(Op):
     def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
         return self, (types[0].shape,)
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         shape = cast(TensorType, self.infer(*types)).shape
         lead = len(shape) - types[0].rank
-        parts = [Part(d, 0, shape[d]) for d in range(lead)]
+        parts = [DimensionPart(d, 0, shape[d]) for d in range(lead)]
         for part in orders[0].parts:
             repeated = types[0].shape[part.dim] == 1
             if repeated and orders[0].place(part.dim) is None:
                 return None
-            parts.append(Part(part.dim + lead, part.number, shape[part.dim + lead] if repeated else part.size))
-        found = Order(tuple(parts), len(shape))
+            parts.append(DimensionPart(part.dim + lead, part.number, shape[part.dim + lead] if repeated else part.size))
+        found = MemoryOrder(tuple(parts), len(shape))
         return Reordered(BroadcastTo(found.stored), (orders[0],), (found,)) if found.shape == shape else None
 
-    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+    def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
         operand = order.operand(types[0].shape) if types[0].size < math.prod(order.stored) else None
         return None if operand is None else Reordered(BroadcastTo(order.stored), (operand,), (order,))
 
@@ -202,7 +202,7 @@ class BroadcastTo(Op):
         strides = (*(0,) * lead, *own)
         return move(device, "broadcast", [Move(x, out, out.shape, strides, strides_of(out.shape))])
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(placement.out_types[0].shape))
 
     samples = (

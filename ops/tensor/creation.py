@@ -17,7 +17,7 @@ from mspc.ops.bases import Unary
 from mspc.ops.cuda.move import literal, put_values
 from mspc.ops.device import Array, Device, Launch, computing_type
 from mspc.ops.math.arithmetic import Mul, Sub
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import describe, dtype_arg, int_of, shape_of, size_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.sharding.factors import Rule
@@ -84,7 +84,7 @@ class Fill(_WithoutOperands):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         return put_values(device, "fill", out, literal(self.value, self.type))
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
 
 
@@ -110,7 +110,7 @@ class _Uniform(_WithoutOperands, abstract=True):
     def result_dtype(self, *types: TensorType) -> DType:
         return self.dtype
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))
 
 
@@ -246,7 +246,7 @@ class Range(_WithoutOperands):
         wide = "float" if self.dtype.itemsize == 2 and self.dtype.is_float else "R"
         return put_values(device, "range", out, f"narrow<R>(({wide})({number}))")
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         (here,) = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)
         return replace(self, first=here.start, count=here.stop - here.start)
 
@@ -286,7 +286,7 @@ class Eye(_WithoutOperands):
         place = f"(long long)(at % {self.m}) - (long long)(at / {self.m})"
         return put_values(device, "eye", out, f"{place} == {self.k} ? {one} : {zero}")
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         rows, columns = placement.out_layouts[0].slices_for(placement.rank, (self.n, self.m))
         return replace(
             self,
@@ -345,7 +345,7 @@ class LinSpace(_WithoutOperands):
         place = f"(double)((long long)at + {self.first})"
         return put_values(device, "lin_space", out, f"(R)__dadd_rn(__dmul_rn({place}, {step}), {float(self.start)})")
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))
         return replace(self, first=here.start, count=here.stop - here.start)
 
@@ -394,6 +394,6 @@ class LinSpaceBetween(Op):
         text = f"narrow<R>(({kind})((long long)at + {self.first}) * share + from)"
         return put_values(device, "lin_space", out, text, [("start", start), ("stop", stop)], ends)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))
         return replace(self, first=here.start, count=here.stop - here.start)

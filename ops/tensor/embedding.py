@@ -18,7 +18,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.cuda.index import RowLookup, gather
 from mspc.ops.cuda.row_sums import add_rows
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in, int_of, size_of, split_call
 from mspc.ops.tensor.manual_split import REQUESTS, gathered_by_hand
 from mspc.sharding.rules import factor_names, sized
@@ -134,7 +134,7 @@ class Gather(RowsByIntegers):
         params, ids = inputs
         return gather(device, "gather", self.lookup(params.shape, ids.shape), params, ids, out)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         axis = axis_in(self.name, self.axis, len(placement.in_types[0].shape))
         part = shard_begin(placement, 0, axis)
         return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[axis])
@@ -226,7 +226,7 @@ class GatherGrad(RowSums):
         xp.add.at(out, (*batch_grid(xp, ids.shape, batch), places), rows)
         return xp.moveaxis(out, batch, self.axis)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         layout, shape = placement.out_layouts[0], placement.out_types[0].shape
         if not layout.dims[self.axis]:
             return self
@@ -291,7 +291,7 @@ class UnsortedSegmentSum(RowSums):
         x, ids = inputs
         return add_rows(device, "segment_sum", self.lookup(x.shape, ids.shape), x, ids, out)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
         return replace(self, num_segments=here.stop - here.start, offset=self.offset + here.start)
 
@@ -350,7 +350,7 @@ class EmbeddingLookup(RowsByIntegers):
         params, ids = inputs
         return gather(device, "embedding_lookup", self.lookup(params.shape, ids.shape), params, ids, out)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         part = shard_begin(placement, 0, 0)
         return self if part is None else replace(self, offset=self.offset + part)
 
@@ -360,7 +360,7 @@ def batch_grid(xp: Any, shape: Sequence[int], batch: int) -> list[Any]:
     return [xp.arange(shape[d]).reshape((-1,) + (1,) * (len(shape) - d - 1)) for d in range(batch)]
 
 
-def shard_begin(placement: Placement, operand: int, axis: int) -> int | None:
+def shard_begin(placement: RankPlacement, operand: int, axis: int) -> int | None:
     """Where the rank's slice of an operand's axis begins, None where the axis is not sharded."""
     layout = placement.in_layouts[operand]
     if not layout.dims[axis]:

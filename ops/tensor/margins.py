@@ -14,7 +14,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import plain
 from mspc.ops.tensor.blocks import Pairs, pairs_of
@@ -70,7 +70,7 @@ class _Margins(Op, abstract=True):
                 )
         return pairs
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         pairs = pairs_of(self.name, "paddings", self.paddings, types[0].rank)
         margins, result = margins_in(orders[0], pairs, types[0].shape, self.sign)
         return None if result is None else Reordered(replace(self, paddings=margins), tuple(orders), (result,))

@@ -14,7 +14,7 @@ from mspc.ops.bases import Elementwise
 from mspc.ops.cuda.move import put_values
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.comparison import Select
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
@@ -36,7 +36,7 @@ class _Triangle(Op, abstract=True):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(type(self)(self.diagonal), dout),)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         rows, columns = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[-2:]
         return replace(self, diagonal=self.diagonal + rows.start - columns.start)
 

@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import dtype_arg, plain, shape_of, split_call
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.creation import Fill, OnesLike, ZerosLike, shape_rule
@@ -66,5 +66,5 @@ class FillV2(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.full(self.shape, inputs[0], inputs[0].dtype)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(self.shape))

@@ -12,8 +12,8 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.bases import require_same
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.index_map import IndexMap, Piece, along
-from mspc.ops.memory_order import Order, Part, Reordered
+from mspc.ops.index_map import IndexBlock, IndexMap, along
+from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequence_of, split_call
 from mspc.ops.tensor.broadcast import zeros
@@ -48,13 +48,13 @@ class Transpose(Op):
             )
         return tuple(p % rank for p in self.perm)
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         return Reordered(None, tuple(orders), (orders[0].transposed(self.order(types[0].rank)),))
 
     def index_map(self, *types: TensorType) -> IndexMap:
         order = self.order(types[0].rank)
         source = tuple(along(order.index(d)) for d in range(len(order)))
-        return IndexMap(tuple(types[0].shape[p] for p in order), (Piece(0, source),))
+        return IndexMap(tuple(types[0].shape[p] for p in order), (IndexBlock(0, source),))
 
     def rule(self, x: TensorType) -> str:
         names = factor_names(len(x.shape))
@@ -90,7 +90,7 @@ class Transpose(Op):
     )
 
 
-def _leading(types: Sequence[TensorType], orders: Sequence[Order]) -> Order | None:
+def _leading(types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> MemoryOrder | None:
     """The order of the largest operand; None where one as large lies as its shape says."""
     most = max(type.size for type in types)
     largest = [order for type, order in zip(types, orders, strict=True) if type.size == most]
@@ -119,7 +119,7 @@ class _Joined(Op, abstract=True):
 class Concat(_Joined):
     """The tensors in a row along `axis`, which must not be sharded. Called as `Concat(axis)((a, b))`."""
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis, order = axis_in(self.name, self.axis, types[0].rank), _leading(types, orders)
         place = None if order is None else order.place(axis)
         if order is None or place is None:
@@ -130,12 +130,12 @@ class Concat(_Joined):
     def index_map(self, *types: TensorType) -> IndexMap:
         shape = types[0].shape
         axis = axis_in(self.name, self.axis, len(shape))
-        pieces: list[Piece] = []
+        pieces: list[IndexBlock] = []
         end = 0
         for number, type in enumerate(types):
             begin, end = end, end + type.shape[axis]
             source = tuple(along(d, 1, -begin if d == axis else 0) for d in range(len(shape)))
-            pieces.append(Piece(number, source, ((axis, begin, end),)))
+            pieces.append(IndexBlock(number, source, ((axis, begin, end),)))
         return IndexMap((*shape[:axis], end, *shape[axis + 1 :]), tuple(pieces))
 
     def rule(self, *types: TensorType) -> str:
@@ -206,7 +206,7 @@ class Split(Op):
     moves = True
     linear_in = (0,)
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis = axis_in(self.name, self.axis, types[0].rank)
         place = orders[0].place(axis)
         if place is None:
@@ -269,18 +269,18 @@ class Split(Op):
 class Stack(_Joined):
     """The tensors side by side along a new dimension `axis`. Called as `Stack(axis)((a, b))`."""
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis, order = axis_in(self.name, self.axis, types[0].rank + 1), _leading(types, orders)
         if order is None:
             return None
-        parts = (Part(axis, 0, len(types)), *(p._replace(dim=p.dim + (p.dim >= axis)) for p in order.parts))
-        return Reordered(Stack(0), (order,) * len(types), (Order(parts, order.rank + 1),))
+        parts = (DimensionPart(axis, 0, len(types)), *(p._replace(dim=p.dim + (p.dim >= axis)) for p in order.parts))
+        return Reordered(Stack(0), (order,) * len(types), (MemoryOrder(parts, order.rank + 1),))
 
     def index_map(self, *types: TensorType) -> IndexMap:
         shape = types[0].shape
         axis = axis_in(self.name, self.axis, len(shape) + 1)
         source = tuple(along(d + (d >= axis)) for d in range(len(shape)))
-        pieces = tuple(Piece(number, source, ((axis, number, number + 1),)) for number in range(len(types)))
+        pieces = tuple(IndexBlock(number, source, ((axis, number, number + 1),)) for number in range(len(types)))
         return IndexMap((*shape[:axis], len(types), *shape[axis:]), pieces)
 
     def rule(self, *types: TensorType) -> str:
@@ -328,7 +328,7 @@ class Unstack(Op):
     moves = True
     linear_in = (0,)
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         axis = axis_in(self.name, self.axis, types[0].rank)
         place = orders[0].place(axis)
         if place is None:

@@ -14,8 +14,8 @@ from mspc.ir.types import DType, TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.cuda.move import put_values
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.memory_order import Order, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.memory_order import MemoryOrder, Reordered
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, size_of
 from mspc.ops.tensor.embedding import require_integer
 from mspc.sharding.factors import Rule
@@ -98,12 +98,12 @@ class OneHot(Op):
         hit = _Hit(self.depth, math.prod(shape[axis:]), self.offset)
         return hit, ((*shape[:axis], 1, *shape[axis:]), types[1].shape, types[2].shape)
 
-    def made_in(self, order: Order, types: Sequence[TensorType]) -> Reordered | None:
+    def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
         axis = axis_in(self.name, self.axis, order.rank)
         place = order.place(axis)
         if place is None:
             return None
-        others = (Order.of(type.shape) for type in types[1:])
+        others = (MemoryOrder.of(type.shape) for type in types[1:])
         return Reordered(replace(self, axis=place), (order.without([axis]), *others), (order,))
 
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -157,7 +157,7 @@ class OneHot(Op):
         text = f"(long long)ids[{place}] == (long long)(at / {inner} % {self.depth}) + {self.offset} ? *on : *off"
         return put_values(device, "one_hot", out, text, [("ids", indices), ("on", on), ("off", off)])
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         shape = placement.out_types[0].shape
         here = placement.out_layouts[0].slices_for(placement.rank, shape)[self.axis % len(shape)]
         return replace(self, depth=here.stop - here.start, offset=self.offset + here.start)

@@ -15,7 +15,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import INT64, TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import ints_of
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.embedding import Gather, local_places, require_integer, shard_begin
@@ -80,7 +80,7 @@ class _Scatter(Op, abstract=True):
             variable[places] = rows
         return variable
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         part = shard_begin(placement, 0, 0)
         return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[0])
 

@@ -14,12 +14,12 @@ from mspc.ir.graph import Constant, Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.index_map import IndexMap, Piece, padded
+from mspc.ops.index_map import IndexBlock, IndexMap, padded
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import constant
-from mspc.ops.memory_order import Order, Reordered
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.activation import Sigmoid, SiLU
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, int_of, ints_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
 from mspc.ops.tensor.moving import Concat, as_tuple
@@ -58,7 +58,7 @@ class Slice(Op):
             ends.append(end)
         return StridedSlice(begin=self.begin, end=tuple(ends), strides=(1,) * len(ends))
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         return self.strided(types[0].shape).reordered(types, orders)
 
     def index_map(self, *types: TensorType) -> IndexMap:
@@ -76,7 +76,7 @@ class Slice(Op):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         return self.strided(inputs[0].shape).launch(device, inputs, out)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         return self.strided(placement.in_types[0].shape).localize(placement)
 
     samples = (
@@ -301,7 +301,7 @@ class PadV3(Op):
 
     def index_map(self, *types: TensorType) -> IndexMap:
         inside = padded(types[0].shape, self.padding(types[0].rank).paddings)
-        return IndexMap(inside.dims, (*inside.pieces, Piece(1, ())))
+        return IndexMap(inside.dims, (*inside.pieces, IndexBlock(1, ())))
 
     def rule(self, x: TensorType, value: TensorType) -> str:
         left, _, right = self.padding(len(x.shape)).rule(x).partition("->")

@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.control.constraint import constrained
-from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, int_of, ints_of, split_call
 from mspc.sharding.rules import reshape_rule
 
@@ -66,7 +66,7 @@ class Reshape(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return inputs[0].reshape(self.shape)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         return replace(self, shape=placement.out_layouts[0].local_shape(placement.out_types[0].shape))
 
     samples = (
@@ -165,7 +165,7 @@ class Squeeze(Op):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         return be.xp.squeeze(inputs[0], self.axis if self.axis != () else None)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         # A slice may have size 1 where the global tensor has not: name the dimensions.
         shape = placement.in_types[0].shape
         given = ints_of(self.name, "axis", self.axis)

@@ -19,7 +19,7 @@ from mspc.ops.bases import require_same
 from mspc.ops.control.constraint import constrained
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.comparison import Equal, Select
-from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.creation import Range
@@ -149,7 +149,7 @@ class GatherNd(_Indexed):
         found = x[tuple(be.xp.where(inside, place, 0) for place in places)]
         return be.xp.where(inside.reshape(inside.shape + (1,) * (found.ndim - inside.ndim)), found, x.dtype.type(0))
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         shape, count = placement.in_types[0].shape, placement.in_types[1].shape[-1]
         return self.on(placement.in_layouts[0], placement.rank, shape, range(count))
 
@@ -196,7 +196,7 @@ class ScatterNd(_Indexed):
         be.xp.add.at(out, places, values)
         return out
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         (layout,) = placement.out_layouts
         made = self.on(layout, placement.rank, self.shape, range(placement.in_types[0].shape[-1]))
         return replace(made, shape=layout.local_shape(self.shape))
@@ -315,7 +315,7 @@ class TensorScatterUpdate(_Indexed):
             seen[places] = values
         return out
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         shape, count = placement.in_types[0].shape, placement.in_types[1].shape[-1]
         return self.on(placement.in_layouts[0], placement.rank, shape, self.dims or range(count))
 

@@ -14,7 +14,7 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.math.arithmetic import Div, DivNoNan, Mul
 from mspc.ops.math.comparison import Equal, Select
 from mspc.ops.math.elementwise import constant
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import int_of, split_call
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum
@@ -62,7 +62,7 @@ class _SegmentExtremum(Op, abstract=True):
         function.at(out, places[inside], x.reshape(ids.size, *rest)[inside])
         return out
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
         return replace(self, num_segments=here.stop - here.start, offset=self.offset + here.start)
 

@@ -18,8 +18,8 @@ from mspc.ops.cuda.index import add_along
 from mspc.ops.cuda.move import Move, move, put_values, strides_of
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap, turned_round
-from mspc.ops.memory_order import Order, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, Placement, RequestedSharding, sample
+from mspc.ops.memory_order import MemoryOrder, Reordered
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.broadcast import reduced_shape
 from mspc.ops.tensor.embedding import local_places, only_inside, require_integer, shard_begin
@@ -51,7 +51,7 @@ class _ArgExtremum(Op, abstract=True):
         sample((8, 4), axis=-2),
     )
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         _, axis = along(self.name, types[0].rank, self.axis)
         place = orders[0].place(axis)
         if place is None:
@@ -124,7 +124,7 @@ class _ArgExtremumWithValue(Op, abstract=True):
         sample((2, 4, 8), axis=1),
     )
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         _, axis = along(self.name, types[0].rank, self.axis)
         place = orders[0].place(axis)
         if place is None:
@@ -271,7 +271,7 @@ class GatherD(Op):
         axis = axis_in(self.name, self.dim, len(x.shape))
         return b.emit(GatherDGrad(axis, x.shape[axis]), index, dout), None
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         axis = axis_in(self.name, self.dim, len(placement.in_types[0].shape))
         part = shard_begin(placement, 0, axis)
         return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[axis])
@@ -348,7 +348,7 @@ class GatherDGrad(Op):
         outer, inner = math.prod(dout.shape[:axis]), math.prod(dout.shape[axis + 1 :])
         return add_along(device, "gather_along_gradient", outer, self.size, dout.shape[axis], inner, index, dout, out)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         axis = axis_in(self.name, self.dim, len(placement.in_types[1].shape))
         layout, shape = placement.out_layouts[0], placement.out_types[0].shape
         if not layout.dims[axis]:
@@ -370,7 +370,7 @@ class ReverseV2(Op):
         given = ints_of(self.name, "axis", self.axis)
         return axes_in(self.name, given, rank) if given else ()
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         # Each part of a dimension turned round is the dimension turned round.
         places = orders[0].places(self.axes(types[0].rank))
         return Reordered(ReverseV2(places), tuple(orders), tuple(orders))

@@ -13,9 +13,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.index_map import IndexMap, Piece, Place, along
-from mspc.ops.memory_order import Order, Part, Reordered
-from mspc.ops.op import ArrayBackend, Op, Placement, RequestedSharding, sample
+from mspc.ops.index_map import Coordinate, IndexBlock, IndexMap, along
+from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.sharding.rules import factor_names
 
@@ -23,7 +23,7 @@ Gradients = Sequence[Value | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class DimensionSlice:
     """The slice that is taken along one dimension.
 
     dim: of the source, -1 for a new dimension of size 1. start, step: of the elements taken. size: how many,
@@ -56,7 +56,7 @@ class _Strided(Op, abstract=True):
     strides: tuple[int, ...] = ()
     linear_in = (0,)
 
-    def cuts(self, shape: Sequence[int]) -> list[Cut]:
+    def cuts(self, shape: Sequence[int]) -> list[DimensionSlice]:
         """What happens to each dimension of a source of `shape`. Raises MspcError where an entry does not
         fit.
         """
@@ -68,7 +68,7 @@ class _Strided(Op, abstract=True):
         used = sum(1 for i in range(count) if not (self.ellipsis_mask | self.new_axis_mask) >> i & 1)
         if used > len(shape):
             raise MspcError(f"{self.name}: {used} slices were given for a tensor of shape {tuple(shape)}")
-        found: list[Cut] = []
+        found: list[DimensionSlice] = []
         d = 0
         for i in range(count):
             if self.ellipsis_mask >> i & 1:
@@ -76,16 +76,16 @@ class _Strided(Op, abstract=True):
                 d += len(shape) - used
                 used = len(shape)
             elif self.new_axis_mask >> i & 1:
-                found.append(Cut(-1))
+                found.append(DimensionSlice(-1))
             else:
                 found.append(self._entry(i, d, shape))
                 d += 1
         return found + [self._all_of(k, shape) for k in range(d, len(shape))]
 
-    def _all_of(self, d: int, shape: Sequence[int]) -> Cut:
-        return Cut(d, size=shape[d], takes_all=True)
+    def _all_of(self, d: int, shape: Sequence[int]) -> DimensionSlice:
+        return DimensionSlice(d, size=shape[d], takes_all=True)
 
-    def _entry(self, i: int, d: int, shape: Sequence[int]) -> Cut:
+    def _entry(self, i: int, d: int, shape: Sequence[int]) -> DimensionSlice:
         n, step = shape[d], self.strides[i]
         if self.shrink_axis_mask >> i & 1:
             if not -n <= self.begin[i] < n:
@@ -93,7 +93,7 @@ class _Strided(Op, abstract=True):
                     f"{self.name}: index {self.begin[i]} is out of range for dimension {d} of size {n}",
                     kind=IndexError,
                 )
-            return Cut(d, self.begin[i] % n, 1, -1)
+            return DimensionSlice(d, self.begin[i] % n, 1, -1)
         if step == 0:
             raise MspcError(f"{self.name}: the stride of dimension {d} is 0")
         begin = None if self.begin_mask >> i & 1 else self.begin[i]
@@ -103,7 +103,7 @@ class _Strided(Op, abstract=True):
             raise MspcError(
                 f"{self.name}: the slice of dimension {d} of size {n} is empty: {begin}:{end}:{step}"
             )
-        return Cut(d, taken.start, step, len(taken), len(taken) == n and step == 1)
+        return DimensionSlice(d, taken.start, step, len(taken), len(taken) == n and step == 1)
 
     def ranges(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
         """Where the slice begins along every dimension of a source of `shape`, and ends; None for one with gaps, of
@@ -156,7 +156,7 @@ class _Strided(Op, abstract=True):
             shrink, "begin": tuple(begin), "end": tuple(end), "strides": tuple(strides),
         }  # fmt: skip
 
-    def fields_in(self, order: Order, shape: Sequence[int]) -> dict[str, Any] | None:
+    def fields_in(self, order: MemoryOrder, shape: Sequence[int]) -> dict[str, Any] | None:
         """Fields of the same slice of a source of `shape` that lies in this order, new dimensions apart; None where a
         dimension of several parts is not taken as it is, and where nothing is taken."""
         own = {entry.dim: entry for entry in self.cuts(shape) if entry.dim >= 0}
@@ -167,7 +167,7 @@ class _Strided(Op, abstract=True):
         for place, part in enumerate(order.parts):
             entry = own[part.dim]
             if entry.takes_all or order.place(part.dim) is None:
-                entry = Cut(part.dim, size=part.size, takes_all=True)
+                entry = DimensionSlice(part.dim, size=part.size, takes_all=True)
             shrink |= (entry.size < 0) << place
             last = entry.start + entry.step * (max(entry.size, 1) - 1)
             end = last + (1 if entry.step > 0 else -1)
@@ -211,7 +211,7 @@ class StridedSlice(_Strided):
         fields.setdefault("strides", (1,) * len(fields["begin"]))
         return replace(self, **fields), tensors
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         (order,), shape = orders, types[0].shape
         fields = self.fields_in(order, shape)
         if fields is None:
@@ -219,20 +219,20 @@ class StridedSlice(_Strided):
         dims, rank = self.part_dims(shape)
         whole = {d for d in dims if order.place(d) is None}
         parts = [
-            Part(dims[p.dim][0], p.number, p.size if p.dim in whole else dims[p.dim][1])
+            DimensionPart(dims[p.dim][0], p.number, p.size if p.dim in whole else dims[p.dim][1])
             for p in order.parts
             if p.dim in dims
         ]
-        return Reordered(StridedSlice(**fields), (order,), (Order(tuple(parts), rank),))
+        return Reordered(StridedSlice(**fields), (order,), (MemoryOrder(tuple(parts), rank),))
 
     def index_map(self, *types: TensorType) -> IndexMap:
         cuts = self.cuts(types[0].shape)
         left = [entry for entry in cuts if entry.size >= 0]
-        found = [Place(entry.start) for entry in sorted(cuts, key=lambda entry: entry.dim) if entry.dim >= 0]
+        found = [Coordinate(entry.start) for entry in sorted(cuts, key=lambda entry: entry.dim) if entry.dim >= 0]
         for place, entry in enumerate(left):
             if entry.dim >= 0:
                 found[entry.dim] = along(place, entry.step, entry.start)
-        return IndexMap(tuple(entry.size for entry in left), (Piece(0, tuple(found)),))
+        return IndexMap(tuple(entry.size for entry in left), (IndexBlock(0, tuple(found)),))
 
     def strategy_mistake(self, asked: RequestedSharding) -> str:
         return "it takes no strategy with an ellipsis_mask: name every dimension" if self.ellipsis_mask else ""
@@ -263,7 +263,7 @@ class StridedSlice(_Strided):
         source = tuple(0 if entry.dim < 0 else entry.step * strides[entry.dim] for entry in cuts if entry.size >= 0)
         return move(device, "slice", [Move(x, out, out.shape, source, strides_of(out.shape), offset)])
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         return replace(self, **self.localized(placement.in_types[0].shape, placement.in_layouts[0]))
 
     samples = (
@@ -286,22 +286,22 @@ class StridedSliceGrad(_Strided):
         source, part = self.sides(self.shape)
         return f"{part} -> {source}"
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         (order,) = orders
         dims, _ = self.part_dims(self.shape)
         sources = {i: d for d, (i, _) in dims.items()}
         own = [p for p in order.parts if p.dim in sources]
-        cut = [Part(d, 0, n) for d, n in enumerate(self.shape) if d not in dims]
+        cut = [DimensionPart(d, 0, n) for d, n in enumerate(self.shape) if d not in dims]
         kept = [
-            Part(d, p.number, self.shape[d] if order.place(p.dim) is not None else p.size)
+            DimensionPart(d, p.number, self.shape[d] if order.place(p.dim) is not None else p.size)
             for p, d in ((p, sources[p.dim]) for p in own)
         ]
-        result = Order((*cut, *kept), len(self.shape))
+        result = MemoryOrder((*cut, *kept), len(self.shape))
         fields = self.fields_in(result, self.shape) if result.shape == self.shape else None
         if fields is None:
             return None
         made = StridedSliceGrad(**fields, shape=result.stored)
-        return Reordered(made, (Order(tuple(own), order.rank),), (result,))
+        return Reordered(made, (MemoryOrder(tuple(own), order.rank),), (result,))
 
     def bprop(self, b: Builder, dy: Value, out: Value, dout: Value) -> Gradients:
         fields = self.attributes()
@@ -309,7 +309,7 @@ class StridedSliceGrad(_Strided):
         return (b.emit(StridedSlice(**fields), dout),)
 
     def index_map(self, *types: TensorType) -> IndexMap | None:
-        source: list[Place] = []
+        source: list[Coordinate] = []
         where: list[tuple[int, int, int]] = []
         for entry in self.cuts(self.shape):
             count = max(1, entry.size)
@@ -320,8 +320,8 @@ class StridedSliceGrad(_Strided):
                 where.append((entry.dim, first, first + count))
             if entry.size >= 0:
                 sign = 1 if entry.step > 0 else -1
-                source.append(Place() if entry.dim < 0 else along(entry.dim, sign, -sign * entry.start))
-        return IndexMap(self.shape, (Piece(0, tuple(source), tuple(where)),), covers=not where)
+                source.append(Coordinate() if entry.dim < 0 else along(entry.dim, sign, -sign * entry.start))
+        return IndexMap(self.shape, (IndexBlock(0, tuple(source), tuple(where)),), covers=not where)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         (dy,) = inputs
@@ -336,7 +336,7 @@ class StridedSliceGrad(_Strided):
         cuts = [(entry.start, entry.step, max(1, entry.size)) for entry in (by_dim[d] for d in range(len(self.shape)))]
         return put_inside(device, "slice_gradient", inputs[0], out, cuts)
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         layout = placement.out_layouts[0]
         return replace(self, **self.localized(self.shape, layout), shape=layout.local_shape(self.shape))
 

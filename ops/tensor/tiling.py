@@ -12,9 +12,9 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.cuda.move import Move, move, put_inside, strides_of
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.index_map import IndexMap, Piece, along, padded
-from mspc.ops.memory_order import Order, Reordered
-from mspc.ops.op import ArrayBackend, Op, Placement, sample
+from mspc.ops.index_map import IndexBlock, IndexMap, along, padded
+from mspc.ops.memory_order import MemoryOrder, Reordered
+from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Gradients
@@ -42,7 +42,7 @@ class Tile(Op):
         tensors, found = split_call(self.name, args, 1, ("multiples",))
         return replace(self, multiples=ints_of(self.name, "multiples", found["multiples"])), tensors
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         (order,) = orders
         multiples, shape = self.aligned(types[0].shape)
         own = order.permuted(multiples) if len(shape) == order.rank else None
@@ -57,7 +57,7 @@ class Tile(Op):
         multiples, shape = self.aligned(types[0].shape)
         dims = tuple(n for pair in zip(multiples, shape, strict=True) for n in pair)
         source = tuple(along(2 * d + 1) for d in range(len(shape) - types[0].rank, len(shape)))
-        return IndexMap(dims, (Piece(0, source),))
+        return IndexMap(dims, (IndexBlock(0, source),))
 
     def aligned(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(multiples, shape), both with leading ones to the same length."""
@@ -104,7 +104,7 @@ class Tile(Op):
         source = tuple(n for stride in strides_of(shape) for n in (0, stride))
         return move(device, "tile", [Move(x, out, sizes, source, strides_of(sizes))])
 
-    def localize(self, placement: Placement) -> Op:
+    def localize(self, placement: RankPlacement) -> Op:
         local = placement.out_layouts[0].local_shape(placement.out_types[0].shape)
         _, shape = self.aligned(placement.in_layouts[0].local_shape(placement.in_types[0].shape))
         repeats = zip(local, shape, self.aligned(shape)[0], strict=True)
@@ -119,8 +119,8 @@ class Tile(Op):
 
 
 def margins_in(
-    order: Order, margins: Sequence[tuple[int, int]], shape: Sequence[int], sign: int = 1
-) -> tuple[tuple[tuple[int, int], ...], Order | None]:
+    order: MemoryOrder, margins: Sequence[tuple[int, int]], shape: Sequence[int], sign: int = 1
+) -> tuple[tuple[tuple[int, int], ...], MemoryOrder | None]:
     """The margins of the stored tensor of a value of this shape with these margins, and the order of the value with
     them, or without them where sign is -1; None where a dimension with a margin has several parts."""
     places = [order.place(d) for d in range(len(shape))]
@@ -139,7 +139,7 @@ class Pad(Op):
     paddings: tuple[tuple[int, int], ...] = ()
     linear_in = (0,)
 
-    def reordered(self, types: Sequence[TensorType], orders: Sequence[Order]) -> Reordered | None:
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         margins, result = margins_in(orders[0], self.paddings, types[0].shape)
         return None if result is None else Reordered(Pad(margins), tuple(orders), (result,))
 

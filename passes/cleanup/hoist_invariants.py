@@ -27,7 +27,7 @@ from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.custom import OwnGradient
 from mspc.ops.control.loops import Loop
 from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
-from mspc.ops.math.reduce import Reduce
+from mspc.ops.math.reduce import ReductionOp
 from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.passes.base import WHOLE, Pass
@@ -144,7 +144,7 @@ def _may_move(node: Node, runs: bool) -> bool:
     if not runs and op.index_limits(*operand_types(node)):
         return False
     moves = op.is_view or op.moves or op.selects
-    plain = moves or bool(op.cuda) or bool(op.row_lines) or isinstance(op, Cast | Reduce)
+    plain = moves or bool(op.cuda) or bool(op.row_lines) or isinstance(op, Cast | ReductionOp)
     return plain or not node.inputs or _multiplies(node)
 
 

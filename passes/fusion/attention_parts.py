@@ -10,7 +10,7 @@ from mspc.ir.graph import Graph, Node, Value, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.index_map import IndexMap, Place, along, flattened, reshaped
+from mspc.ops.index_map import Coordinate, IndexMap, along, flattened, reshaped
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_kernel import Shape
 from mspc.ops.op import Op
@@ -20,7 +20,7 @@ from mspc.passes.cleanup.simplify import live_values
 
 Attention = FlashAttentionScore | FlashAttentionScoreGrad | FlashAttentionScoreShiftGrad
 Dims = tuple[int, ...]
-Seen = tuple[Value, tuple[Place, ...]]
+Seen = tuple[Value, tuple[Coordinate, ...]]
 """A value, and the places along its dimensions."""
 
 
@@ -99,27 +99,27 @@ def _size(shape: Shape) -> int:
     return shape.batch * shape.queries * (shape.heads + 2 * shape.key_heads) * shape.depth
 
 
-def _in_whole(shape: Shape, layout: str, index: int) -> Place:
+def _in_whole(shape: Shape, layout: str, index: int) -> Coordinate:
     """Where an element of query, key or value (0, 1, 2) lies in the whole tensor, by its coordinates in `layout`."""
     row = (shape.heads + 2 * shape.key_heads) * shape.depth
     first = (0, shape.heads, shape.heads + shape.key_heads)[index] * shape.depth
     steps = {"B": shape.queries * row, "S": row, "N": shape.depth, "D": 1, "H": 1}
     if layout == "SBH":
         steps |= {"S": shape.batch * row, "B": row}
-    return Place(first, tuple((d, steps[name]) for d, name in enumerate(layout)))
+    return Coordinate(first, tuple((d, steps[name]) for d, name in enumerate(layout)))
 
 
-def _unmoved(value: Value) -> tuple[Place, ...]:
+def _unmoved(value: Value) -> tuple[Coordinate, ...]:
     return tuple(along(d) for d in range(len(value.shape)))
 
 
-def _same(one: Place, other: Place, dims: Dims) -> bool:
+def _same(one: Coordinate, other: Coordinate, dims: Dims) -> bool:
     """Whether two places are one over a space of these dimensions."""
     terms = [tuple(term for term in place.terms if dims[term[0]] > 1) for place in (one, other)]
     return one.offset == other.offset and terms[0] == terms[1]
 
 
-def _origins(value: Value, places: tuple[Place, ...], dims: Dims) -> Iterator[Seen]:
+def _origins(value: Value, places: tuple[Coordinate, ...], dims: Dims) -> Iterator[Seen]:
     """The value at these places, and what its elements were before they moved, step by step, and before one change of
     their type."""
     at: Seen | None = (value, places)
@@ -135,7 +135,7 @@ def _origins(value: Value, places: tuple[Place, ...], dims: Dims) -> Iterator[Se
             at, changed = (value.inputs[0], places), True
 
 
-def _before(value: Value, places: tuple[Place, ...], dims: Dims) -> Seen | None:
+def _before(value: Value, places: tuple[Coordinate, ...], dims: Dims) -> Seen | None:
     """An operand of what moved the elements, and their places there; None where something else made them."""
     if not isinstance(value, Node):
         return None
@@ -156,7 +156,7 @@ def _of_tensors(node: Node) -> bool:
     return all(isinstance(value.type, TensorType) for value in node.inputs)
 
 
-def _through(found: IndexMap, node: Node, shape: Dims, places: tuple[Place, ...], dims: Dims) -> Seen | None:
+def _through(found: IndexMap, node: Node, shape: Dims, places: tuple[Coordinate, ...], dims: Dims) -> Seen | None:
     """The operand, and the places in it, in the one piece of a map that has all these places."""
     inner = reshaped(places, shape, found.dims, dims)
     if inner is None:
@@ -169,7 +169,7 @@ def _through(found: IndexMap, node: Node, shape: Dims, places: tuple[Place, ...]
     return None
 
 
-def _joined(facts: PartsGraph, gradient: Node, flat: Sequence[Place], shape: Shape) -> Node:
+def _joined(facts: PartsGraph, gradient: Node, flat: Sequence[Coordinate], shape: Shape) -> Node:
     """What a gradient's three results become, and nothing else reads. Raises NoMatch."""
     parts: dict[int, Node] = {}
     for reader, _ in facts.readers(gradient):
@@ -199,7 +199,7 @@ def _followed(facts: PartsGraph, value: Node) -> Iterator[Node]:
         yield value
 
 
-def _holds(whole: Node, part: Node, flat: Place, shape: Shape) -> bool:
+def _holds(whole: Node, part: Node, flat: Coordinate, shape: Shape) -> bool:
     """Whether a part's elements lie in `whole` at these places."""
     dims = part.shape
     places = reshaped([flat], (_size(shape),), whole.shape, dims)

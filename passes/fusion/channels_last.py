@@ -13,7 +13,7 @@ from __future__ import annotations
 from mspc.ir.graph import Graph, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.convolution.memory_format import last_order
-from mspc.ops.memory_order import Order
+from mspc.ops.memory_order import MemoryOrder
 from mspc.ops.op import Op
 from mspc.passes.base import Pass
 from mspc.passes.fusion.reordering import reorder
@@ -34,8 +34,8 @@ class ChannelsLast(Pass):
         return reorder(graph, _is_image, moved)
 
 
-def _is_image(order: Order) -> bool:
+def _is_image(order: MemoryOrder) -> bool:
     """Whether it is that of an image, or of a volume, with its channels last."""
     if order.rank < 4 or order.is_plain:
         return False
-    return order.memory == Order.of(order.shape, last_order(order.rank)).memory
+    return order.memory == MemoryOrder.of(order.shape, last_order(order.rank)).memory

@@ -39,7 +39,7 @@ from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.groups import Member, Order, Slot, needed
+from mspc.passes.fusion.groups import GroupSlot, Member, NodeOrder, needed
 from mspc.passes.fusion.rewriter import Rewriter, element, gathered, parts_of
 
 
@@ -55,7 +55,7 @@ class FuseElementwise(Pass):
 def fuse_groups(graph: Graph, rows: bool) -> bool:
     """Put the members of all groups into one node each; whether there are any. rows: whether members may read
     reductions of rows."""
-    order = Order(graph, row_member if rows else _plain_member, lambda node: cast(Op, node.op).is_view, rows)
+    order = NodeOrder(graph, row_member if rows else _plain_member, lambda node: cast(Op, node.op).is_view, rows)
     for number, node in enumerate(graph.nodes):
         order.place(number, node)
     groups = [slot for slot in order.slots if sum(not reshapes(node.op) for _, node in slot.members) > 1]
@@ -66,7 +66,7 @@ def fuse_groups(graph: Graph, rows: bool) -> bool:
     return True
 
 
-def _with_views_in_place(groups: Sequence[Slot], order: Order) -> list[Slot]:
+def _with_views_in_place(groups: Sequence[GroupSlot], order: NodeOrder) -> list[GroupSlot]:
     """These groups, and those of one operator and views of which a group reads a view ahead of the view's old place, or
     of which one shows what a group makes behind that place."""
     found = dict.fromkeys(groups)
@@ -141,7 +141,7 @@ def _is_complex(node: Node) -> bool:
 class _Emission:
     """The graph in the new order, every group as one node, and views of its results behind it."""
 
-    def __init__(self, graph: Graph, groups: Sequence[Slot], members: Mapping[Value, Member]) -> None:
+    def __init__(self, graph: Graph, groups: Sequence[GroupSlot], members: Mapping[Value, Member]) -> None:
         self.graph, self.groups, self.members = graph, groups, members
         self.rewriter = Rewriter(graph)
         self.slots = {node: slot for slot in groups for _, node in slot.members}
@@ -158,7 +158,7 @@ class _Emission:
             self._group(slot, returned)
         self.rewriter.apply()
 
-    def _group(self, slot: Slot, returned: set[Value]) -> None:
+    def _group(self, slot: GroupSlot, returned: set[Value]) -> None:
         members = [member for _, member in slot.members]
         seen = [node for node in members if node in returned]
         roots = [node for node in members if any(node is self._root(other, slot) for other in seen)]
@@ -173,7 +173,7 @@ class _Emission:
                 self.rewriter.replace(node, nodes[-1])
         self.rewriter.put(self.graph.nodes[slot.position], nodes)
 
-    def _root(self, node: Node, slot: Slot) -> Node:
+    def _root(self, node: Node, slot: GroupSlot) -> Node:
         """The member whose result a member shows, or itself."""
         while reshapes(node.op) and self.slots.get(source := cast(Node, node.inputs[0])) is slot:
             node = source

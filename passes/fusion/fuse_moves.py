@@ -27,7 +27,7 @@ from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.fuse_elementwise import row_member
 from mspc.passes.fusion.groups import FARTHEST, MOST_LINES, MOST_OPERANDS, enough_rows
 from mspc.passes.fusion.keep_for_gradients import drop_unread_results
-from mspc.passes.fusion.kernel_lines import Kernel, is_movable, kernel_of, shown_through, types_fit
+from mspc.passes.fusion.kernel_lines import NodeLines, is_movable, kernel_of, shown_through, types_fit
 from mspc.passes.fusion.rewriter import parts_of
 
 WORK = 0.5
@@ -66,7 +66,7 @@ class _Reader:
     computes more."""
 
     node: Node
-    kernel: Kernel
+    kernel: NodeLines
     saved: float
     work: int
 
@@ -82,7 +82,7 @@ class _Kernels:
     def __init__(self, graph: Graph) -> None:
         self.updates = Updates(graph)
         self.position = {node: number for number, node in enumerate(graph.nodes)}
-        self.nodes: dict[Node, Kernel] = {}
+        self.nodes: dict[Node, NodeLines] = {}
         self.kernels: dict[Value, tuple[Node, int]] = {}
         self.results: dict[Node, list[Value]] = {}
         self.readers: dict[Value, dict[Node, None]] = {}
@@ -120,7 +120,7 @@ class _Kernels:
         self.kernels[value] = node, number
         self.results.setdefault(node, []).append(value)
 
-    def _kernel(self, node: Node) -> Kernel | None:
+    def _kernel(self, node: Node) -> NodeLines | None:
         if node.phase == "update" or ("reason" in node.attrs and _moves(node)):
             return None  # `fuse_updates` makes updates of them; a redistribution takes other slices on every rank
         may = isinstance(node.op, FusedElementwise | TupleGetItem) or moves_elements(node.op)
@@ -156,14 +156,14 @@ class _Kernels:
             self._take(each, value, node)
         return [each.node for each in chosen]
 
-    def _may_be_kept(self, made: Kernel) -> bool:
+    def _may_be_kept(self, made: NodeLines) -> bool:
         """Whether a value is a computation on parameters alone."""
         if all(moves_elements(op) or reshapes(op) for op, _ in made.lines):
             return False
         roots = [shown_through(value)[0] for value in made.operands]
         return all(isinstance(r, Constant) or (isinstance(r, Parameter) and r.kind != "input") for r in roots)
 
-    def _reader(self, reader: Node, maker: Node, value: Value, made: Kernel) -> _Reader | None:
+    def _reader(self, reader: Node, maker: Node, value: Value, made: NodeLines) -> _Reader | None:
         """A kernel with a value's lines; None where it cannot have them."""
         old = self.nodes[reader]
         seen = {v: views for v in old.operands for root, views in [shown_through(v)] if root is value}
@@ -183,7 +183,7 @@ class _Kernels:
             return None
         return _Reader(reader, new, old.read_bytes() - new.read_bytes(), new.work() - old.work())
 
-    def _ceases(self, value: Value, node: Node, kernel: Kernel, made: Kernel) -> tuple[float, int]:
+    def _ceases(self, value: Value, node: Node, kernel: NodeLines, made: NodeLines) -> tuple[float, int]:
         """(bytes, work) that nobody has to do once nobody reads a value."""
         others = [v for v in self.results[node] if v is not value and self._is_read(v)]
         if not others:

@@ -43,7 +43,7 @@ class Member:
 
 
 @dataclass(eq=False)
-class Slot:
+class GroupSlot:
     """The place of a node that can be in a group, or of the members of a group in their old order.
 
     position: number of the node, or of the member, at that place. size: elements that the group goes through. row:
@@ -63,13 +63,13 @@ class Slot:
     inputs: dict[Value, None]
     totals: dict[Value, int]
     by_row: set[Value] = field(default_factory=set[Value])
-    readers: set[Slot] = field(default_factory=set["Slot"])
+    readers: set[GroupSlot] = field(default_factory=set["GroupSlot"])
     first_reader: int = 1 << 60
 
 
 @dataclass(frozen=True)
 class _Space:
-    """The space of a group that could be: see `Slot`."""
+    """The space of a group that could be: see `GroupSlot`."""
 
     size: int
     row: int
@@ -77,7 +77,7 @@ class _Space:
     by_row: set[Value]
 
 
-class Order:
+class NodeOrder:
     """The new order as it grows by one node after the other; positions are the nodes' old numbers.
 
     Args:
@@ -90,8 +90,8 @@ class Order:
         self, graph: Graph, member_of: Callable[[Node, Updates], Member | None], shows: Callable[[Node], bool],
         rows: bool,
     ) -> None:  # fmt: skip
-        self.slots: list[Slot] = []
-        self.of: dict[Value, Slot] = {}
+        self.slots: list[GroupSlot] = []
+        self.of: dict[Value, GroupSlot] = {}
         self.members: dict[Value, Member] = {}
         self.updates = Updates(graph)
         self._numbers: dict[Value, int] = {}
@@ -116,7 +116,7 @@ class Order:
         forward = node.phase == "forward"
         size = math.prod(member.work)
         inputs = dict.fromkeys(value for value, _ in member.seen)
-        slot = Slot(number, [(number, node)], size, row, forward, member.cuts, inputs, totals)
+        slot = GroupSlot(number, [(number, node)], size, row, forward, member.cuts, inputs, totals)
         self.of[node] = slot
         self.slots.append(slot)
         self._join(slot)
@@ -137,10 +137,10 @@ class Order:
         read = [v for v, shape in member.seen if math.prod(shape) == size > 1]
         return [value for value in read if isinstance(value, Node) and value not in self.of]
 
-    def _join(self, new: Slot) -> None:
+    def _join(self, new: GroupSlot) -> None:
         """Put a new node together with the groups that it reads, or that read what it reads, at the place of the last
         of these or at the end."""
-        sources: dict[Slot, None] = {}
+        sources: dict[GroupSlot, None] = {}
         last = -1
         for value in new.inputs:
             slot = self.of.get(value)
@@ -165,7 +165,7 @@ class Order:
         if space is not None and len(movable) > 1 and new in movable:
             self._merge(movable, new, space)
 
-    def _movable(self, slots: list[Slot], place: int) -> tuple[list[Slot], _Space | None]:
+    def _movable(self, slots: list[GroupSlot], place: int) -> tuple[list[GroupSlot], _Space | None]:
         """Those of the slots that can be one group at this position, and its space; the new one, the last, has no place
         yet."""
         new = slots[-1]
@@ -182,7 +182,7 @@ class Order:
             found.remove(bad)
         return found, None
 
-    def _space(self, slots: Sequence[Slot]) -> _Space | None:
+    def _space(self, slots: Sequence[GroupSlot]) -> _Space | None:
         """The space that the members of the slots go through together; None where there is none."""
         size = max(slot.size for slot in slots)
         totals = {value: row for slot in slots for value, row in slot.totals.items()}
@@ -208,7 +208,7 @@ class Order:
         cuts = frozenset({row, *(place * (size // slot.size) for slot in slots for place in slot.cuts)})
         return None if divided(size, cuts) is None else _Space(size, row, cuts, by_row)
 
-    def _level(self, size: int, slots: Sequence[Slot]) -> _Space | None:
+    def _level(self, size: int, slots: Sequence[GroupSlot]) -> _Space | None:
         """The space of slots that read nothing of rows."""
         if any(slot.size != size for slot in slots):
             return None
@@ -217,7 +217,7 @@ class Order:
             return None
         return _Space(size, 0, cuts, set())
 
-    def _reads_by_rows(self, slot: Slot, by_row: set[Value], row: int) -> bool:
+    def _reads_by_rows(self, slot: GroupSlot, by_row: set[Value], row: int) -> bool:
         """Whether members that go through all elements read rows' values row by row."""
         if by_row.isdisjoint(slot.inputs):
             return True
@@ -230,7 +230,7 @@ class Order:
                     return False
         return True
 
-    def _apart(self, slots: Sequence[Slot], by_row: set[Value], row: int) -> bool:
+    def _apart(self, slots: Sequence[GroupSlot], by_row: set[Value], row: int) -> bool:
         """Whether reductions along other axes than the rows' read nothing that rows' values go into: they take a pass
         of their own."""
         behind = set(by_row)
@@ -244,7 +244,7 @@ class Order:
             behind.add(node)
         return True
 
-    def _merge(self, slots: Iterable[Slot], target: Slot, space: _Space) -> None:
+    def _merge(self, slots: Iterable[GroupSlot], target: GroupSlot, space: _Space) -> None:
         for slot in slots:
             if slot is target:
                 continue
@@ -272,17 +272,17 @@ def enough_rows(size: int, row: int) -> bool:
     return size // row >= LEAST_ROWS or size <= LITTLE
 
 
-def _stuck(slot: Slot, group: Sequence[Slot], place: int) -> bool:
+def _stuck(slot: GroupSlot, group: Sequence[GroupSlot], place: int) -> bool:
     """Whether the slot cannot go there: a reader outside would come first."""
     return slot.first_reader <= place or any(r not in group and r.position <= place for r in slot.readers)
 
 
-def _reduces_for(slot: Slot, group: Sequence[Slot]) -> bool:
+def _reduces_for(slot: GroupSlot, group: Sequence[GroupSlot]) -> bool:
     """Whether others of the group read a reduction of the slot."""
     return bool(slot.totals) and any(not slot.totals.keys().isdisjoint(other.inputs) for other in group)
 
 
-def _fit(slots: Sequence[Slot]) -> bool:
+def _fit(slots: Sequence[GroupSlot]) -> bool:
     """Whether the slots are not too many operators and operands for one group."""
     if sum(len(slot.members) for slot in slots) > MOST_LINES:
         return False

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.memory_order import Order
+from mspc.ops.memory_order import MemoryOrder
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.nn.attention_order import HEADS_BEHIND
 from mspc.passes.base import Pass
@@ -33,8 +33,8 @@ class HeadsLast(Pass):
         return before > 0 and reorder(graph, _is_by_place, before - 1)
 
 
-def _is_by_place(order: Order) -> bool:
+def _is_by_place(order: MemoryOrder) -> bool:
     """Whether it is that of heads behind the sequence."""
     if order.rank != 4 or order.is_plain:
         return False
-    return order.memory == Order.of(order.shape, HEADS_BEHIND).memory
+    return order.memory == MemoryOrder.of(order.shape, HEADS_BEHIND).memory

@@ -27,7 +27,7 @@ Line = tuple[Op, tuple[Source, ...]]
 
 
 @dataclass(slots=True)
-class Kernel:
+class NodeLines:
     """The lines of a node, and which of them are its results."""
 
     lines: list[Line]
@@ -73,7 +73,7 @@ class Kernel:
                 self._made = None, operands
         return self._made
 
-    def part(self, returns: Sequence[int]) -> Kernel:
+    def part(self, returns: Sequence[int]) -> NodeLines:
         """The lines that these results are computed from."""
         needed = set(returns)
         for number in range(max(returns), -1, -1):
@@ -84,9 +84,9 @@ class Kernel:
             (op, tuple(s if isinstance(s, Value) else ("t", place[s[1]]) for s in sources))
             for op, sources in (self.lines[old] for old in place)
         ]
-        return Kernel(lines, tuple(place[line] for line in returns))
+        return NodeLines(lines, tuple(place[line] for line in returns))
 
-    def with_lines_for(self, seen: dict[Value, tuple[Op, ...]], made: Kernel) -> Kernel:
+    def with_lines_for(self, seen: dict[Value, tuple[Op, ...]], made: NodeLines) -> NodeLines:
         """The kernel with the lines of `made` in place of the operands in `seen`, each of which shows its result by
         these views."""
         lines: list[Line] = []
@@ -111,7 +111,7 @@ class Kernel:
         own: dict[int, tuple[str, int]] = {}
         for number, (op, sources) in enumerate(self.lines):
             own[number] = add(op, (shown.get(s, s) if isinstance(s, Value) else own[s[1]] for s in sources))
-        return Kernel(lines, tuple(own[line][1] for line in self.returns))
+        return NodeLines(lines, tuple(own[line][1] for line in self.returns))
 
     def plainly_read(self) -> set[Value]:
         """The operands of which lines need the element at their own place."""
@@ -141,7 +141,7 @@ class Kernel:
         return len(expanded.steps) * math.prod(expanded.space.dims) if expanded is not None else 0
 
 
-def kernel_of(node: Node) -> Kernel | None:
+def kernel_of(node: Node) -> NodeLines | None:
     """The lines of a node that is a fused operator, a single line, or one part of a tensor that is divided; None for
     other nodes."""
     if isinstance(node.op, FusedElementwise):
@@ -150,7 +150,7 @@ def kernel_of(node: Node) -> Kernel | None:
             (step.op, tuple(operands[i] if kind == "x" else (kind, i) for kind, i in step.operands))
             for step in steps_of(node.op)
         ]
-        return Kernel(lines, node.op.returns)
+        return NodeLines(lines, node.op.returns)
     op, inputs = cast(Op, node.op), node.inputs
     if isinstance(op, TupleGetItem):
         whole = inputs[0]
@@ -161,7 +161,7 @@ def kernel_of(node: Node) -> Kernel | None:
         if part is None:
             return None
         op, inputs = part, whole.inputs
-    return Kernel([(looked_at(op), tuple(inputs))], (0,)) if inputs and isinstance(node.type, TensorType) else None
+    return NodeLines([(looked_at(op), tuple(inputs))], (0,)) if inputs and isinstance(node.type, TensorType) else None
 
 
 def looked_at(op: Op) -> Op:
@@ -170,7 +170,7 @@ def looked_at(op: Op) -> Op:
     return replace(op, **values) if values else op
 
 
-def is_movable(kernel: Kernel) -> bool:
+def is_movable(kernel: NodeLines) -> bool:
     """Whether every line can be seen from other places: none combines elements."""
     return all(fusible(op) or moves_elements(op) or reshapes(op) for op, _ in kernel.lines)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.analysis.integer_ranges import BOUNDS, Bounds, bounds_of, note_bounds
+from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, note_bounds
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.iterative import iterative
@@ -99,10 +99,10 @@ def _first_holds(op: Op, left: Value, right: Value) -> bool | None:
 
 
 @iterative
-def _firsts(value: Value) -> Generator[Any, Bounds | None, Bounds | None]:
+def _firsts(value: Value) -> Generator[Any, IntegerRange | None, IntegerRange | None]:
     """The bounds of the first elements of rows; those of all elements where no more is known."""
     if isinstance(value, Node) and isinstance(value.op, Range) and value.op.dtype.is_integer and value.op.count < 0:
-        return Bounds(int(value.op.start), int(value.op.start))
+        return IntegerRange(int(value.op.start), int(value.op.start))
     if isinstance(value, Node) and isinstance(value.op, Reshape | ExpandDims | BroadcastTo):
         before = value.inputs[0]
         if before.shape and before.shape[-1] == value.shape[-1]:

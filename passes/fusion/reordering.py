@@ -19,13 +19,13 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import closes, row_axes
-from mspc.ops.memory_order import Order
+from mspc.ops.memory_order import MemoryOrder
 from mspc.ops.op import Op
 from mspc.passes.cleanup.simplify import remove_dead
-from mspc.passes.fusion.stored_values import StoredValues, moved_bytes
+from mspc.passes.fusion.stored_values import FusedValueMap, moved_bytes
 
 
-def reorder(graph: Graph, continues: Callable[[Order], bool], most: int) -> bool:
+def reorder(graph: Graph, continues: Callable[[MemoryOrder], bool], most: int) -> bool:
     """Walk a graph; whether it is another then. It stays where more than `most` bytes are moved.
 
     continues: whether what reads a value as its shape says goes on in an order that a transpose of the script shows.
@@ -51,10 +51,10 @@ class _ReorderingWalk:
     taken apart. whole: values that something reads as a tuple.
     """
 
-    def __init__(self, graph: Graph, continues: Callable[[Order], bool]) -> None:
+    def __init__(self, graph: Graph, continues: Callable[[MemoryOrder], bool]) -> None:
         self.continues = continues
-        self.values = StoredValues(graph)
-        self.tuples: dict[Value, tuple[Node, Sequence[Order]]] = {}
+        self.values = FusedValueMap(graph)
+        self.tuples: dict[Value, tuple[Node, Sequence[MemoryOrder]]] = {}
         self.parts: dict[Value, Sequence[Value]] = {}
         self.whole = {v for n in graph.nodes if not isinstance(n.op, TupleGetItem) for v in n.inputs}
         self.whole.update(graph.results)
@@ -91,7 +91,7 @@ class _ReorderingWalk:
         found = op.reordered([value.tensor_type], [own])
         if found is None or found.op is not None:
             return False
-        result, plain = found.results[0], Order.of(node.shape)
+        result, plain = found.results[0], MemoryOrder.of(node.shape)
         for order, stored in self.values.known(value):
             seen = op.reordered([value.tensor_type], [order])
             if seen is not None:
@@ -99,7 +99,7 @@ class _ReorderingWalk:
                 result = seen.results[0] if own.is_plain and self.continues(seen.results[0]) else result
         if own.is_plain and not op.reshapes and plain.memory not in self.values.held[node]:
             dims = sorted(range(own.rank), key=lambda place: result.parts[place].dim)
-            made = self.values.made_again(value, Order.of(value.shape, dims))
+            made = self.values.made_again(value, MemoryOrder.of(value.shape, dims))
             if made is not None:
                 self.values.hold(node, plain, made)
         # What moves nothing and was moved by nobody stays the script's node; so does a transpose of such a value.

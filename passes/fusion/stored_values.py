@@ -9,16 +9,16 @@ from mspc.analysis.aliasing import Updates
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import TupleType
-from mspc.ops.memory_order import Order, Part, Reordered
+from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Reshape
 
-Memory = tuple[Part, ...]
+Memory = tuple[DimensionPart, ...]
 
 
-class StoredValues:
+class FusedValueMap:
     """Every value of the old graph, and what holds its elements in the new one, by how they lie in memory.
 
     b: the new graph. orders: the order in which others go on that read a value, where it is not that of its shape.
@@ -26,21 +26,21 @@ class StoredValues:
 
     def __init__(self, graph: Graph) -> None:
         self.b = Builder(graph, [])
-        self.orders: dict[Value, Order] = {}
-        self.held: dict[Value, dict[Memory, tuple[Order, Value]]] = {}
+        self.orders: dict[Value, MemoryOrder] = {}
+        self.held: dict[Value, dict[Memory, tuple[MemoryOrder, Value]]] = {}
         self._shown: dict[tuple[Value, tuple[int, ...]], Value] = {}
         self._updates = Updates(graph)
 
-    def order(self, value: Value) -> Order:
+    def order(self, value: Value) -> MemoryOrder:
         """The order in which others go on that read a value."""
-        return self.orders.get(value) or Order.of(value.shape)
+        return self.orders.get(value) or MemoryOrder.of(value.shape)
 
-    def hold(self, value: Value, order: Order, stored: Value) -> None:
+    def hold(self, value: Value, order: MemoryOrder, stored: Value) -> None:
         """`stored` has the elements of `value`, in this order."""
-        known = Order(tuple(part for part in order.parts if part.dim >= 0), order.rank)
+        known = MemoryOrder(tuple(part for part in order.parts if part.dim >= 0), order.rank)
         self.held.setdefault(value, {})[known.memory] = known, stored
 
-    def make(self, value: Value, order: Order, stored: Value, continues: bool = True) -> None:
+    def make(self, value: Value, order: MemoryOrder, stored: Value, continues: bool = True) -> None:
         """The same, where others go on in this order if it `continues`."""
         self.hold(value, order, stored)
         if continues and not order.is_plain:
@@ -53,7 +53,7 @@ class StoredValues:
         if other in self.orders:
             self.orders[value] = self.orders[other]
 
-    def moved_for_good(self, values: Sequence[Value], orders: Sequence[Order]) -> None:
+    def moved_for_good(self, values: Sequence[Value], orders: Sequence[MemoryOrder]) -> None:
         """What reads values, now that they are in these orders, goes on there; but for parameters, whose updates do
         not."""
         for value, order in zip(values, orders, strict=True):
@@ -62,19 +62,19 @@ class StoredValues:
             if held and value not in self.orders and not order.is_plain and not updated:
                 self.orders[value] = order
 
-    def known(self, value: Value) -> list[tuple[Order, Value]]:
+    def known(self, value: Value) -> list[tuple[MemoryOrder, Value]]:
         """All that holds the elements of a value."""
         if value not in self.held:
-            self.hold(value, Order.of(value.shape), value)
+            self.hold(value, MemoryOrder.of(value.shape), value)
         return list(self.held[value].values())
 
     def plain(self, value: Value) -> Value:
         """A value, a tensor or a tuple, as its shape says."""
         if value not in self.held:
             return value
-        return self.stored(value, Order.of(value.shape))
+        return self.stored(value, MemoryOrder.of(value.shape))
 
-    def stored(self, value: Value, order: Order) -> Value:
+    def stored(self, value: Value, order: MemoryOrder) -> Value:
         """What holds the elements of a value in this order, with the shape that it says."""
         self.known(value)
         found = self.held[value].get(order.memory)
@@ -85,7 +85,7 @@ class StoredValues:
             self.hold(value, order, made)
         return self._with_shape(made, order.stored)
 
-    def made_again(self, value: Value, order: Order) -> Value | None:
+    def made_again(self, value: Value, order: MemoryOrder) -> Value | None:
         """The value made once more, in this order, where that moves nothing and reads less."""
         if not isinstance(value, Node) or not isinstance(value.op, Op):
             return None
@@ -98,7 +98,7 @@ class StoredValues:
         sources = [self.stored(source, own) for source, own in zip(value.inputs, found.operands, strict=True)]
         return self.emit_as(value, found.op, sources)
 
-    def _can_be_made(self, value: Value, order: Order, farthest: int = 4) -> Reordered | None:
+    def _can_be_made(self, value: Value, order: MemoryOrder, farthest: int = 4) -> Reordered | None:
         """How the value is made once more, from operands that are smaller, or can be made so themselves."""
         if not farthest or not isinstance(value, Node) or not isinstance(value.op, Op):
             return None
@@ -115,12 +115,12 @@ class StoredValues:
                 return None
         return found
 
-    def _moved(self, value: Value, order: Order) -> Value:
+    def _moved(self, value: Value, order: MemoryOrder) -> Value:
         own, _ = self.known(value)[0]
         parts = own.refined(order)
         if parts is None:  # by way of its shape, with whose dimensions all parts agree
             self.plain(value)
-            parts = Order.of(value.shape).refined(order)
+            parts = MemoryOrder.of(value.shape).refined(order)
         assert parts is not None
         source, target = parts
         dims = [source.parts.index(part) for part in target.parts]

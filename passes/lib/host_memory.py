@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from mspc.analysis.aliasing import Updates
 from mspc.analysis.cost.nodes import seconds
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.copies import copied_node
 from mspc.ir.graph import FROM_HOST, OFFLOAD, STAGE, TO_HOST, WORK, Graph, Node, Parameter, Value
 from mspc.ir.iterative import iterative
@@ -629,7 +629,7 @@ def update_early(graph: Graph) -> None:
     be. A sum over ranks is waited for no earlier than it is over by the rates of a machine."""
     nodes, needs = graph.nodes, ScheduleFacts(graph).needs
     moving = _moving(nodes, needs)
-    spans = Timeline(graph, ONE_HOST).spans
+    spans = StreamTimeline(graph, ONE_HOST).spans
     main = [place for place, node in enumerate(nodes) if node in spans and "stream" not in node.attrs]
     begins = [spans[nodes[place]][0] for place in main]
     behind = list(range(len(nodes)))  # which node each comes behind, as they stood; itself where it stays

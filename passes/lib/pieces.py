@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from mspc.analysis.cost.kinds import Product, product_of
+from mspc.analysis.cost.kinds import MatmulSizes, product_of
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Graph, Node, OpLike, Value
@@ -74,7 +74,7 @@ BLOCKS = ((128, 256, 1.0), (256, 128, 1.0), (128, 192, 0.97), (192, 128, 0.97), 
 """Rows and columns of blocks, and how quick they are beside the quickest."""
 
 
-def filled(product: Product, beside: bool = False) -> float:
+def filled(product: MatmulSizes, beside: bool = False) -> float:
     """The part of a GPU that a product makes use of. beside: while a collective is under way."""
     return _filled(product.batch, product.rows, product.columns, MULTIPROCESSORS - TAKEN * beside)
 

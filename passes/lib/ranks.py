@@ -13,9 +13,9 @@ from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, eleme
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ir.varying import Looks, Slot, Varying, VaryingConstant, constant_bytes
+from mspc.ir.varying import Looks, RankField, Varying, VaryingConstant, constant_bytes
 from mspc.ops.collective.base import Collective
-from mspc.ops.op import Op, Placement
+from mspc.ops.op import Op, RankPlacement
 
 # Finds ranks of one kind, whose graphs differ in nothing that a pass looks at: the passes run once for all of them.
 #
@@ -25,7 +25,7 @@ from mspc.ops.op import Op, Placement
 # have done the same to it, and its graph is theirs with its own values in the place of the stand-ins.
 
 
-RANK = Slot(-1, 0, "rank")
+RANK = RankField(-1, 0, "rank")
 """The slot of the rank's own number."""
 _NONE: frozenset[str] = frozenset()
 _HIDDEN = (tuple, int, str)
@@ -126,12 +126,12 @@ def _stand_ins(op: OpLike) -> dict[str, Varying]:
 
 def _hidden(part: RankElement, place: int, differences: VaryingParts, looks: Looks) -> RankElement:
     if part.constant is not None:
-        return replace(part, constant=VaryingConstant(Slot(place, 0, "constant"), part.constant, looks))
+        return replace(part, constant=VaryingConstant(RankField(place, 0, "constant"), part.constant, looks))
 
     def hidden(op: Any, at: int) -> Any:
         values = {name: getattr(op, name) for name in differences.fields.get((place, type(op)), ())}
         stand_ins = {
-            name: Varying(Slot(place, at, name), value, looks)
+            name: Varying(RankField(place, at, name), value, looks)
             for name, value in values.items()
             if type(value) in _HIDDEN
         }
@@ -147,7 +147,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def _value_at(slot: Slot, rank: int, parts: Sequence[RankElement]) -> Any:
+def _value_at(slot: RankField, rank: int, parts: Sequence[RankElement]) -> Any:
     if slot is RANK:
         return rank
     part = parts[slot.place]
@@ -230,7 +230,7 @@ def _moved(part: RankElement, by: int) -> RankElement:
     return replace(part, op=op(part.op), nodes=nodes)
 
 
-class _Asked(Placement):
+class _Asked(RankPlacement):
     """A placement that tells whether anybody has read the rank."""
 
     _rank: int
@@ -266,9 +266,9 @@ class OperatorPlace:
 
     def on(self, rank: int) -> RankElement:
         """What it is on a rank."""
-        return self._at(Placement(rank, self.in_types, self.in_layouts, self.out_types, self.out_layouts))
+        return self._at(RankPlacement(rank, self.in_types, self.in_layouts, self.out_types, self.out_layouts))
 
-    def _at(self, placement: Placement) -> RankElement:
+    def _at(self, placement: RankPlacement) -> RankElement:
         if type(self.op).expand is not Op.expand:
             builder = Builder(Graph(""))
             inputs = [Value(type) for type in self.operands]

@@ -13,7 +13,7 @@ It runs after all passes that change which values are saved, or the order of nod
 
 from __future__ import annotations
 
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import OFFLOAD, WORK, Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import WHOLE, Pass
@@ -55,7 +55,7 @@ class Offload(Pass):
 def _times(graph: Graph, values: HostValues | None) -> HostTimes:
     """Return the times of a graph's nodes; with the waits for other stages if a stage's work on micro-batches stores
     values on the host."""
-    spans = Timeline(graph, ONE_HOST).spans
+    spans = StreamTimeline(graph, ONE_HOST).spans
     if values is None or not any(WORK in node.attrs for node in graph.nodes):
         return HostTimes(graph, spans)
     clock = StageClock(graph, spans)

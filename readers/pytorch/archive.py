@@ -15,7 +15,7 @@ import numpy as np
 
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.pieces import StoredSlice, box_of_shape
-from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.reading import Checkpoint, TensorPieces
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.inside import check_name
@@ -383,7 +383,7 @@ def weights_of(archive: Archive, model: str) -> tuple[ProgramWeights, Mapping[st
         for folder, config in (("data/weights/", "weights"), ("data/constants/", "constants"))
         for each in _entries(archive, folder, f"{folder}{model}_{config}_config.json")
     ]
-    tensors: dict[str, Stored] = {}
+    tensors: dict[str, TensorPieces] = {}
     strided: dict[str, StridedWeight] = {}
     first_with: dict[tuple[Any, ...], str] = {}
     same: dict[str, str] = {}
@@ -407,7 +407,7 @@ def weights_of(archive: Archive, model: str) -> tuple[ProgramWeights, Mapping[st
             pieces = (StoredSlice(box_of_shape(each.type.shape), 0, ((offset, each.type.nbytes),)),)
         else:
             strided[each.name] = StridedWeight(place, each.first, each.strides)
-        tensors[each.name] = Stored(each.type, pieces)
+        tensors[each.name] = TensorPieces(each.type, pieces)
     _check_overlaps(archive, entries)
     files = Files([archive.path], [archive.size])
     return ProgramWeights(archive.shown, files, tensors, strided=strided), same

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.pieces import StoredSlice
-from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.reading import Checkpoint, TensorPieces
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
@@ -103,7 +103,7 @@ def _packed(stored: Checkpoint, name: str, each: ProgramInput) -> JoinedWeight |
     return JoinedWeight(tuple((part,) for part in parts), None, dims[0]) if len(dims) == 1 else None
 
 
-def _joined(stored: Checkpoint, given: JoinedWeight, type: ExportedType) -> Stored:
+def _joined(stored: Checkpoint, given: JoinedWeight, type: ExportedType) -> TensorPieces:
     """The tensors as parts of one."""
     if given.stacked is None and given.joined is None:
         return stored.tensors[given.names[0][0]]
@@ -124,7 +124,7 @@ def _joined(stored: Checkpoint, given: JoinedWeight, type: ExportedType) -> Stor
                 return tensor  # another type, which is told
             pieces.append(replace(tensor.pieces[0], box=Box(tuple(begin), tuple(ends))))
         at = shape[given.joined] if given.joined is not None else 0
-    return Stored(TensorType(type.dtype, tuple(shape)), tuple(pieces))
+    return TensorPieces(TensorType(type.dtype, tuple(shape)), tuple(pieces))
 
 
 def _listed(stored: Checkpoint) -> str:
@@ -132,7 +132,7 @@ def _listed(stored: Checkpoint) -> str:
     return f"it has {', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
-def _check(stored: Checkpoint, given: JoinedWeight, tensor: Stored, type: ExportedType) -> None:
+def _check(stored: Checkpoint, given: JoinedWeight, tensor: TensorPieces, type: ExportedType) -> None:
     if (tensor.type.dtype, tensor.type.shape) != (type.dtype, type.shape):
         shape = ", ".join(map(str, type.shape))
         first: Sequence[str] = given.names[0]

@@ -16,7 +16,7 @@ from mspc.runtime.comm.interface import BESIDE, GRAPH_CHANNELS, Array, Exchangin
 from mspc.runtime.comm.mpi_library import MPI, end_mpi, start_mpi
 from mspc.runtime.comm.mpi_messages import MessagesUnderWay
 from mspc.runtime.faults.record import group_of
-from mspc.runtime.faults.watch import Watch
+from mspc.runtime.faults.watch import JobWatch
 
 SMALL = 8192
 """Bytes up to which an all-reduce gathers everything in one message instead of scattering the sum first."""
@@ -41,7 +41,7 @@ class MpiComm(Exchanging):
         sent: the messages of this process, of all its communicators.
     """
 
-    def __init__(self, watch: Watch | None = None, channel: int = 0, sent: MessagesUnderWay | None = None) -> None:
+    def __init__(self, watch: JobWatch | None = None, channel: int = 0, sent: MessagesUnderWay | None = None) -> None:
         limit_blas()
         start_mpi()
         self._world = MPI.COMM_WORLD

@@ -120,7 +120,7 @@ class Start:
         return now - self._since
 
 
-class Stuck:
+class DeadlockDetector:
     """Looks for ranks that wait and can never continue: for one that has ended, or for one another.
 
     A rank is waited for in vain only where it has not begun the call that it is waited for in, so that one that stands

@@ -54,7 +54,7 @@ from mspc.runtime.faults.stalled import (
     unpacked,
 )
 from mspc.runtime.faults.stopped import Stopped, state_of
-from mspc.runtime.faults.waiting import Start, Stuck, Waiting, for_messages, in_group
+from mspc.runtime.faults.waiting import DeadlockDetector, Start, Waiting, for_messages, in_group
 
 BEFORE = "before its first step"
 """Where a rank is that has not begun to run a graph."""
@@ -67,7 +67,7 @@ Describe = Callable[[int, int, int], ExecutionError]
 the node's."""
 
 
-class Watch:
+class JobWatch:
     """This rank's entry in the job's file, and the thread that looks at the others'.
 
     Args:
@@ -226,7 +226,7 @@ class Watch:
         processes: dict[int, int] = {}
         unknown = {rank for rank in range(self.size) if rank != self.rank}
         records = [self.record(rank) for rank in range(self.size)]
-        stuck, stalled, idle = Stuck(records), Stalled(records, self.patience), Idle(records)
+        stuck, stalled, idle = DeadlockDetector(records), Stalled(records, self.patience), Idle(records)
         start = Start(self.rank, records)
         while not self._over:
             unknown = self._follow(unknown, processes, poll)

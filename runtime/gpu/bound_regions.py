@@ -20,7 +20,7 @@ from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.ended_loops import EndedLoops
 from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, count_of, like
-from mspc.runtime.gpu.on_host import OnHost
+from mspc.runtime.gpu.on_host import HostQuery
 from mspc.runtime.gpu.progress import communicates, wait_for
 from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
@@ -28,7 +28,7 @@ from mspc.runtime.region_memory import device_bytes_inside
 
 
 @dataclass(frozen=True)
-class Around:
+class RegionContext:
     """What a node that runs graphs finds around it.
 
     device: see `GpuDevice`; its `step` is the number that tells apart what is drawn here. key: of which it is mixed, by
@@ -64,23 +64,23 @@ class Around:
             self.plans[key] = plan_memory(graph, inside=device_bytes_inside, carried=replaced, outside=outside)
         return self.plans[key]
 
-    def in_turns(self, key: Array) -> tuple[Around, list[Launch]]:
+    def in_turns(self, key: Array) -> tuple[RegionContext, list[Launch]]:
         """What a loop's regions find, where the key is mixed of the one here and the number of the turn, and what has
         to run behind that."""
         return self._inside(key, self.depth + 1, self.calls)
 
-    def in_call(self, number: int) -> tuple[Around, list[Launch]]:
+    def in_call(self, number: int) -> tuple[RegionContext, list[Launch]]:
         """What the regions of a node find that draws other numbers than others which run them; and what has to run."""
         return self._inside(self.key, self.depth, (*self.calls, number))
 
-    def in_micro_batch(self, number: int) -> tuple[Around, list[Launch]]:
+    def in_micro_batch(self, number: int) -> tuple[RegionContext, list[Launch]]:
         """As `in_turns`, of the turn that a stage's work on a micro-batch is."""
         key = self.device.zeros((1,), "int64")
         kernel = self.device.kernel(_calls_source([-number]), "number_of_calls")
         inside, mixes = self.in_turns(key)
         return inside, [partial(kernel, 1, 1, (self.key, np.int32(self.depth > 0), key)), *mixes]
 
-    def _inside(self, key: Array, depth: int, calls: tuple[int, ...]) -> tuple[Around, list[Launch]]:
+    def _inside(self, key: Array, depth: int, calls: tuple[int, ...]) -> tuple[RegionContext, list[Launch]]:
         if not calls:
             return replace(self, device=_Drawing(self.device, key), key=key, depth=depth), []
         number = self.device.zeros((1,), "int64")
@@ -132,8 +132,8 @@ class BoundRegion:
     """
 
     def __init__(
-        self, around: Around, graph: Graph, given: Sequence[Held], memory: Array, first: int = 0, carried: int = 0,
-        out: Sequence[Held] = (),
+        self, around: RegionContext, graph: Graph, given: Sequence[Held], memory: Array, first: int = 0,
+        carried: int = 0, out: Sequence[Held] = (),
     ) -> None:  # fmt: skip
         plan = around.plan(graph, first, carried, bool(out))
         stored: dict[Value, Held] = dict(zip(graph.parameters, given, strict=True))
@@ -151,7 +151,7 @@ class BoundRegion:
         return like(launch, _Named(node, launch))
 
     @staticmethod
-    def _marked(around: Around, node: Node, launch: Launch) -> Launch:
+    def _marked(around: RegionContext, node: Node, launch: Launch) -> Launch:
         return around.mark(launch) if around.mark is not None and communicates(node) else launch
 
 
@@ -186,7 +186,7 @@ def taken(
     then: list[Launch] = []
     for number, (result, place) in enumerate(zip(results, places, strict=True)):
         if isinstance(result, list):
-            then.append(OnHost(partial(_refill, device, place, result, goes_on)))
+            then.append(HostQuery(partial(_refill, device, place, result, goes_on)))
             continue
         if device.same(result, place):
             continue

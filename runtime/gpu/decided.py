@@ -16,11 +16,13 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cuda.source import NANOSECONDS
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import collectives_of
-from mspc.runtime.gpu.bound_regions import Around
+from mspc.runtime.gpu.bound_regions import RegionContext
 from mspc.runtime.gpu.launches import Several, asks, run_each
-from mspc.runtime.gpu.on_host import OnHost
+from mspc.runtime.gpu.on_host import HostQuery
 
-_DECIDE = NANOSECONDS + r"""
+_DECIDE = (
+    NANOSECONDS
+    + r"""
 extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
 __device__ __forceinline__ void go_on(u64 handle, bool goes, long long done, const long long* begun, long long limit,
                                       long long number, volatile long long* ended, int* stop) {
@@ -47,9 +49,10 @@ extern "C" __global__ void go_on_for(u64 handle, int reverse, const long long* t
     go_on(handle, done < begun[1], done, begun, limit, number, ended, stop);
 }
 """
+)
 
 
-def decided(device: Any, node: Node, by_host: Launch, by_gpu: Launch) -> OnHost:
+def decided(device: Any, node: Node, by_host: Launch, by_gpu: Launch) -> HostQuery:
     """A launch of a node that the GPU decides on within a captured graph, and the host elsewhere."""
 
     def run() -> None:
@@ -63,10 +66,10 @@ def decided(device: Any, node: Node, by_host: Launch, by_gpu: Launch) -> OnHost:
                 error.node = node  # type: ignore[attr-defined]  # for the message
             raise
 
-    return OnHost(run, decided=True)
+    return HostQuery(run, decided=True)
 
 
-def may_decide(around: Around, node: Node, launches: Iterable[Launch]) -> bool:
+def may_decide(around: RegionContext, node: Node, launches: Iterable[Launch]) -> bool:
     """Whether the GPU may decide on a node that makes these launches: it has such nodes, none of the launches asks the
     host, and no other rank is met inside, as ranks compare there which way they go."""
     if around.device.conditional is None or any(map(asks, launches)):
@@ -74,7 +77,9 @@ def may_decide(around: Around, node: Node, launches: Iterable[Launch]) -> bool:
     return next(collectives_of([node]), None) is None
 
 
-def choice_by_gpu(around: Around, node: Node, condition: Array, ways: Sequence[Sequence[Launch]]) -> Launch | None:
+def choice_by_gpu(
+    around: RegionContext, node: Node, condition: Array, ways: Sequence[Sequence[Launch]]
+) -> Launch | None:
     """The first way where the condition, a Bool on the GPU, holds, else the second; None: the host has to decide."""
     device = around.device
     if not may_decide(around, node, [launch for way in ways for launch in way]) or not device.conditional.has_choices:
@@ -85,7 +90,7 @@ def choice_by_gpu(around: Around, node: Node, condition: Array, ways: Sequence[S
 
 
 @dataclass(frozen=True)
-class Turns:
+class LoopLaunches:
     """The launches of a loop's turns.
 
     ahead: of the first turn, once the count is set. each: a turn, and what `ahead` does for the next one. behind: all
@@ -104,7 +109,7 @@ class Turns:
     reverse: bool = False
 
 
-def loop_by_gpu(around: Around, node: Node, begin: Sequence[Launch], turns: Turns) -> Launch | None:
+def loop_by_gpu(around: RegionContext, node: Node, begin: Sequence[Launch], turns: LoopLaunches) -> Launch | None:
     """All turns of a loop; None: the host has to decide. begin: launches ahead of everything."""
     device, limit = around.device, around.loop_limit if turns.known < 0 else 0.0
     if not may_decide(around, node, (*begin, *turns.ahead, *turns.each, *turns.behind)):

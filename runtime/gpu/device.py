@@ -22,7 +22,7 @@ from mspc.runtime.gpu.choices import Choices
 from mspc.runtime.gpu.conditional import conditional_nodes
 from mspc.runtime.gpu.host_reads import Asking
 from mspc.runtime.gpu.kept_choices import KeptChoices, file_of
-from mspc.runtime.gpu.kernels import Kernels
+from mspc.runtime.gpu.kernels import KernelCache
 from mspc.runtime.gpu.mappings import Mapping, Mappings
 from mspc.runtime.gpu.matmul import Products, Unsupported
 from mspc.runtime.gpu.row_products import RowProducts
@@ -96,7 +96,7 @@ class GpuDevice:
         self.workspaces: dict[str, int] = {}
         self._scratch: dict[int, Array] = {}
         self._retained: list[Array] = []
-        self.kernels = Kernels(cupy, index)
+        self.kernels = KernelCache(cupy, index)
         self._mappings = Mappings(cupy.cuda.runtime.ipcCloseMemHandle)
         weakref.finalize(self, self._mappings.end_all).atexit = False  # the end of the process unmaps all
 

@@ -29,7 +29,7 @@ from mspc.runtime.gpu.step import GpuStep
 from mspc.runtime.gradient_slices import gradient_slices
 from mspc.runtime.memory_plan import plan_memory
 from mspc.runtime.pending import Pending
-from mspc.runtime.profile import Timed
+from mspc.runtime.profile import NodeTiming
 from mspc.runtime.region_memory import device_bytes_inside
 from mspc.runtime.workspaces import reserve_scratch
 
@@ -191,9 +191,9 @@ class GpuExecutor:
         """
         return self._collect(self._begin(inputs, origins, self._step.run))
 
-    def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Pending], list[Timed]]:
+    def run_timed(self, inputs: Sequence[Array], origins: Sequence[Any] = ()) -> tuple[list[Pending], list[NodeTiming]]:
         """A step as `run` makes it, and when each of its nodes ran."""
-        times: list[Timed] = []
+        times: list[NodeTiming] = []
         slot = self._begin(inputs, origins, lambda _, counted: times.extend(self._step.run_timed(counted)))
         return self._collect(slot), times
 

@@ -9,7 +9,7 @@ from typing import Any
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Launch
-from mspc.runtime.gpu.on_host import OnHost
+from mspc.runtime.gpu.on_host import HostQuery
 from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.memory import MemoryPlan
 
@@ -32,7 +32,7 @@ class HostRead:
         return self._held
 
 
-class Asking(OnHost):
+class Asking(HostQuery):
     """A launch that calls `run` with the elements of arrays, which are those of NumPy's; what copies them is its own,
     unless `share` says of some of them who does. ahead: what makes some of them."""
 

@@ -17,7 +17,7 @@ _ORDINARY_SHARED = 48 << 10
 _MOST_THREADS = 16
 
 
-class Kernels:
+class KernelCache:
     """The modules of a GPU, each source compiled once; CuPy stores them in a folder of its own, by their content.
 
     Args:

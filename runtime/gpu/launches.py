@@ -19,7 +19,7 @@ from mspc.ops.device import Array, Copy, Launch, in_order, nothing
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.op import Op
 from mspc.runtime.gpu.host_reads import Asking, HostRead, makers
-from mspc.runtime.gpu.on_host import OnHost, like
+from mspc.runtime.gpu.on_host import HostQuery, like
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import wait_for
 from mspc.runtime.memory import Allocation, MemoryPlan
@@ -86,7 +86,7 @@ def count_of(launches: Sequence[Launch]) -> int:
     return sum(getattr(launch, "count", 1) for launch in launches)
 
 
-def _fed(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> OnHost:
+def _fed(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> HostQuery:
     """A launch that waits for arrays, and calls `run` with their elements as arrays of NumPy's."""
 
     def launch() -> None:
@@ -97,12 +97,12 @@ def _fed(device: Any, arrays: Sequence[Array], run: Callable[..., None]) -> OnHo
         device.synchronize()
         run(*given)
 
-    return OnHost(launch)
+    return HostQuery(launch)
 
 
 def asks(launch: Launch) -> bool:
     """Whether a launch asks the host even where it could be captured."""
-    return isinstance(launch, OnHost) and not launch.decided
+    return isinstance(launch, HostQuery) and not launch.decided
 
 
 @dataclass
@@ -296,7 +296,7 @@ class Launches:
             plain = self._plain(op, inputs, out)
             # A stack has as many entries as a loop has left there; what CuPy draws, the host says.
             asks = op.draws or op.waits or any(isinstance(array, list) for array in inputs)
-            return (OnHost(plain) if asks else plain), True
+            return (HostQuery(plain) if asks else plain), True
         except Exception as error:
             if not hasattr(error, "node"):
                 error.node = node  # type: ignore[attr-defined]  # for the message
@@ -305,13 +305,13 @@ class Launches:
     def _read_behind(self, node: Node, launch: Launch) -> Launch:
         """The launch of a node, and behind it that of copies to the host of what others ask of it there."""
         asked = [value for value, maker in self._makers.items() if maker is node]
-        if not asked or (isinstance(launch, OnHost) and launch.decided):
+        if not asked or (isinstance(launch, HostQuery) and launch.decided):
             return launch
         reads = [HostRead(self._device, self.arrays(value)[0]) for value in asked]
         self._reads |= dict(zip(asked, reads, strict=True))
         both = in_order(launch, *[read.begin for read in reads])
         assert both is not None
-        return OnHost(both)
+        return HostQuery(both)
 
     def _shared(self, node: Node, inputs: Sequence[Any], asked: Sequence[Array]) -> dict[int, HostRead]:
         """Of the arrays for which a node's launch asks, by their numbers, what copies them ahead of it."""

@@ -22,10 +22,10 @@ from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import WORDS, address
 from mspc.ops.device import Array, Launch, nothing
 from mspc.runtime.comm.control_flow import same_way
-from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, own_copy, taken
-from mspc.runtime.gpu.decided import Turns, decided, loop_by_gpu
+from mspc.runtime.gpu.bound_regions import BoundRegion, RegionContext, Told, own_copy, taken
+from mspc.runtime.gpu.decided import LoopLaunches, decided, loop_by_gpu
 from mspc.runtime.gpu.launches import Held, Several, run_each
-from mspc.runtime.gpu.on_host import OnHost
+from mspc.runtime.gpu.on_host import HostQuery
 from mspc.runtime.gpu.replayed import in_parts
 from mspc.runtime.region_memory import DEVICE_ALIGNMENT, device_bytes_of_entries
 from mspc.runtime.regions.ways import check_lengths, too_long, went
@@ -55,14 +55,14 @@ extern "C" __global__ void copy_entry(const {word}* from, {word}* to, const long
 
 
 def loop_launch(
-    around: Around, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
+    around: RegionContext, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
 ) -> Launch:  # fmt: skip
     """See `regions.region_launch`."""
     made = _LoopOnGpu(around, node, op, operands, out, memory)
     if made.is_captured:
         return made.whole
     by_host = made.run_while if isinstance(op, While) else made.run_for
-    return OnHost(by_host) if made.by_gpu is None else decided(around.device, node, by_host, made.by_gpu)
+    return HostQuery(by_host) if made.by_gpu is None else decided(around.device, node, by_host, made.by_gpu)
 
 
 class _LoopOnGpu:
@@ -70,7 +70,7 @@ class _LoopOnGpu:
     as long as the GPU finds that there are more; None: the host has to look."""
 
     def __init__(
-        self, around: Around, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
+        self, around: RegionContext, node: Node, op: Loop, operands: Sequence[Held], out: Sequence[Held], memory: Array
     ) -> None:  # fmt: skip
         self._label, self._op, self._out = node.label, op, out
         self._backend, self._limit = around.backend, around.loop_limit
@@ -113,16 +113,18 @@ class _LoopOnGpu:
             self._holds = Told(device, condition.results[0])
             ask: list[Launch] = [*begins, *condition.launches]
             tell = [partial(device.copy, self._turn, out[op.carried].reshape((1,)))] if op.tells_turns else []
-            turns = Turns(ask, [*turn, *ask], tell, self._turn, condition=condition.results[0])
+            turns = LoopLaunches(ask, [*turn, *ask], tell, self._turn, condition=condition.results[0])
             ask = [*ask, self._holds.fetch]
             self._ask = in_parts(device, ask)
-            self._asks_apart = any(isinstance(launch, OnHost) for launch in ask)
+            self._asks_apart = any(isinstance(launch, HostQuery) for launch in ask)
             if not self._asks_apart:
                 turn += ask
         else:
             turn[:0] = begins
-            turns = Turns([], turn, [], self._turn, None, operands[0] if op.first else None, self._known, op.reverse)
-        asks = any(isinstance(launch, OnHost) for launch in (*turn, *self._begin))
+            turns = LoopLaunches(
+                [], turn, [], self._turn, None, operands[0] if op.first else None, self._known, op.reverse
+            )
+        asks = any(isinstance(launch, HostQuery) for launch in (*turn, *self._begin))
         self.whole = Several(turn, max(0, self._known), [*self._begin, partial(self._start, self._known)])
         self.is_captured = self._known >= 0 and not asks and self.whole.count <= MOST_UNROLLED
         self._parts = in_parts(device, turn)
@@ -161,13 +163,13 @@ class _LoopOnGpu:
             else:
                 self._device.copy(entry, place)
 
-        return OnHost(read)
+        return HostQuery(read)
 
     def _write(self, place: Held, stack: Held) -> Launch:
         """Puts what the turn has overwritten back to where the entry is from."""
         if not isinstance(stack, list):
             return self._copied(place, stack, read=False)
-        return OnHost(lambda: None if isinstance(place, list) else self._device.copy(place, stack[self._at]))
+        return HostQuery(lambda: None if isinstance(place, list) else self._device.copy(place, stack[self._at]))
 
     def _keep(self, result: Held, stack: Held) -> Launch:
         """Keeps what a turn has made."""
@@ -182,7 +184,7 @@ class _LoopOnGpu:
                 stack.append(None)
             stack[self._at] = spare[self._at] = own_copy(self._device, result, spare[self._at])
 
-        return OnHost(keep)
+        return HostQuery(keep)
 
     def _copied(self, source: Array, target: Array, read: bool) -> Launch:
         """Copies the turn's entry of `source` where it is read there, else to the turn's entry of `target`."""

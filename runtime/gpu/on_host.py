@@ -5,7 +5,7 @@ from __future__ import annotations
 from mspc.ops.device import Launch
 
 
-class OnHost:
+class HostQuery:
     """A launch that asks the host while it runs.
 
     run: waits for what the host has to know. decided: where it is captured with others it does not, as the GPU decides
@@ -22,4 +22,4 @@ class OnHost:
 
 def like(launch: Launch, run: Launch) -> Launch:
     """What runs a launch among other things, and asks the host as that does."""
-    return OnHost(run, launch.decided) if isinstance(launch, OnHost) else run
+    return HostQuery(run, launch.decided) if isinstance(launch, HostQuery) else run

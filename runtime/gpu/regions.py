@@ -15,17 +15,17 @@ from mspc.ops.control.regions import If, spread
 from mspc.ops.control.structural import CALL
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import same_way
-from mspc.runtime.gpu.bound_regions import Around, BoundRegion, Told, taken
+from mspc.runtime.gpu.bound_regions import BoundRegion, RegionContext, Told, taken
 from mspc.runtime.gpu.decided import choice_by_gpu, decided
 from mspc.runtime.gpu.launches import Held, like, run_each
 from mspc.runtime.gpu.loops import loop_launch
-from mspc.runtime.gpu.on_host import OnHost
+from mspc.runtime.gpu.on_host import HostQuery
 from mspc.runtime.gpu.replayed import in_parts, one_launch
 from mspc.runtime.regions.ways import went
 
 
 def region_launch(
-    around: Around, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array
+    around: RegionContext, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array
 ) -> Launch:  # fmt: skip
     """The launch of a node that runs graphs.
 
@@ -41,7 +41,7 @@ def region_launch(
     else:
         return _launch(around, node, operands, out, memory)
     launch = one_launch(around.device, [*mixes, _launch(inside, node, operands, out, memory)])
-    if not isinstance(launch, OnHost):
+    if not isinstance(launch, HostQuery):
         return launch
 
     def run() -> None:
@@ -56,7 +56,7 @@ def region_launch(
     return like(launch, run)
 
 
-def _launch(around: Around, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array) -> Launch:
+def _launch(around: RegionContext, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array) -> Launch:
     if isinstance(node.op, Loop):
         return loop_launch(around, node, node.op, operands, out, memory)
     if isinstance(node.op, If):
@@ -65,7 +65,7 @@ def _launch(around: Around, node: Node, operands: Sequence[Held], out: Sequence[
     return one_launch(around.device, [*region.launches, *taken(around.device, region.results, out)])
 
 
-def _choice(around: Around, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array) -> Launch:
+def _choice(around: RegionContext, node: Node, operands: Sequence[Held], out: Sequence[Held], memory: Array) -> Launch:
     device = around.device
     ways: list[list[Launch]] = []
     for graph in node.regions:
@@ -83,4 +83,4 @@ def _choice(around: Around, node: Node, operands: Sequence[Held], out: Sequence[
         run_each(parts[0 if way else 1])
 
     by_gpu = choice_by_gpu(around, node, operands[0], ways)
-    return OnHost(run) if by_gpu is None else decided(device, node, run, by_gpu)
+    return HostQuery(run) if by_gpu is None else decided(device, node, run, by_gpu)

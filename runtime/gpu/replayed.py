@@ -9,7 +9,7 @@ from typing import Any
 
 from mspc.ops.device import Launch
 from mspc.runtime.gpu.launches import Several, asks, run_each
-from mspc.runtime.gpu.on_host import OnHost
+from mspc.runtime.gpu.on_host import HostQuery
 
 FEWEST = 3
 """Launches from which on one CUDA graph takes less time than they do."""
@@ -25,7 +25,7 @@ class Replayed:
         self._device, self._launches = device, launches
         self._loaded = loaded
         self._replay: Launch | None = None
-        self._decides = any(isinstance(launch, OnHost) for launch in launches)
+        self._decides = any(isinstance(launch, HostQuery) for launch in launches)
         self._eager = len(launches) < FEWEST and not self._decides
 
     def __call__(self) -> None:
@@ -69,7 +69,7 @@ def in_parts(
     found: list[Launch] = []
     between: list[Launch] = []
     for launch in launches:
-        if asks(launch) or (by_host and isinstance(launch, OnHost)):
+        if asks(launch) or (by_host and isinstance(launch, HostQuery)):
             found += [Replayed(device, between, loaded)] if between else []
             found.append(launch)
             between = []
@@ -81,9 +81,9 @@ def in_parts(
 def one_launch(device: Any, launches: Sequence[Launch]) -> Launch:
     """One launch of them all, to be captured with others where none of them asks the host then."""
     together = Several(launches)
-    if not any(isinstance(launch, OnHost) for launch in launches):
+    if not any(isinstance(launch, HostQuery) for launch in launches):
         return together
     parts = in_parts(device, launches)
     if any(map(asks, launches)):
-        return OnHost(partial(run_each, parts))
-    return OnHost(lambda: together() if device.capturing else run_each(parts), decided=True)
+        return HostQuery(partial(run_each, parts))
+    return HostQuery(lambda: together() if device.capturing else run_each(parts), decided=True)

@@ -22,20 +22,20 @@ from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Copy, Launch, c_type, nothing
-from mspc.runtime.gpu.bound_regions import Around
+from mspc.runtime.gpu.bound_regions import RegionContext
 from mspc.runtime.gpu.ended_loops import EndedLoops
 from mspc.runtime.gpu.launches import Backend, Constants, Held, Launches, asks
-from mspc.runtime.gpu.on_host import OnHost
+from mspc.runtime.gpu.on_host import HostQuery
 from mspc.runtime.gpu.overlap import Overlap
 from mspc.runtime.gpu.peers import Between
 from mspc.runtime.gpu.progress import communicates
 from mspc.runtime.gpu.regions import region_launch
 from mspc.runtime.gpu.replayed import in_parts, warn_uncaptured
 from mspc.runtime.gpu.stage_messages import StageMessages, stage_messages
-from mspc.runtime.gpu.step_work import Work, copying_in_between, stream_of
+from mspc.runtime.gpu.step_work import StepWork, copying_in_between, stream_of
 from mspc.runtime.memory import COMMUNICATION, MemoryPlan, side_stream
 from mspc.runtime.plan import loss_values
-from mspc.runtime.profile import Timed
+from mspc.runtime.profile import NodeTiming
 
 _COUNT = """
 extern "C" __global__ void count_step(long long* own, long long* step) { step[0] = ++own[0]; }
@@ -73,7 +73,9 @@ class GpuStep:
         self.plan = plan
         self.backend = Backend(device.comm, device.xp)
         ended = EndedLoops(device, loop_limit)
-        self._around = Around(device, self.backend, constants, region_launch, host, ended, loop_limit, device.step)
+        self._around = RegionContext(
+            device, self.backend, constants, region_launch, host, ended, loop_limit, device.step
+        )
         arena = device.empty((max(1, plan.arena),), "uint8")
         self._launches = Launches(graph, device, self.backend, plan, arena, stored, self._of_regions)
         self._launches.leaves = True
@@ -82,8 +84,8 @@ class GpuStep:
         updates = updated_parameters(graph)
         self.boundary = min(updates, default=len(graph.nodes))
         self.losses = loss_values(graph) if updates else []
-        self.work: list[Work] = []
-        self.anew: list[Work] = []
+        self.work: list[StepWork] = []
+        self.anew: list[StepWork] = []
         """What makes the copies of parameters that the step's updates keep up to date."""
         self._written = [address(stored[p]) for p in dict.fromkeys(p for ps in updates.values() for p in ps)]
         shadows = plan.shadow_weights.copies.values()
@@ -118,9 +120,9 @@ class GpuStep:
     def _build(self, messages: StageMessages | None) -> None:
         device, nodes = self.device, self.graph.nodes
         count = device.kernel(_COUNT, "count_step")
-        self.work.append(Work(-1, "compute", lambda: count(1, 1, (self.own_count, device.step))))
+        self.work.append(StepWork(-1, "compute", lambda: count(1, 1, (self.own_count, device.step))))
         if messages is not None:
-            self.work.append(Work(-1, "compute", messages.begin, ahead=True))
+            self.work.append(StepWork(-1, "compute", messages.begin, ahead=True))
         copies = self._shadow_weights()
         signals = {other for others in self.plan.waits.values() for other in others}
         # What goes through mailboxes takes less time than to change streams.
@@ -142,17 +144,17 @@ class GpuStep:
                 continue
             if node in self.plan.shadow_weights.copies or node in self.plan.shadow_weights.inner:
                 launch, plain = self._launches.of(node)
-                self.anew.append(Work(index, "compute", launch, plain=plain))
+                self.anew.append(StepWork(index, "compute", launch, plain=plain))
                 continue
-            behind: Work | None = None
+            behind: StepWork | None = None
             if messages is not None and node in messages:
                 # What another stage has sent is waited for where it is read, see `_receive`.
                 side, waits = side_stream(node), self._waits(node, placed)
                 if side and device.progress is not None:
-                    self.work.append(Work(-1, "compute", device.progress.mark(index)))
+                    self.work.append(StepWork(-1, "compute", device.progress.mark(index)))
                 placed[node] = len(self.work)
                 launch = messages.launch(node) if side else nothing
-                self.work.append(Work(index if side else -1, side or "compute", launch, waits, node in signals))
+                self.work.append(StepWork(index if side else -1, side or "compute", launch, waits, node in signals))
                 continue
             stream = stream_of(node, one_stream)
             waits = self._waits(node, placed)
@@ -165,12 +167,12 @@ class GpuStep:
                 if stream == COMMUNICATION and not self._needed_next(index):
                     direct = isinstance(launch, Between)
                     if direct and overlap.idle:  # behind others it would get its multiprocessors late
-                        behind = Work(-1, "compute", launch.awaited(), awaits=placed[node])
+                        behind = StepWork(-1, "compute", launch.awaited(), awaits=placed[node])
                     overlap.begins(placed[node], node, launch.blocks if direct else 0)
                 if device.progress is not None and communicates(node) and not self._launches.has_left(node):
                     tells = isinstance(launch, Between) or self._quick([node])
                     launch = device.progress.before(index, launch, tells)
-            self.work.append(Work(index, stream, launch, waits, node in signals, plain))
+            self.work.append(StepWork(index, stream, launch, waits, node in signals, plain))
             if behind is not None:
                 self.work.append(behind)
         self.work = copying_in_between(self.work) if one_stream else self.work
@@ -186,7 +188,7 @@ class GpuStep:
         launch = messages.launch(self.graph.nodes[index])
         if self.device.progress is not None:
             launch = self.device.progress.before(index, launch)
-        self.work.append(Work(index, "compute", launch))
+        self.work.append(StepWork(index, "compute", launch))
 
     def _needed_next(self, index: int) -> bool:
         """Whether the next work of the compute stream waits for the collective at `index`."""
@@ -216,7 +218,7 @@ class GpuStep:
             if isinstance(made, Node) and self.work[placed[made]].stream != "compute":
                 waits = (placed[made],)
                 self.work[placed[made]] = replace(self.work[placed[made]], signals=True)
-            self.work.append(Work(-1, "compute", partial(kernel, 1, 1, (array, self.device.stop)), waits))
+            self.work.append(StepWork(-1, "compute", partial(kernel, 1, 1, (array, self.device.stop)), waits))
 
     def _shadow_weights(self) -> dict[Node, dict[int, Copy]]:
         """For every update the copies that it writes, by the operand that they are of."""
@@ -256,13 +258,13 @@ class GpuStep:
             self._fresh = True
             self.current = -1
 
-    def run_timed(self, counted: int) -> list[Timed]:
+    def run_timed(self, counted: int) -> list[NodeTiming]:
         """The same step node by node, and when each ran."""
         device = self.device
         self.backend.step = counted
-        found: list[tuple[Work, Any, Any]] = []
+        found: list[tuple[StepWork, Any, Any]] = []
 
-        def around(work: Work, launch: Launch) -> None:
+        def around(work: StepWork, launch: Launch) -> None:
             begun = device.signal(timed=True)
             launch()
             found.append((work, begun, device.signal(timed=True)))
@@ -277,7 +279,7 @@ class GpuStep:
             return []
         first, between = found[0][1], device.milliseconds
         return [
-            Timed(work.index, work.stream, between(first, begun), between(begun, ended), work.plain)
+            NodeTiming(work.index, work.stream, between(first, begun), between(begun, ended), work.plain)
             for work, begun, ended in found
             if work.index >= 0
         ]
@@ -305,7 +307,7 @@ class GpuStep:
         try:
             return self.device.capture(self.enqueue)
         except Exception:
-            if not any(isinstance(work.launch, OnHost) for work in self.work):
+            if not any(isinstance(work.launch, HostQuery) for work in self.work):
                 raise
             return self._in_parts(by_host=True)
 
@@ -314,19 +316,19 @@ class GpuStep:
         launches = [work.launch for work in self.work]
         launches += [] if self._end is None else [self._end]
         parts = in_parts(self.device, launches, loaded=True, by_host=by_host)
-        apart = [work for work in self.work if isinstance(work.launch, OnHost) and (by_host or asks(work.launch))]
+        apart = [work for work in self.work if isinstance(work.launch, HostQuery) and (by_host or asks(work.launch))]
         indices = [work.index for work in apart]
 
         def run() -> None:
             asking = iter(indices)
             for part in parts:
-                self.current = next(asking) if isinstance(part, OnHost) else -1
+                self.current = next(asking) if isinstance(part, HostQuery) else -1
                 part()
             self.current = -1
 
         return run
 
-    def enqueue(self, around: Callable[[Work, Launch], None] | None = None) -> None:
+    def enqueue(self, around: Callable[[StepWork, Launch], None] | None = None) -> None:
         """Put the step's work on the streams, in order; `around` is called in place of every launch."""
         device = self.device
         events: dict[int, Any] = {}
@@ -354,7 +356,7 @@ class GpuStep:
         self.current = -1
 
 
-def _call(work: Work, around: Callable[[Work, Launch], None] | None) -> None:
+def _call(work: StepWork, around: Callable[[StepWork, Launch], None] | None) -> None:
     if around is None:
         work.launch()
     else:

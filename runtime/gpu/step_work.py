@@ -13,7 +13,7 @@ from mspc.runtime.profile import HOST_STREAMS
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """A node's place in a step. index: in the graph; -1 for the runtime's own work. waits: work on the other stream
     that must be over. signals: whether others wait for this. plain: it runs through CuPy, not by a launch of its own.
     awaits: it ends once this work has its multiprocessors; -1: it does not. ahead: whether nodes that run again, on all
@@ -36,7 +36,7 @@ def stream_of(node: Node, one_stream: bool) -> str:
     return "compute" if stream == MESSAGES or (one_stream and stream not in HOST_STREAMS) else stream
 
 
-def copying_in_between(works: list[Work]) -> list[Work]:
+def copying_in_between(works: list[StepWork]) -> list[StepWork]:
     """Work with copies to the host and back on the compute stream, if it asks the host: what is captured in parts then
     has no other streams."""
     found = any(asks(work.launch) for work in works)

@@ -19,7 +19,7 @@ from mspc.ir.graph import Node
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.loops import Loop, While
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.buffers import Handed
+from mspc.runtime.buffers import RegionResultBuffer
 from mspc.runtime.comm.control_flow import same_way
 from mspc.runtime.faults.failure import RegionFailure
 from mspc.runtime.faults.record import LOOPS_AT, MOST_LOOPS, TURNS_AT
@@ -36,7 +36,7 @@ class _InTurns:
     number: of the result. pair: the places, from the first turn's on.
     """
 
-    def __init__(self, number: int, place: Handed, body: Region) -> None:
+    def __init__(self, number: int, place: RegionResultBuffer, body: Region) -> None:
         self.number = number
         self.place = place
         self.pair: list[Array] = [None, None]
@@ -108,13 +108,15 @@ class LoopKernel:
         found = (*carried, *counted, *stacks)
         return in_places(found, out) if out else found
 
-    def _places(self) -> tuple[list[_InTurns], list[tuple[int, Handed]], list[tuple[int, Handed]]]:
+    def _places(
+        self,
+    ) -> tuple[list[_InTurns], list[tuple[int, RegionResultBuffer]], list[tuple[int, RegionResultBuffer]]]:
         """Where the body's results go: to two places in turns, to a new array in every turn, as something may show the
         one of a turn for longer, and to rows."""
         body, op = self._body, self._op
         in_turns: list[_InTurns] = []
-        anew: list[tuple[int, Handed]] = []
-        rows: list[tuple[int, Handed]] = []
+        anew: list[tuple[int, RegionResultBuffer]] = []
+        rows: list[tuple[int, RegionResultBuffer]] = []
         copied = [False] * op.carried + [self._known >= 0 and not isinstance(t, StackType) for t in self._stacked]
         kept = {p for shown, copy in zip(body.shown, copied, strict=True) if not copy for p in shown}
         for number, place in body.handed.items():
@@ -192,7 +194,9 @@ class LoopKernel:
         for i in places:
             if i not in written and any(
                 np.may_share_memory(part, other)
-                for part in parts_of(found[i]) for k in written for other in parts_of(found[k])
+                for part in parts_of(found[i])
+                for k in written
+                for other in parts_of(found[k])
             ):
                 found[i] = own(found[i])
         return tuple(found)

@@ -16,7 +16,7 @@ from mspc.analysis.aliasing import Updates, aliased_operands
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ops.control.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
-from mspc.runtime.buffers import Handed
+from mspc.runtime.buffers import RegionResultBuffer
 from mspc.runtime.faults.failure import RegionFailure
 from mspc.runtime.plan import Instructions, RegionKernels, plan
 
@@ -42,7 +42,7 @@ class Region:
     def __init__(self, graph: Graph, backend: NumPyBackend, kernels: RegionKernels, compiles: bool) -> None:
         self.graph = graph
         makers = handed_over(graph)
-        places = {number: Handed() for number in makers}
+        places = {number: RegionResultBuffer() for number in makers}
         handed = {makers[number]: place for number, place in places.items()}
         made = plan(graph, backend, kernels, handed, compiles)
         self.handed = {number: place for number, place in places.items() if place.used}

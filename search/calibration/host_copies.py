@@ -13,7 +13,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.tensor.host_memory import AssignOnHost, AwaitHost, FromHost, ToHost
 from mspc.ops.tensor.parts import Slice
-from mspc.search.calibration.timed_operators import Sizes
+from mspc.search.calibration.timed_operators import TimingSizes
 from mspc.search.calibration.timer import Timer, rates_of
 
 LEAST = 1 << 20
@@ -55,7 +55,7 @@ def host_rates(timer: Timer, kernel: float, tell: Callable[[str], None]) -> Host
     )  # fmt: skip
 
 
-def copied(sizes: Sizes) -> list[int]:
+def copied(sizes: TimingSizes) -> list[int]:
     """Bytes of the copies that are timed."""
     return [n for n in sizes.touched if n >= LEAST]
 

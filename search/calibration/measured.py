@@ -20,13 +20,13 @@ from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64
 from mspc.runtime.device_choice import GPU, DeviceRequest
 from mspc.search.calibration.doubtful_rates import SLOW_LINK, SLOW_NETWORK
 from mspc.search.calibration.host_copies import host_rates
-from mspc.search.calibration.timed_operators import Sizes, by_urgency, touching, traffic, work
+from mspc.search.calibration.timed_operators import TimingSizes, by_urgency, touching, traffic, work
 from mspc.search.calibration.timer import Timer, rates_of
 
-ON_CPU = Sizes((64, 256, 768), (((4, 16, 16),), ((8, 64, 28),)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
+ON_CPU = TimingSizes((64, 256, 768), (((4, 16, 16),), ((8, 64, 28),)), (), (1 << 12, 1 << 16, 1 << 20, 1 << 24),
                (1 << 10, 1 << 14, 1 << 18, 1 << 22), (FLOAT32, FLOAT64), (FLOAT32,),
                ((1e-4, (8, 40)),))  # fmt: skip
-ON_GPU = Sizes((128, 512, 1024, 2048, 4096),
+ON_GPU = TimingSizes((128, 512, 1024, 2048, 4096),
                (((4, 64, 56), (4, 256, 14)), ((64, 64, 56), (64, 128, 28), (64, 512, 7)), ((64, 256, 56),)), (128, 512),
                (1 << 14, 1 << 18, 1 << 22, 1 << 24, 1 << 27), (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27),
                (BFLOAT16, FLOAT32, FLOAT64), (BFLOAT16, FLOAT32),
@@ -37,7 +37,8 @@ ALONE = Link(latency=1e-5, bandwidth=Rate.of(1e10))
 
 
 def calibrate(
-    job: Any, name: str, tell: Callable[[str], None] = lambda _: None, sizes: Sizes | None = None, limit: float = 0.0
+    job: Any, name: str, tell: Callable[[str], None] = lambda _: None, sizes: TimingSizes | None = None,
+    limit: float = 0.0
 ) -> Machine:  # fmt: skip
     """The rates of the machine under all ranks of a job, which call this together.
 

@@ -69,7 +69,7 @@ Groups = Sequence[Sequence[Node]]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TimingSizes:
     """What is timed. products: sides of square matrices; others have as many operations. images: groups of (rows,
     channels, side) whose convolutions have one rate by their window, as one network has them from its first to its
     last. sequences: tokens. touched, sent: bytes of operands. types: element types of products; image_types: of
@@ -104,7 +104,7 @@ def _alone(op: Any, types: Sequence[TensorType]) -> Node:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimingTask:
     """A kind of work. rates: what its rates are called, by the element type or `TF32`. groups: what is timed of it."""
 
     kind: str
@@ -117,31 +117,31 @@ class Timed:
         return self.rates == TF32
 
 
-def work(sizes: Sizes) -> Iterator[Timed]:
+def work(sizes: TimingSizes) -> Iterator[TimingTask]:
     """The kinds of work that have rates of their own, by element type, in the order of a machine's file."""
     for dtype in sizes.types:
         yield from _named(dtype.name, _work_on(sizes, dtype))
         if sizes.kinds and dtype == sizes.types[0]:
-            yield Timed(ELEMENTWISE, UNROUNDED, lambda: [[_functions(n // 4)] for n in sizes.touched[-2:]])
-            yield Timed(DRAWS, UNROUNDED, lambda: [[_drawn(n // 4)] for n in sizes.touched[-2:]])
+            yield TimingTask(ELEMENTWISE, UNROUNDED, lambda: [[_functions(n // 4)] for n in sizes.touched[-2:]])
+            yield TimingTask(DRAWS, UNROUNDED, lambda: [[_drawn(n // 4)] for n in sizes.touched[-2:]])
         if dtype in sizes.image_types:
             yield from _named(dtype.name, _work_on_images(sizes, dtype))
         if sizes.rounds and dtype.name == UNROUNDED:
             yield from _named(TF32, (*_work_on(sizes, dtype), *_work_on_images(sizes, dtype)))
 
 
-def _named(rates: str, kinds: Iterable[tuple[str, Callable[[], Groups]]]) -> Iterator[Timed]:
-    return (Timed(kind, rates, groups) for kind, groups in kinds)
+def _named(rates: str, kinds: Iterable[tuple[str, Callable[[], Groups]]]) -> Iterator[TimingTask]:
+    return (TimingTask(kind, rates, groups) for kind, groups in kinds)
 
 
-def by_urgency(timed: Sequence[Timed]) -> list[Timed]:
+def by_urgency(timed: Sequence[TimingTask]) -> list[TimingTask]:
     """The same kinds in the order in which they are timed: each of all element types, before it is the turn of kinds
     that are missed less."""
     places = {kind: place for place, kind in enumerate(dict.fromkeys((*URGENT, *(each.kind for each in timed))))}
     return sorted(timed, key=lambda each: places[each.kind])
 
 
-def _work_on(sizes: Sizes, dtype: DType) -> Iterator[tuple[str, Callable[[], Groups]]]:
+def _work_on(sizes: TimingSizes, dtype: DType) -> Iterator[tuple[str, Callable[[], Groups]]]:
     """Products and attention."""
     yield PRODUCTS, lambda: products(sizes, dtype)
     if not sizes.kinds or dtype not in sizes.image_types:
@@ -159,7 +159,7 @@ def _work_on(sizes: Sizes, dtype: DType) -> Iterator[tuple[str, Callable[[], Gro
         yield form + op.work, lambda op=op, form=form: _attention(sizes, dtype, op, form)
 
 
-def _work_on_images(sizes: Sizes, dtype: DType) -> Iterator[tuple[str, Callable[[], Groups]]]:
+def _work_on_images(sizes: TimingSizes, dtype: DType) -> Iterator[tuple[str, Callable[[], Groups]]]:
     """Convolutions and their gradients."""
     ways: tuple[type[Convolution], ...] = (Conv2D, Conv2DBackpropInput, Conv2DBackpropFilter)
     for window, op in product((3, 1) if sizes.images else (), ways):
@@ -170,12 +170,12 @@ def _work_on_images(sizes: Sizes, dtype: DType) -> Iterator[tuple[str, Callable[
         yield SHALLOW + op.work, lambda op=op: _shallow(sizes, dtype, op)
 
 
-def touching(sizes: Sizes) -> Groups:
+def touching(sizes: TimingSizes) -> Groups:
     """Sums of two operands."""
     return [[node_of(Add(), FLOAT32, (n // 4,), (n // 4,))] for n in sizes.touched]
 
 
-def traffic(sizes: Sizes) -> Iterator[tuple[str, Groups]]:
+def traffic(sizes: TimingSizes) -> Iterator[tuple[str, Groups]]:
     """The kinds of traffic, each with what is timed."""
     if not sizes.kinds:
         return
@@ -192,7 +192,7 @@ def _row_sums(rows: int) -> Node:
     return _alone(GatherGrad(2 * rows), types)
 
 
-def products(sizes: Sizes, dtype: DType) -> Groups:
+def products(sizes: TimingSizes, dtype: DType) -> Groups:
     """A product as a forward step has it, and those of its gradients; of many rows too, where many kinds are timed."""
     forms = MatMul(), MatMul(transpose_b=True), MatMul(transpose_a=True)
     groups = [[node_of(op, dtype, (n, n), (n, n)) for op in forms] for n in _sides(sizes, dtype)]
@@ -203,21 +203,21 @@ def products(sizes: Sizes, dtype: DType) -> Groups:
             for n in _sides(sizes, dtype)]  # fmt: skip
 
 
-def _deep_products(sizes: Sizes, dtype: DType) -> Groups:
+def _deep_products(sizes: TimingSizes, dtype: DType) -> Groups:
     """Gradients in weights, of many rows."""
     op = MatMul(transpose_a=True)
     return [[node_of(op, dtype, (4 * n, n // 2), (4 * n, n // 2)), node_of(op, dtype, (4 * n, n), (4 * n, n // 4))]
             for n in _sides(sizes, dtype)[1:]]  # fmt: skip
 
 
-def _flat_products(sizes: Sizes, dtype: DType) -> Groups:
+def _flat_products(sizes: TimingSizes, dtype: DType) -> Groups:
     """Products of a few rows with large matrices."""
     rows = min(sizes.products) // 2
     return [[node_of(MatMul(transpose_b=b), dtype, (rows, n), (n, n)) for b in (True, False)]
             for n in _sides(sizes, dtype)[1:]]  # fmt: skip
 
 
-def _uneven_products(sizes: Sizes, dtype: DType, nbytes: int) -> Groups:
+def _uneven_products(sizes: TimingSizes, dtype: DType, nbytes: int) -> Groups:
     """Products of rows that are a multiple of so many bytes, and of no more."""
     found: list[list[Node]] = []
     for n in _sides(sizes, dtype)[1:4:2]:
@@ -226,23 +226,23 @@ def _uneven_products(sizes: Sizes, dtype: DType, nbytes: int) -> Groups:
     return found
 
 
-def _sides(sizes: Sizes, dtype: DType) -> list[int]:
+def _sides(sizes: TimingSizes, dtype: DType) -> list[int]:
     most = 2048 if dtype == FLOAT64 else max(sizes.products)
     return [n for n in sizes.products if n <= most]
 
 
-def _images(sizes: Sizes, dtype: DType, op: type[Any], window: int) -> Groups:
+def _images(sizes: TimingSizes, dtype: DType, op: type[Any], window: int) -> Groups:
     groups = sizes.images[:2] if dtype != sizes.types[0] else sizes.images
     return [[_convolution(op, dtype, image, window, sizes.channels_last) for image in group] for group in groups]
 
 
-def _grouped(sizes: Sizes, dtype: DType, op: type[Any]) -> Groups:
+def _grouped(sizes: TimingSizes, dtype: DType, op: type[Any]) -> Groups:
     """Convolutions of every channel by itself, with windows of 7 by 7."""
     return [[_convolution(op, dtype, image, 7, sizes.channels_last, group=image[1]) for image in each[::2]]
             for each in sizes.images[:2]]  # fmt: skip
 
 
-def _shallow(sizes: Sizes, dtype: DType, op: type[Any]) -> Groups:
+def _shallow(sizes: TimingSizes, dtype: DType, op: type[Any]) -> Groups:
     """Convolutions of images of three channels, whose windows lie side by side."""
     found: list[list[Node]] = []
     for (rows, channels, side), *_ in sizes.images[:2]:
@@ -273,7 +273,7 @@ def _convolution(
     return node_of(made, dtype, *shapes)
 
 
-def _attention(sizes: Sizes, dtype: DType, op: type[Any], form: str) -> Groups:
+def _attention(sizes: TimingSizes, dtype: DType, op: type[Any], form: str) -> Groups:
     """Attention of queries, keys and values that one product made, as compiled networks have it; sequences are longer
     where half of the scores are seen."""
     found: list[list[Node]] = []
@@ -317,7 +317,7 @@ def _drawn(size: int) -> Node:
     return _alone(FusedElementwise.of(lines, [2 * LINES - 1]), [type])
 
 
-def collectives(sizes: Sizes, group: tuple[int, ...], rank: int) -> Groups:
+def collectives(sizes: TimingSizes, group: tuple[int, ...], rank: int) -> Groups:
     """The collectives of a group in every size; ranks that are not in it run them as a group of their own."""
     count = len(group)
     members = group if rank in group else (rank,)

@@ -24,7 +24,7 @@ from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, SquaredDifferen
 from mspc.ops.op import Op
 from mspc.ops.tensor.parts import Slice
 from mspc.search.calibration.doubtful_rates import Trust
-from mspc.search.calibration.timed_operators import Groups, Sizes, collectives
+from mspc.search.calibration.timed_operators import Groups, TimingSizes, collectives
 
 STEPS, PREPARING = 7, 3
 """How many steps are timed, and how many run before."""
@@ -58,7 +58,7 @@ Fill = Callable[[Graph, int], None]
 class Timer:
     """Times operators on this rank's executor, the same ones on all ranks. begin, limit: as `is_over` takes them."""
 
-    def __init__(self, job: Any, sizes: Sizes, begin: float = 0.0, limit: float = 0.0) -> None:
+    def __init__(self, job: Any, sizes: TimingSizes, begin: float = 0.0, limit: float = 0.0) -> None:
         self.job, self.sizes = job, sizes
         everyone = tuple(range(job.size))
         firsts = job.aside.all_gather(np.array([job.hardware.local_rank == 0]), everyone, 0) if job.size > 1 else [True]

@@ -33,7 +33,7 @@ FAIR = 0.25
 """The same where a byte held and a byte sent count about alike."""
 
 
-class Candidates:
+class PlanCandidates:
     """Plans of a model; what they cost, and what they hold."""
 
     def __init__(self, model: CostModel, memory: MemoryModel) -> None:

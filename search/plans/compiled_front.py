@@ -17,7 +17,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.search.layouts.axis_symmetry import AxisSymmetry
-from mspc.search.layouts.candidates import Candidates, Values
+from mspc.search.layouts.candidates import PlanCandidates, Values
 
 SEEDS = 20
 """Plans of the model's own front that are compiled first, at most."""
@@ -49,7 +49,7 @@ class CompiledFront:
     deadline: by `time.monotonic`."""
 
     def __init__(
-        self, candidates: Candidates, measure: Callable[[Values], PlanCost], seconds_per_byte: float,
+        self, candidates: PlanCandidates, measure: Callable[[Values], PlanCost], seconds_per_byte: float,
         deadline: float = math.inf,
     ) -> None:  # fmt: skip
         self.candidates, self.measure = candidates, measure

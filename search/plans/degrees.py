@@ -24,7 +24,7 @@ from mspc.ops.control.structural import MakeTuple
 from mspc.ops.control.times import nodes_with_times
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
-from mspc.search.plans.weights import Weights
+from mspc.search.plans.weights import WeightValues
 from mspc.search.plans.zero_level import zero_level
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def degrees_of(compiled: Compiled) -> Degrees:
     multiply to another number of ranks.
     """
     graph = compiled.graph
-    outside, weights = _outside(graph), Weights()
+    outside, weights = _outside(graph), WeightValues()
     for each in graph.graphs():
         weights.add(each.nodes, outside)
     work_by: dict[type, Counter[Any]] = {_Product: Counter(), _Attention: Counter(), str: Counter()}
@@ -129,7 +129,7 @@ def _of_results(graph: Graph) -> tuple[int, int, int]:
     return _most(votes) or (1, 1, 1)
 
 
-def _shared(node: Node, weights: Weights, outside: Mapping[Value, Value]) -> _Product | _Attention | None:
+def _shared(node: Node, weights: WeightValues, outside: Mapping[Value, Value]) -> _Product | _Attention | None:
     """How a matmul or attention is sharded; None for other operators. outside: see `_outside`."""
     strategies = [element_layouts(value.layout)[0].strategy for value in node.inputs[:2] if value.layout]
     if isinstance(node.op, AttentionOp) and strategies:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mspc.analysis.cost.missing_rates import missing_rates
 from mspc.analysis.cost.nodes import least_seconds, sent_bytes
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.driver import Compiled
 from mspc.compiler.run_graph import run_graph
 from mspc.engine.capture import CapturedCall
@@ -74,7 +74,7 @@ def plan_memory_of(compiled: Compiled, rank: int, captured: CapturedCall, asked:
     """What a program takes on a rank."""
     graph = as_run(compiled, rank)
     workspace_bytes = workspace(graph, captured, compiled.config.device)
-    step = Timeline(graph, asked.machine).total
+    step = StreamTimeline(graph, asked.machine).total
     return PlanMemory(peak_of(graph) + workspace_bytes, workspace_bytes, step, graph)
 
 
@@ -102,7 +102,7 @@ def figures_of(
     name: str, compiled: Compiled, loads: RankLoads, graph: Graph, memory: int, asked: PlanRequest
 ) -> PlanResult:
     """The same, of what is known already. graph: of the slowest rank; memory: bytes that it takes."""
-    time, attrs = Timeline(graph, asked.machine), compiled.graph.attrs
+    time, attrs = StreamTimeline(graph, asked.machine), compiled.graph.attrs
     cut_further, gathered_again = count_of(compiled.strategies.parameters), count_of(compiled.strategies.gathered)
     least = least_seconds(_as_often(compiled.graph), asked.ranks, asked.machine.under(attrs))
     least = min(time.total, least)

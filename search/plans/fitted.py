@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
@@ -19,7 +19,7 @@ from mspc.search.plans.alternatives import CONFIGURED, Alternative, PlannedNetwo
 from mspc.search.plans.chosen_pairs import FAR
 from mspc.search.plans.figures import as_run, figures_of, memory_of, plan_memory_of
 from mspc.search.plans.fitting import AGAIN, SLICES, Variant, variants_of
-from mspc.search.plans.host_room import OnHost, has_host_apart
+from mspc.search.plans.host_room import HostMemoryUse, has_host_apart
 from mspc.search.plans.limited import PlanMemory
 from mspc.search.plans.offloading import Offloading
 from mspc.search.plans.rank_loads import RankLoads, rank_loads
@@ -117,8 +117,8 @@ class FittedWay:
         self.tried.append("copies on the host")
         return best
 
-    def _make(self, way: Alternative) -> Callable[[OnHost], Compiled]:
-        def make(on_host: OnHost) -> Compiled:
+    def _make(self, way: Alternative) -> Callable[[HostMemoryUse], Compiled]:
+        def make(on_host: HostMemoryUse) -> Compiled:
             return self.network.compiled(way, decide=on_host.mark)
 
         return make
@@ -127,7 +127,7 @@ class FittedWay:
         return plan_memory_of(compiled, rank_loads(compiled, self.asked.machine).slowest, self.captured, self.asked)
 
     def _taken(self, program: _Program) -> PlanMemory:
-        return PlanMemory(program.memory, 0, Timeline(program.graph, self.asked.machine).total, program.graph)
+        return PlanMemory(program.memory, 0, StreamTimeline(program.graph, self.asked.machine).total, program.graph)
 
     def _program(self, way: Alternative, words: str = "") -> _Program:
         return self._looked_at(way, words, self.network.compiled(way))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from mspc.analysis.cost.machine import HOST_COPIES, Machine
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.graph import OFFLOAD, Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.host_memory import HostStores
@@ -17,7 +17,7 @@ LARGE = 1 / 8
 
 
 @dataclass(frozen=True)
-class OnHost:
+class HostMemoryUse:
     """What lives on the host. cells: of which what gradients read does; states: those of optimizers do."""
 
     cells: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class OnHost:
             mark_states(graph)
 
 
-NOTHING = OnHost()
+NOTHING = HostMemoryUse()
 
 
 def has_host_apart(device: str) -> bool:
@@ -58,7 +58,7 @@ class HostRoom:
     @classmethod
     def of(cls, graph: Graph, machine: Machine) -> HostRoom:
         """Of a rank's graph with nothing on the host."""
-        spans = Timeline(graph, machine).spans
+        spans = StreamTimeline(graph, machine).spans
         ends = {node: sum(span) for node, span in spans.items()}
         forward = max((end for node, end in ends.items() if node.phase == "forward"), default=0.0)
         states = sum(state.type.nbytes for state in states_of(graph) if OFFLOAD not in state.attrs)

@@ -16,9 +16,9 @@ from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.lib.plan_header import LEAST
 from mspc.runtime.memory_plan import plan_memory
-from mspc.search.layouts.candidates import Candidates, Values, least_stored
+from mspc.search.layouts.candidates import PlanCandidates, Values, least_stored
 from mspc.search.plans.compiled_front import CompiledFront
-from mspc.search.plans.problem import Problem
+from mspc.search.plans.problem import SearchProblem
 from mspc.search.solver.elimination import LARGEST
 
 ATTEMPTS = 6
@@ -53,7 +53,7 @@ class LimitedPlans:
     plans of a small network; None for a larger one."""
 
     def __init__(
-        self, problem: Problem, memory: int, measure: Callable[[Compiled, int], PlanMemory],
+        self, problem: SearchProblem, memory: int, measure: Callable[[Compiled, int], PlanMemory],
         busiest: Callable[[Compiled], int], front: CompiledFront | None = None,
     ) -> None:  # fmt: skip
         self.problem, self.memory, self.front = problem, memory, front
@@ -67,9 +67,9 @@ class LimitedPlans:
         """What no plan costs less than that the search reckons to be within the limit."""
 
     @cached_property
-    def candidates(self) -> Candidates:
+    def candidates(self) -> PlanCandidates:
         """Plans beside those of the search."""
-        return Candidates(self.problem.model, self.solver.memory)
+        return PlanCandidates(self.problem.model, self.solver.memory)
 
     def taken(self, compiled: Compiled) -> PlanMemory:
         """What a program takes on the rank that counts."""

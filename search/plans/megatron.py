@@ -10,7 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ops.control.loops import Loop, MakeStack, runs_layers, runs_micro_batches
 from mspc.ops.math.matmul import BatchMatMul, MatMul
-from mspc.search.plans.weights import Weights
+from mspc.search.plans.weights import WeightValues
 
 MOST = 8
 """Ranks that share a product at most where nothing is known of hosts."""
@@ -42,7 +42,7 @@ class _Pairs:
     def __init__(self, data: int, tensor: int) -> None:
         self.data, self.tensor = data, tensor
         self.opened: set[Value] = set()
-        self.weights = Weights()
+        self.weights = WeightValues()
         self.by_rows: dict[Value, bool] = {}
         self.count = 0
 

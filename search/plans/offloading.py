@@ -11,7 +11,7 @@ from mspc.compiler.driver import Compiled
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.search.layouts.candidates import Values
-from mspc.search.plans.host_room import HostRoom, OnHost
+from mspc.search.plans.host_room import HostMemoryUse, HostRoom
 from mspc.search.plans.limited import LimitedPlans, PlanMemory
 from mspc.search.plans.machine_terms import LARGE
 
@@ -33,7 +33,7 @@ class Offloaded:
 
     compiled: Compiled
     taken: PlanMemory
-    on_host: OnHost
+    on_host: HostMemoryUse
 
 
 def quickest_on_host(plans: LimitedPlans, machine: Machine) -> Offloaded | None:
@@ -82,7 +82,7 @@ def _within(plans: LimitedPlans, limit: float) -> Values | None:
         return None if plans.smallest is None else plans.smallest.values
 
 
-def _made(plans: LimitedPlans, values: Values, on_host: OnHost) -> Compiled:
+def _made(plans: LimitedPlans, values: Values, on_host: HostMemoryUse) -> Compiled:
     return plans.problem.compiled(values, on_host=on_host)
 
 
@@ -91,7 +91,7 @@ class Offloading:
     """make: the program with something on the host. measure: what a program takes on the rank that counts. limit: bytes
     of memory of a rank. machine: whose rates count."""
 
-    make: Callable[[OnHost], Compiled]
+    make: Callable[[HostMemoryUse], Compiled]
     measure: Callable[[Compiled], PlanMemory]
     limit: int
     machine: Machine
@@ -117,8 +117,8 @@ class Offloading:
             return None
         wanted, last = over_by * MORE - spared, None
         for _ in range(ATTEMPTS):
-            on_host = OnHost(room.first_cells(wanted), states)
-            if on_host in (last, OnHost()):
+            on_host = HostMemoryUse(room.first_cells(wanted), states)
+            if on_host in (last, HostMemoryUse()):
                 return None
             try:
                 compiled = self.make(on_host)

@@ -16,14 +16,14 @@ from mspc.search.layouts.cheapest import limited, mesh_of, place
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.model.memory import MemoryModel
 from mspc.search.model.model import CostModel
-from mspc.search.plans.host_room import NOTHING, OnHost
+from mspc.search.plans.host_room import NOTHING, HostMemoryUse
 
 
 class _ProblemRead(Exception):  # it ends a compile that has told enough
     pass
 
 
-class Problem:
+class SearchProblem:
     """The model of a network, `memory` beside it, and programs of its assignments. compile: makes a program of
     settings, with what decides on its graph. Raises MspcError of a network that cannot be sharded."""
 
@@ -50,12 +50,12 @@ class Problem:
         seconds = self._config.search_terms.milliseconds / 1000
         return limited(self.model, self.memory.anew(), largest, seconds, proves)
 
-    def compiled(self, values: Sequence[int], share: float = 0.0, on_host: OnHost = NOTHING) -> Compiled:
+    def compiled(self, values: Sequence[int], share: float = 0.0, on_host: HostMemoryUse = NOTHING) -> Compiled:
         """The program of an assignment. share: the part of its cost that any other comes to at least, 0 where nothing
         is proved. Raises MspcError."""
         return self._compile(self._config, partial(self._decide, tuple(values), share, on_host))
 
-    def _decide(self, values: Sequence[int], share: float, on_host: OnHost, graph: Graph) -> None:
+    def _decide(self, values: Sequence[int], share: float, on_host: HostMemoryUse, graph: Graph) -> None:
         with opened(graph):
             place(self.memory, graph, values)
             on_host.mark(graph)

@@ -12,7 +12,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, Decide
 from mspc.ir.diagnostics import MspcError
 from mspc.passes.lib.plan_header import Terms
-from mspc.search.layouts.candidates import Candidates
+from mspc.search.layouts.candidates import PlanCandidates
 from mspc.search.layouts.within_memory import Limited
 from mspc.search.plans.alternatives import REPLICATED, Alternative, PlannedNetwork, PlanRequest
 from mspc.search.plans.compiled_front import EFFORT, CompiledFront, PlanCost
@@ -30,7 +30,7 @@ from mspc.search.plans.host_room import has_host_apart
 from mspc.search.plans.limited import LimitedPlans, PlanMemory
 from mspc.search.plans.machine_terms import LARGE
 from mspc.search.plans.offloading import quickest_on_host
-from mspc.search.plans.problem import Problem
+from mspc.search.plans.problem import SearchProblem
 from mspc.search.plans.rank_loads import RankLoads, rank_loads
 from mspc.search.plans.row import SEARCH, PlanResult
 
@@ -130,13 +130,13 @@ class SearchedNetwork:
         return self.network.compiled(self.way)
 
     @cached_property
-    def problem(self) -> Problem:
+    def problem(self) -> SearchProblem:
         """The network as the search sees it within limits. Raises MspcError."""
 
         def compiled(config: Config, decide: Decide) -> Compiled:
             return self.network.compiled(self.way, config, decide=decide)
 
-        return Problem(self.network.config, compiled)
+        return SearchProblem(self.network.config, compiled)
 
     @cached_property
     def _solver(self) -> Limited:
@@ -159,7 +159,7 @@ class SearchedNetwork:
         if len(self.plain.rank_graph(0).nodes) > SMALL:
             return None
         try:
-            candidates = Candidates(self.problem.model, self._solver.memory)
+            candidates = PlanCandidates(self.problem.model, self._solver.memory)
         except MspcError:
             return None
         if not candidates.is_small:

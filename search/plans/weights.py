@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from mspc.ir.graph import Constant, Node, Parameter, Value
 
 
-class Weights:
+class WeightValues:
     """The values that are computed from parameters of the network and constants alone.
 
     A value that depends on an input of the network is an activation. All operators are alike here, so that none can

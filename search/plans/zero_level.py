@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts
 from mspc.ops.control.times import nodes_with_times
-from mspc.search.plans.weights import Weights
+from mspc.search.plans.weights import WeightValues
 
 STATES, GRADIENTS, WEIGHTS = 1, 2, 3
 """The levels: states are sharded further than operators need the weights; the gradients too; weights are gathered for
 each use."""
 
 
-def zero_level(graph: Graph, weights: Weights, outside: Mapping[Value, Value]) -> int:
+def zero_level(graph: Graph, weights: WeightValues, outside: Mapping[Value, Value]) -> int:
     """The level that most bytes of the trained parameters have, 0 if they are stored as operators need them."""
     uses = _uses(graph, weights, outside)
     updates: dict[Parameter, Node] = {}
@@ -48,7 +48,7 @@ def _from(levels: Counter[int], level: int) -> int:
 
 
 def _uses(
-    graph: Graph, weights: Weights, outside: Mapping[Value, Value]
+    graph: Graph, weights: WeightValues, outside: Mapping[Value, Value]
 ) -> dict[Parameter, dict[tuple[str, Value], int]]:
     """Return, for each weight, the (phase, value) pairs by which operators on activations read it, and their counts."""
     found: dict[Parameter, dict[tuple[str, Value], int]] = {}

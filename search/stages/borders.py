@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
-from mspc.search.stages.bounds import Bounds
+from mspc.search.stages.bounds import StageBounds
 from mspc.search.stages.problem import Borders, UnitCosts, Way, equal_parts
 from mspc.search.stages.walk import walk_of
 
@@ -39,7 +39,7 @@ class BorderSearch:
     def __init__(self, costs: UnitCosts, way: Way, memory: float = 0, kept: Borders | None = None) -> None:
         self.costs, self.way, self.memory, self.kept = costs, way, memory, kept
         self.walk = walk_of(way.order)
-        self.bounds = Bounds(costs, self.walk, memory)
+        self.bounds = StageBounds(costs, self.walk, memory)
         entries = sum(map(len, self.walk.schedule.entries))
         self.most = max(TOGETHER, EFFORT // max(1, entries))
         self._nodes = 0

@@ -39,7 +39,7 @@ class _Counts(NamedTuple):
     weights: int
 
 
-class Bounds:
+class StageBounds:
     """Bounds of one way to run units. least: [chunk, first unit, end], infinite where the stage of the chunk would not
     fit the memory. Chunks are looked at one by one, as if their stages had nothing else to do. busy: [first unit, end],
     seconds of their work on all micro-batches."""

@@ -12,7 +12,7 @@ from mspc.search.stages.problem import Borders, UnitCosts, Way, ways_of
 
 
 @dataclass(frozen=True)
-class Problem:
+class StageProblem:
     """A way with the costs of units for its numbers. kept: borders that are given, None where they are looked for."""
 
     costs: UnitCosts
@@ -21,7 +21,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Choice:
+class StageChoice:
     """What was chosen. best: None where nothing fits the memory. proven: seconds that no way of any number goes below.
     each: the best of every number of stages, in the order of these."""
 
@@ -35,7 +35,7 @@ class Choice:
         return 0.0 if self.best is None else max(0.0, 1 - self.proven / self.best.seconds)
 
 
-def choose(problems: Sequence[Problem], memory: float = 0) -> Choice:
+def choose(problems: Sequence[StageProblem], memory: float = 0) -> StageChoice:
     """The quickest of all. memory: bytes of a rank, 0 for any."""
     searches = [BorderSearch(each.costs, each.way, memory, each.kept) for each in problems]
     bounds = [search.bounds.of_all for search in searches]
@@ -55,18 +55,18 @@ def choose(problems: Sequence[Problem], memory: float = 0) -> Choice:
         if found.seconds < (np.inf if best is None else best.seconds):
             best = found
     proven = min(proven, np.inf if best is None else best.seconds)
-    return Choice(best, float(proven), dict(sorted(each.items())))
+    return StageChoice(best, float(proven), dict(sorted(each.items())))
 
 
-def joined(one: Choice, other: Choice) -> Choice:
+def joined(one: StageChoice, other: StageChoice) -> StageChoice:
     """What is chosen among the ways of both."""
     bests = [each.best for each in (one, other) if each.best is not None]
     both = [found for each in (one, other) for found in each.each.items()]
     each = {count: min((f for c, f in both if c == count), key=lambda found: found.seconds) for count, _ in both}
     proven = min(one.proven, other.proven)
-    return Choice(min(bests, key=lambda found: found.seconds, default=None), proven, dict(sorted(each.items())))
+    return StageChoice(min(bests, key=lambda found: found.seconds, default=None), proven, dict(sorted(each.items())))
 
 
-def all_ways(costs: UnitCosts, stages: Sequence[int], micro_batches: Sequence[int]) -> list[Problem]:
+def all_ways(costs: UnitCosts, stages: Sequence[int], micro_batches: Sequence[int]) -> list[StageProblem]:
     """All ways for these numbers, where costs are the same for all of them."""
-    return [Problem(costs, way) for s in stages for m in micro_batches for way in ways_of(s, m, costs.count)]
+    return [StageProblem(costs, way) for s in stages for m in micro_batches for way in ways_of(s, m, costs.count)]

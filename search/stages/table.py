@@ -20,7 +20,7 @@ from mspc.search.plans.forked_calls import calls_beside
 from mspc.search.plans.host_room import has_host_apart
 from mspc.search.plans.megatron import tensor_sizes
 from mspc.search.stages.borders import BorderSearch, Found
-from mspc.search.stages.choice import Choice, Problem, choose, joined
+from mspc.search.stages.choice import StageChoice, StageProblem, choose, joined
 from mspc.search.stages.costing import (
     CostedUnits,
     costs_of_cells_again,
@@ -137,7 +137,7 @@ class StageSearch:
         self._take_best()
         return self.found
 
-    def _within_memory(self, problems: list[Problem], choice: Choice, tell: Tell) -> Choice:
+    def _within_memory(self, problems: list[StageProblem], choice: StageChoice, tell: Tell) -> StageChoice:
         """Where what was chosen takes more memory than was foreseen, what is chosen within so much less."""
         for _ in range(TRIES):
             over = next((row for row in self._over if row.name == SEARCH), None)
@@ -152,7 +152,7 @@ class StageSearch:
                 self._take(row, self._made(row))
         return choice
 
-    def _problems(self, stages: list[int], counts: list[int], tell: Tell) -> list[Problem]:
+    def _problems(self, stages: list[int], counts: list[int], tell: Tell) -> list[StageProblem]:
         """All ways of these numbers. Raises MspcError where the network compiles for none."""
         most = max(counts)
         for number in stages:
@@ -161,7 +161,7 @@ class StageSearch:
         asked = [_Numbers(s, m, t) for s in stages for m in counts if 2 <= s <= m for t in (0, *self._tensor(s))]
         if asked:
             tell(f"units in {', '.join(map(str, dict.fromkeys(each.stages for each in asked)))} stages")
-        found: list[Problem] = []
+        found: list[StageProblem] = []
         errors: list[MspcError] = []
         for numbers, made in zip(asked, calls_beside([partial(self._costs_of, each) for each in asked]), strict=True):
             if isinstance(made, MspcError):
@@ -175,7 +175,7 @@ class StageSearch:
             raise errors[0]
         return found
 
-    def _choose(self, problems: list[Problem], tell: Tell) -> Choice:
+    def _choose(self, problems: list[StageProblem], tell: Tell) -> StageChoice:
         """The quickest way, also of those in which ranks hold less, which are added. Where what is quickest of all
         fits, slices of parameters spare its updates time at most; else all counts that may be quicker than what
         fits."""
@@ -206,7 +206,7 @@ class StageSearch:
         problems += found
         return joined(choice, choose(found, self.memory))
 
-    def _on_host(self, several: list[_Numbers], known: list[Problem]) -> list[Problem]:
+    def _on_host(self, several: list[_Numbers], known: list[StageProblem]) -> list[StageProblem]:
         """The ways with states or values on the host, or both; where cells are computed again as well where nothing
         fits else."""
         states = [each._replace(states=True) for each in several if each in self._costs]
@@ -220,9 +220,9 @@ class StageSearch:
             found += self._varied([each._replace(again=True) for each in states if each in self._costs])
         return found
 
-    def _varied(self, several: list[_Numbers]) -> list[Problem]:
+    def _varied(self, several: list[_Numbers]) -> list[StageProblem]:
         """The ways of numbers that others differ from by one thing."""
-        found: list[Problem] = []
+        found: list[StageProblem] = []
         calls = [partial(self._costs_of, each) for each in several]
         for numbers, made in zip(several, calls_beside(calls), strict=True):
             if not isinstance(made, MspcError):
@@ -230,7 +230,7 @@ class StageSearch:
                 found += self._ways(numbers)
         return found
 
-    def _ways(self, numbers: _Numbers) -> list[Problem]:
+    def _ways(self, numbers: _Numbers) -> list[StageProblem]:
         stages, micro_batches, *held = numbers
         costs = replace(self._costs[numbers].costs, host=None)
         if stages == self.own and not self.network.free and self.own not in self._kept:
@@ -240,7 +240,7 @@ class StageSearch:
             ways = ways_of(stages, micro_batches, costs.count, *held)
         else:
             ways = kept_ways(stages, micro_batches, kept, *held)
-        return [Problem(costs, way, kept) for way in ways]
+        return [StageProblem(costs, way, kept) for way in ways]
 
     def _tensor(self, stages: int) -> list[int]:
         """How many ranks share a product in pairs of products, beside what the search finds: as many as a host has;
@@ -271,7 +271,7 @@ class StageSearch:
         except MspcError as error:
             return error
 
-    def _rows(self, choice: Choice) -> Iterator[_Row]:
+    def _rows(self, choice: StageChoice) -> Iterator[_Row]:
         """What the table has: what was chosen, and the quickest of the others that are foreseen."""
         if choice.best is None:
             return
@@ -366,7 +366,7 @@ class StageSearch:
             self.found.files[SEARCH] = self.found.files[rows[1].name]
         self.found.plans = rows
 
-    def _too_large(self, problems: list[Problem]) -> str:
+    def _too_large(self, problems: list[StageProblem]) -> str:
         """Why nothing was found: by what was compiled, where some was foreseen to fit."""
         row = self._least_over
         if row is not None:

@@ -11,7 +11,7 @@ import pytest
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Link, Rate
 from mspc.analysis.cost.nodes import seconds, sent_bytes
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
@@ -160,7 +160,7 @@ def test_a_step_beside_its_collectives() -> None:
     reduced.attrs["stream"] = "communication"
     product = Node(MatMul(), [x, x], x.type)
     graph.parameters, graph.nodes = [x], [reduced, product, Node(Depend(), [product, reduced], x.type)]
-    found = Timeline(graph)
+    found = StreamTimeline(graph)
     assert found.communication == seconds(reduced)
     assert found.compute == seconds(product)
     assert found.total == max(seconds(reduced), seconds(product))
@@ -174,12 +174,12 @@ def test_a_message_comes_while_its_stage_works() -> None:
     came = Node(ReceiveFromStage(0, 1, 0, (4096,), FLOAT32, 0), [], TensorType(FLOAT32, (4096,)))
     came.attrs["stream"] = "communication"
     graph.parameters, graph.nodes = [x], [product, came, Node(Add(), [product, came], x.type)]
-    found = Timeline(graph)
+    found = StreamTimeline(graph)
     assert seconds(came) < seconds(product)
     assert found.spans[came] == (seconds(product) - seconds(came), seconds(came))
     assert found.total == found.compute
     graph.nodes = graph.nodes[1:2]
-    assert Timeline(graph).total == seconds(came)
+    assert StreamTimeline(graph).total == seconds(came)
 
 
 def test_a_loop_takes_what_its_turns_take() -> None:
@@ -196,7 +196,7 @@ def test_a_loop_takes_what_its_turns_take() -> None:
     inner = graph("inner", [rows] * 2, layer)
     outer = graph("outer", [rows] * 2, lambda b, *v: run_graphs(b, Scan(turns=2, carried=1), v, inner))
     looped = graph("main", [rows] * 2, lambda b, *v: run_graphs(b, Scan(turns=3, carried=1), v, outer))
-    one, other = Timeline(looped), Timeline(graph("main", [rows] * 2, unrolled))
+    one, other = StreamTimeline(looped), StreamTimeline(graph("main", [rows] * 2, unrolled))
     assert (one.compute, one.communication) == pytest.approx((other.compute, other.communication))
     assert one.total == pytest.approx(other.total)
     assert seconds(looped.nodes[0]) == pytest.approx(other.total)

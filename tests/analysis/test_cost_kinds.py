@@ -15,7 +15,7 @@ from mspc.analysis.cost.machine import LIKE, PRODUCTS, UNROUNDED, Rate
 from mspc.analysis.cost.nodes import computed, kind_of_traffic, moved_bytes, seconds
 from mspc.ir.graph import Node, Parameter, operand_types
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, DType, TensorType
-from mspc.ir.varying import Looks, Slot, Varying
+from mspc.ir.varying import Looks, RankField, Varying
 from mspc.ops.convolution.convolve import Conv2D, Conv2DBackpropFilter, Conv2DBackpropInput
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise
@@ -105,8 +105,8 @@ def test_kinds_of_attention_follow_from_what_is_done_to_scores(made: Node, kind:
 
 def test_no_kind_asks_where_weights_that_a_rank_drops_begin() -> None:
     looks = Looks()
-    begin: Any = Varying(Slot(0, 0, "begin"), (0, 0, 16, 0), looks)
-    first: Any = Varying(Slot(0, 0, "first_query"), 16, looks)
+    begin: Any = Varying(RankField(0, 0, "begin"), (0, 0, 16, 0), looks)
+    first: Any = Varying(RankField(0, 0, "first_query"), 16, looks)
     place = {"shape": (2, 4, 64, 64), "begin": begin, "local": (2, 4, 16, 64), "first_query": first}
     assert kind_of_work(attention(FlashAttentionScore, keep_prob=0.9, **place)) == "dropped_attention"
     assert not looks.answers

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.analysis.integer_ranges import BOUNDS, Bounds, bounds_of, note_bounds
+from mspc.analysis.integer_ranges import BOUNDS, IntegerRange, bounds_of, note_bounds
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.types import BOOL, INT8, INT32, INT64, TensorType
@@ -82,7 +82,7 @@ def test_what_may_leave_the_type_is_unknown() -> None:
     b = Builder(Graph("main"))
     x = Parameter("x", TensorType(INT8, (2,)))
     x.attrs[BOUNDS] = (0, 100)
-    assert bounds_of(b.emit(REGISTRY["Add"](), x, number(27, INT8))) == Bounds(27, 127)
+    assert bounds_of(b.emit(REGISTRY["Add"](), x, number(27, INT8))) == IntegerRange(27, 127)
     assert bounds_of(b.emit(REGISTRY["Add"](), x, number(28, INT8))) is None
 
 
@@ -133,4 +133,4 @@ def test_a_key_is_seen_at_every_place_of_a_counter(compare: str, reverse: bool, 
     place.attrs[BOUNDS] = (0, 40)
     operands = (place, keys) if reverse else (keys, place)
     assert every_row_holds(b.emit(REGISTRY[compare](), *operands), wanted) is holds
-    assert math.isinf(Bounds().high)
+    assert math.isinf(IntegerRange().high)

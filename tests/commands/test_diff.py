@@ -16,7 +16,7 @@ from mspc.commands.comparison.all_differences import differences
 from mspc.commands.facts.model import CollectiveFact, CompileFacts, RankFacts, SentTensor
 from mspc.commands.facts.reading import read_facts
 from mspc.commands.report.facts import CollectiveRow
-from mspc.commands.report.fitting import Table
+from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.html import page
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
@@ -253,9 +253,9 @@ def test_the_page_is_text_alone(folder: Path) -> None:
     assert "http://" not in text
     assert "https://" not in text
     hostile = '<script>alert("x")</script>'
-    made = page(hostile, [hostile], [Table(hostile, (hostile,), [(hostile,)])])
+    made = page(hostile, [hostile], [TextTable(hostile, (hostile,), [(hostile,)])])
     assert "<script" not in made
-    shapes = page("", [], [Table("", ("a",), [("Float32 (8, 32, 64) -> 0-Layer/norm1-Norm [0, -]; x <b>",)])])
+    shapes = page("", [], [TextTable("", ("a",), [("Float32 (8, 32, 64) -> 0-Layer/norm1-Norm [0, -]; x <b>",)])])
     assert (
         "<td>Float32 <span>(8, 32, 64)</span> <span>-&gt;</span> <span>0-Layer</span>/<wbr><span>norm1-Norm</span> "
         "<span>[0, -]</span>; x &lt;b&gt;</td>"

@@ -13,7 +13,7 @@ import pytest
 from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
 from mspc.analysis.cost.machine import PRODUCTS, ROUNDS, Machine, Rate
 from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.facts.reading import folder_facts
 from mspc.commands.report.missing_rates import missing_rate_notes
 from mspc.commands.view.dump import read_dump
@@ -160,7 +160,7 @@ def test_what_stands_in() -> None:
     KINDS.attrs[ROUNDS] = True
     try:
         missing = missing_rates([KINDS], early)
-        assert Timeline(KINDS, early).total == Timeline(KINDS, rounded).total
+        assert StreamTimeline(KINDS, early).total == StreamTimeline(KINDS, rounded).total
     finally:
         del KINDS.attrs[ROUNDS]
     assert missing[0] == MissingRate("products", "TF32")

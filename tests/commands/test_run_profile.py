@@ -20,7 +20,7 @@ from mspc.engine.profile import StepProfiler
 from mspc.engine.profile_options import ProfileOptions, profile_options
 from mspc.ir.diagnostics import MspcError
 from mspc.runtime.comm.interface import OneRank
-from mspc.runtime.profile import Timed
+from mspc.runtime.profile import NodeTiming
 from tests.commands.test_run_script import NETWORK, TRAIN
 from tests.conftest import HANG
 from tests.gpu.programs import compiled
@@ -211,7 +211,7 @@ def test_a_gpus_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
         def run_timed(self, inputs: Any, origins: Any) -> Any:
             self.step += 1
-            return self.step, [Timed(0, "compute", 0, 3), Timed(1, "compute", 3, 0.5 * self.step, True)]
+            return self.step, [NodeTiming(0, "compute", 0, 3), NodeTiming(1, "compute", 3, 0.5 * self.step, True)]
 
         def run(self, inputs: Any, origins: Any) -> Any:
             self.step += 1

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from mspc.commands.ops import list_operators
-from mspc.commands.report.fitting import LEAST, NARROWEST, Table, broken, fit
+from mspc.commands.report.fitting import LEAST, NARROWEST, TextTable, broken, fit
 from mspc.commands.report.table import print_table
 from tests.conftest import HANG
 from tests.serving import SERVED
 
 REASON = "input 0 is sharded (8, 1) on mesh (8), input 0 of MatMul 'matmul' must be sharded (2, 4) on mesh (2, 4)"
 NAME = "backbone.layers.31.attention.query.weight"
-TABLE = Table(
+TABLE = TextTable(
     "collectives",
     ("operator", "name", "bytes", "reason"),
     [("AllReduce", NAME, "1234567", REASON), ("Split", "w", "8", "-")],
@@ -65,7 +65,7 @@ def test_every_width_is_obeyed_and_nothing_is_lost(width: int) -> None:
 
 
 def test_numbers_are_never_broken() -> None:
-    table = Table("t", tuple("abcdef"), [("123456789012",) * 5 + ("word " * 9,)], (0, 1, 2, 3, 4))
+    table = TextTable("t", tuple("abcdef"), [("123456789012",) * 5 + ("word " * 9,)], (0, 1, 2, 3, 4))
     (first, *_) = fit(table, 40).rows
     assert first.split()[:5] == ["123456789012"] * 5
     assert len(first) <= 5 * 14 + LEAST
@@ -150,9 +150,9 @@ def test_ranks_of_mpirun_print_as_into_a_pipe(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    print_table(Table("title", ("a",), [("b",)]))
+    print_table(TextTable("title", ("a",), [("b",)]))
     assert "\033[1m" in capsys.readouterr().out
     for name, value in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "2"), ("LOCAL_RANK", "0")):
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
-    print_table(Table("title", ("a",), [("b",)]))
+    print_table(TextTable("title", ("a",), [("b",)]))
     assert capsys.readouterr().out == "title\na\nb\n"

@@ -20,7 +20,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
-from mspc.runtime.gpu.on_host import OnHost
+from mspc.runtime.gpu.on_host import HostQuery
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import device
 from tests.gpu.test_profile_gpu import TimedGpu
@@ -35,7 +35,7 @@ ONE = Constant(np.float32(1), FLOAT32)
 
 def asks(gpu: GpuExecutor) -> bool:
     """Whether a step asks the host."""
-    return any(isinstance(work.launch, OnHost) for work in gpu._step.work)
+    return any(isinstance(work.launch, HostQuery) for work in gpu._step.work)
 
 
 def both(graph: Graph, values: Any, folder: Path) -> tuple[Executor, GpuExecutor]:

@@ -32,7 +32,7 @@ from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.runtime.gpu.loops import MOST_UNROLLED
-from mspc.runtime.gpu.on_host import OnHost
+from mspc.runtime.gpu.on_host import HostQuery
 from tests.gpu.emulated import EmulatedGpu
 from tests.gpu.test_gpu_executor import device
 from tests.ops.cuda.cuda_emulator import NEEDED
@@ -137,9 +137,9 @@ def test_what_a_turn_draws_stays_in_the_loop(tmp_path: Path) -> None:
 
 def test_a_counted_loop_is_part_of_the_steps_own_graph(tmp_path: Path) -> None:
     gpu = GpuExecutor(run_for(5), device(tmp_path), {})
-    assert not any(isinstance(work.launch, OnHost) for work in gpu._step.work)
+    assert not any(isinstance(work.launch, HostQuery) for work in gpu._step.work)
     long = GpuExecutor(run_for(MOST_UNROLLED), device(tmp_path), {})
-    assert any(isinstance(work.launch, OnHost) for work in long._step.work)
+    assert any(isinstance(work.launch, HostQuery) for work in long._step.work)
     for _ in range(STEPS):
         assert np.asarray(long.run([np.float32(0)])[0]) == MOST_UNROLLED
         assert np.asarray(gpu.run([np.float32(0)])[0]) == 5
@@ -181,9 +181,7 @@ class Sending(OneRank):
 @pytest.mark.skipif(NEEDED is None, reason="g++ is not installed")
 def test_a_turn_changes_nothing_that_the_one_before_it_sends(tmp_path: Path) -> None:
     one, send = Constant(np.float32(1), FLOAT32), Send(sr_tag=1, dest_rank=1)
-    body = made_graph(
-        "for_1_body", [COUNT, SCALAR], lambda b, _, x: [b.emit(REGISTRY["Add"](), b.emit(send, x), one)]
-    )
+    body = made_graph("for_1_body", [COUNT, SCALAR], lambda b, _, x: [b.emit(REGISTRY["Add"](), b.emit(send, x), one)])
     main = made_graph("main", [SCALAR], lambda b, x: run_graphs(b, For(turns=3, carried=1), [x], body))
     comm = Sending()
     gpu = GpuExecutor(main, LateGpu(tmp_path, comm), {}, host=OneRank())
@@ -300,7 +298,9 @@ def test_what_cupy_draws_in_a_loop_is_other_at_every_turn(tmp_path: Path) -> Non
     flat, held = programs(ms.jit(lambda x: ops.gamma((4,), x, x, seed=3)), x)
     step = GpuExecutor(flat, device(tmp_path), held)._step
     # A captured launch would draw the same at every step.
-    assert [type(work.launch) for work in step.work if work.plain and step.graph.nodes[work.index].op.seeds] == [OnHost]
+    assert [type(work.launch) for work in step.work if work.plain and step.graph.nodes[work.index].op.seeds] == [
+        HostQuery
+    ]
 
 
 def test_calls_hand_on_tuples(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mspc.ir.compare import module_difference
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.opaque import Literal, Module, OpaqueOp, Reference, Symbol
+from mspc.ir.opaque import GraphReference, Literal, Module, OpaqueOp, Symbol
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_module
 from mspc.ir.types import FLOAT32, TensorType
@@ -196,9 +196,9 @@ def test_dump_calls_and_references_are_kept(module: Module) -> None:
     assert call.op.name == "call"
     (callee, *_), (first, *_) = call.inputs, module.graphs[0].nodes[0].inputs
     assert isinstance(callee, Literal)
-    assert callee.value == Reference("1_Net_5")
+    assert callee.value == GraphReference("1_Net_5")
     assert isinstance(first, Literal)
-    assert first.value == Reference("2_main_7", "para2_net.w")
+    assert first.value == GraphReference("2_main_7", "para2_net.w")
     assert isinstance(add.inputs[1], Literal)
 
 
@@ -222,7 +222,7 @@ def test_a_loop_is_graphs_that_call_each_other() -> None:
     assert [node.op.name for node in head.nodes] == ["Less", "Partial", "Switch", "call"]
     function, *given = head.nodes[1].inputs
     assert isinstance(function, Literal)
-    assert function.value == Reference("44_4_↻_main_204")
+    assert function.value == GraphReference("44_4_↻_main_204")
     assert given == head.parameters  # by their numbers where names differ
     assert head.nodes[3].inputs == [head.nodes[2]]
     assert body.attrs == {"indirect": 1}

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from mspc.api.setting_kind import say_once
 from mspc.commands.checkpoints import check_checkpoint, diff_checkpoints, show_checkpoint
-from mspc.commands.report.fitting import Table, fit
+from mspc.commands.report.fitting import TextTable, fit
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.location import Location
 from mspc.ir.printable import shown
@@ -32,7 +32,7 @@ def test_control_characters_are_escaped() -> None:
 
 
 def test_a_row_of_a_table_is_one_line() -> None:
-    lines = fit(Table("1 tensor", ("name", "type"), [(HOSTILE, "Float32")]), 400).lines
+    lines = fit(TextTable("1 tensor", ("name", "type"), [(HOSTILE, "Float32")]), 400).lines
     assert len(lines) == 3
     assert harmless("\n".join(lines))
 

@@ -10,15 +10,15 @@ import pytest
 
 from mspc.ir.graph import Constant
 from mspc.ir.types import FLOAT32
-from mspc.ir.varying import Looks, OpKey, Slot, Varying, VaryingConstant, ascending, constant_bytes
+from mspc.ir.varying import Looks, OpKey, RankField, Varying, VaryingConstant, ascending, constant_bytes
 from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat
 
-HERE, THERE = Slot(0, 0, "rank_list"), Slot(1, 0, "rank_list")
+HERE, THERE = RankField(0, 0, "rank_list"), RankField(1, 0, "rank_list")
 
 
 def held(looks: Looks, here: Any, there: Any = None) -> bool:
-    values = {HERE: here, THERE: there, Slot(0, 0, "rank_list", ascending=True): here and tuple(sorted(here))}
+    values = {HERE: here, THERE: there, RankField(0, 0, "rank_list", ascending=True): here and tuple(sorted(here))}
     return looks.hold_for(lambda slot: values[slot])
 
 

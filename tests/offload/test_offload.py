@@ -11,7 +11,7 @@ import pytest
 from mspc import Parameter, Tensor, nn, ops
 from mspc.analysis.cost.known_machines import A100, H100, H200
 from mspc.analysis.cost.machine import HOST_COPIES
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.api.state import Session
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.diff import diff_targets
@@ -128,7 +128,7 @@ def test_activations_are_gone_between_forward_and_backward(tmp_path: Path) -> No
     before, after = plan_memory(plain), plan_memory(made)
     assert after.host_arena > before.arena // 3
     assert before.arena - after.arena > before.arena // 8
-    timeline, alone = Timeline(made, H200), Timeline(plain, H200)
+    timeline, alone = StreamTimeline(made, H200), StreamTimeline(plain, H200)
     assert timeline.copies > 0 == alone.copies
     assert timeline.total < 1.05 * alone.total, "copies run beside the step"
 

@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.op import Op, Placement
+from mspc.ops.op import Op, RankPlacement
 from mspc.runtime.comm.local import LocalComm, World
 from tests.ops.backend import BACKEND, NumPy
 
@@ -24,10 +24,10 @@ def on_ranks(
     outs: Sequence[Layout], inputs: Sequence[Any],
 ) -> list[Run]:  # fmt: skip
     """What every rank has of `op(*inputs)`; types and inputs are global."""
-    forms: list[tuple[Placement, list[TensorType]]] = []
+    forms: list[tuple[RankPlacement, list[TensorType]]] = []
     local = [t.with_shape(layout.local_shape(t.shape)) for t, layout in zip(types, ins, strict=True)]
     for rank in range(ranks):
-        forms.append((Placement(rank, tuple(types), tuple(ins), tuple(out_types), tuple(outs)), local))
+        forms.append((RankPlacement(rank, tuple(types), tuple(ins), tuple(out_types), tuple(outs)), local))
     several = [_expanded(op, placement, own) for placement, own in forms] if expands(op) else []
     if any(parts is not None for parts in several):
         return _together(several, inputs, ins)
@@ -59,7 +59,7 @@ def _results(out: Any) -> tuple[Any, ...]:
     return out if isinstance(out, tuple) else (out,)
 
 
-def _expanded(op: Op, placement: Placement, types: Sequence[TensorType]) -> Any:
+def _expanded(op: Op, placement: RankPlacement, types: Sequence[TensorType]) -> Any:
     """(operands, nodes, result) of an operator that expands, else None."""
     builder = Builder(Graph(""))
     operands = [Value(type) for type in types]

@@ -19,7 +19,7 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMax, ReduceMean, ReduceProd
 from mspc.ops.math.special import Erf
 from mspc.ops.nn.activation import GeLU, Sigmoid
-from mspc.ops.op import Op, Placement
+from mspc.ops.op import Op, RankPlacement
 from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum
 from mspc.ops.promotion import operand_dtypes, promoted
 from mspc.ops.random.dropout import Dropout
@@ -115,7 +115,7 @@ def test_strided_slice_follows_its_masks(op: StridedSlice, index: Any) -> None:
     x = np.arange(128, dtype=np.float32).reshape(8, 16)
     np.testing.assert_array_equal(op.run(BACKEND, x), x[index])
     assert op.infer(tensor(8, 16)) == tensor(*x[index].shape)
-    local = op.localize(Placement(0, (tensor(8, 16),), (Layout.replicated(1, 2),), (), ()))
+    local = op.localize(RankPlacement(0, (tensor(8, 16),), (Layout.replicated(1, 2),), (), ()))
     assert isinstance(local, StridedSlice)
     assert (local.begin_mask, local.end_mask, local.ellipsis_mask) == (0, 0, 0)
     np.testing.assert_array_equal(local.run(BACKEND, x), x[index])

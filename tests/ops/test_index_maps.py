@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.types import FLOAT64, TensorType, TupleType
-from mspc.ops.index_map import IndexMap, Place, along, reshaped
+from mspc.ops.index_map import Coordinate, IndexMap, along, reshaped
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op
 from mspc.runtime.backend import NumPyBackend
@@ -18,7 +18,7 @@ MOVING = sorted(name for name, cls in REGISTRY.items() if cls.index_map is not O
 DIVIDING = sorted(name for name, cls in REGISTRY.items() if cls.single_result is not Op.single_result)
 
 
-def value(place: Place, index: tuple[int, ...]) -> int:
+def value(place: Coordinate, index: tuple[int, ...]) -> int:
     return place.offset + sum(step * index[d] for d, step in place.terms)
 
 
@@ -84,8 +84,8 @@ def test_steps_above_one_into_zeros_have_no_places() -> None:
 
 
 def test_dimensions_are_joined_and_divided_where_steps_allow() -> None:
-    assert reshaped([along(0), along(1)], (4, 6), (24,), (4, 6)) == [Place(0, ((0, 6), (1, 1)))]
-    assert reshaped([Place(12, ((0, 24), (1, 6), (2, 1)))], (96,), (4, 4, 6), (3, 2, 6)) == [
+    assert reshaped([along(0), along(1)], (4, 6), (24,), (4, 6)) == [Coordinate(0, ((0, 6), (1, 1)))]
+    assert reshaped([Coordinate(12, ((0, 24), (1, 6), (2, 1)))], (96,), (4, 4, 6), (3, 2, 6)) == [
         along(0, 1, 0), along(1, 1, 2), along(2)
     ]  # fmt: skip
     assert reshaped([along(0, -1, 9)], (10,), (2, 5), (10,)) is None

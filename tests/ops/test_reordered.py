@@ -12,7 +12,7 @@ import pytest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType
-from mspc.ops.memory_order import Order, Part
+from mspc.ops.memory_order import DimensionPart, MemoryOrder
 from mspc.ops.modules import load_operators
 from mspc.ops.op import REGISTRY, Op, Sample
 from mspc.runtime.backend import NumPyBackend
@@ -25,40 +25,40 @@ SAID = [kind for _, kind in sorted(REGISTRY.items()) if kind.samples and (
 )]  # fmt: skip
 
 
-def stored(array: Any, order: Order) -> Any:
+def stored(array: Any, order: MemoryOrder) -> Any:
     """The elements of a value in an order."""
     sizes, places = in_parts(order)
     return array.reshape(sizes).transpose(places).reshape(order.stored)
 
 
-def value(array: Any, order: Order) -> Any:
+def value(array: Any, order: MemoryOrder) -> Any:
     """The value whose elements lie in an order."""
     sizes, places = in_parts(order)
     turned = array.reshape([sizes[place] for place in places])
     return turned.transpose(np.argsort(places)).reshape(order.shape)
 
 
-def in_parts(order: Order) -> tuple[list[int], list[int]]:
+def in_parts(order: MemoryOrder) -> tuple[list[int], list[int]]:
     """The sizes of all parts in the order of the value, and where in these the stored dimensions are."""
     parts = [part for dim in range(order.rank) for part in order.of_dim(dim)]
     return [part.size for part in parts], [parts.index(part) for part in order.parts if part.dim >= 0]
 
 
-def orders_of(shape: tuple[int, ...]) -> Iterator[Order]:
+def orders_of(shape: tuple[int, ...]) -> Iterator[MemoryOrder]:
     """Orders of a value: with its dimensions turned round, channels last, and with its parts apart."""
     rank = len(shape)
-    yield Order.of(shape, reversed(range(rank)))
-    yield Order.of(shape, (0, *range(2, rank), 1) if rank > 1 else (0,) * rank)
+    yield MemoryOrder.of(shape, reversed(range(rank)))
+    yield MemoryOrder.of(shape, (0, *range(2, rank), 1) if rank > 1 else (0,) * rank)
     halves = [d for d, n in enumerate(shape) if n % 2 == 0 and n > 2]
     for dim in halves[-2:]:
-        parts = [Part(d, 0, n) for d, n in enumerate(shape) if d != dim]
-        yield Order((Part(dim, 1, shape[dim] // 2), *parts, Part(dim, 0, 2)), rank)
+        parts = [DimensionPart(d, 0, n) for d, n in enumerate(shape) if d != dim]
+        yield MemoryOrder((DimensionPart(dim, 1, shape[dim] // 2), *parts, DimensionPart(dim, 0, 2)), rank)
 
 
-def tried(op: Op, sample: Sample) -> Iterator[tuple[list[TensorType], list[Any], list[Order]]]:
+def tried(op: Op, sample: Sample) -> Iterator[tuple[list[TensorType], list[Any], list[MemoryOrder]]]:
     """Operands with one of them, or all of one shape, in another order."""
     types, operands = operands_of(sample)
-    plain = [Order.of(type.shape) for type in types]
+    plain = [MemoryOrder.of(type.shape) for type in types]
     for index, type in enumerate(types):
         for order in orders_of(type.shape):
             if not order.is_plain:
@@ -119,13 +119,13 @@ def test_a_mask_is_drawn_in_every_order() -> None:
 
 def test_orders_of_one_memory_are_alike() -> None:
     """Groups of channels, their views and back; the channels of tokens lie as those of images do."""
-    image = Order.of((2, 6, 4, 5), (0, 2, 3, 1))
+    image = MemoryOrder.of((2, 6, 4, 5), (0, 2, 3, 1))
     groups = image.view((2, 3, 40))
     assert groups is not None
     assert groups.stored == (2, 4, 5, 3, 2)
     again = groups.view((2, 6, 4, 5))
     assert again is not None
-    assert again.memory == image.memory != Order.of((2, 6, 4, 5)).memory
+    assert again.memory == image.memory != MemoryOrder.of((2, 6, 4, 5)).memory
     tokens = image.view((2, 6, 20))
     assert tokens is not None
     assert tokens.transposed((0, 2, 1)).is_plain

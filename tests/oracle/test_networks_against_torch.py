@@ -9,7 +9,7 @@ import pytest
 from mspc.ir.graph import Graph
 from mspc.ops.modules import load_operators
 from mspc.verify.made_inputs import MadeInput
-from mspc.verify.plain_network import Reference, plain_network
+from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch import against
 from mspc.verify.pytorch.against import Against, against_torch
 from mspc.verify.verification import STEPS, VerifiedProgram
@@ -30,7 +30,7 @@ def beside_torch(seed: int) -> Against:
     def graph_of(rank: int) -> Graph:
         return graph
 
-    reference = Reference(graph, doubled, network.feeds)
+    reference = PlainNetwork(graph, doubled, network.feeds)
     return against_torch(VerifiedProgram(graph, graph, 1, reference, network.feeds, lambda _: made, graph_of, graph_of))
 
 

@@ -70,10 +70,10 @@ def test_steps_are_those_of_numpy_and_the_same_every_time(monkeypatch: pytest.Mo
         pytest.skip("needs a C++ compiler")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     wanted = losses()
-    found: list[program.Kernels] = []
+    found: list[program.LoopKernels] = []
     make = program.kernels
 
-    def noted(*arguments: Any) -> program.Kernels:
+    def noted(*arguments: Any) -> program.LoopKernels:
         found.append(make(*arguments))
         return found[-1]
 

@@ -14,7 +14,7 @@ from mspc.ops.math.arithmetic import Add, Mul
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
-from mspc.runtime.profile import Timed, costs, nodes_of, sums, trace
+from mspc.runtime.profile import NodeTiming, costs, nodes_of, sums, trace
 from tests.gpu.programs import compiled
 from tests.runtime.region_graphs import executor, floats, graph, run_graphs
 
@@ -34,7 +34,10 @@ def test_timed_step_equals_the_ordinary_one() -> None:
 
 def test_most_expensive_nodes_come_first() -> None:
     graph, _, _ = compiled("feed_forward")
-    steps = [[Timed(0, "compute", 0, 1), Timed(1, "compute", 1, 5), Timed(2, "communication", 6, 2)] for _ in range(2)]
+    steps = [
+        [NodeTiming(0, "compute", 0, 1), NodeTiming(1, "compute", 1, 5), NodeTiming(2, "communication", 6, 2)]
+        for _ in range(2)
+    ]
     found = costs(steps, graph)[:2]
     assert [(c.label, c.stream, c.seconds, c.share) for c in found] == [
         (graph.nodes[1].label, "compute", 0.005, 0.625),
@@ -45,8 +48,8 @@ def test_most_expensive_nodes_come_first() -> None:
 
 def test_a_stall_in_one_step_changes_nothing() -> None:
     graph, _, _ = compiled("feed_forward")
-    steps = [[Timed(0, "compute", 0, 1), Timed(1, "compute", 1, 5)] for _ in range(3)]
-    stalled = [*steps[:2], [Timed(0, "compute", 0, 80), Timed(1, "compute", 80, 5)]]
+    steps = [[NodeTiming(0, "compute", 0, 1), NodeTiming(1, "compute", 1, 5)] for _ in range(3)]
+    stalled = [*steps[:2], [NodeTiming(0, "compute", 0, 80), NodeTiming(1, "compute", 80, 5)]]
     assert costs(stalled, graph) == costs(steps, graph)
     assert sums(stalled, graph) == sums(steps, graph) == (0.006, 0.0, 0.006)
     assert sums([], graph) == (0.0, 0.0, 0.0)
@@ -54,7 +57,7 @@ def test_a_stall_in_one_step_changes_nothing() -> None:
 
 def test_trace_is_chromes() -> None:
     graph, _, _ = compiled("feed_forward")
-    steps = {r: [[Timed(0, "compute", 0.5, 1.25)], [Timed(2, "communication", 0, 2)]] for r in (1, 0)}
+    steps = {r: [[NodeTiming(0, "compute", 0.5, 1.25)], [NodeTiming(2, "communication", 0, 2)]] for r in (1, 0)}
     text = json.loads(json.dumps(trace(steps, dict.fromkeys((0, 1), graph))))
     spans = [event for event in text["traceEvents"] if event["ph"] == "X"]
     assert [(e["pid"], e["tid"], e["ts"], e["dur"], e["args"]["step"]) for e in spans] == [

@@ -15,7 +15,7 @@ from mspc.ops.bases import Elementwise
 from mspc.ops.collective.collectives import AllGather
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.math.arithmetic import AddN
-from mspc.ops.tensor.broadcast import Reduce
+from mspc.ops.tensor.broadcast import ReductionOp
 from mspc.verify.scale.added_before import AddedBefore
 from mspc.verify.scale.kinds import STRUCTURE, RankKind
 from mspc.verify.scale.read_on_one import ReadOnOne
@@ -245,7 +245,7 @@ def _is_met(node: Node, readers: Readers, told: Told) -> bool:
     """Whether a node reads what ranks have added up, element by element, and it is a part of that sum still."""
     if not isinstance(node.op, Elementwise | AddN | FusedElementwise) and not moves_or_adds(node.op):
         return False
-    if isinstance(node.op, FusedElementwise) and any(isinstance(step.op, Reduce) for step in steps_of(node.op)):
+    if isinstance(node.op, FusedElementwise) and any(isinstance(step.op, ReductionOp) for step in steps_of(node.op)):
         return False  # it makes parts of its own
     for value in node.inputs:
         while isinstance(value, Node) and isinstance(value.op, STRUCTURE):

@@ -24,7 +24,7 @@ from mspc.runtime.comm.interface import OneRank
 from mspc.verify.scale.division import MOST_PARTS, Divided, by_key
 from mspc.verify.scale.kernels import run_on_all
 from mspc.verify.scale.kinds import STRUCTURE, RankKind, told_apart
-from mspc.verify.scale.meetings import Board, NodeError, Request
+from mspc.verify.scale.meetings import Board, CollectiveRequest, NodeError
 from mspc.verify.scale.routed_kernels import places_on_each
 from mspc.verify.scale.spread import block_by_block, common_lead, flat, mapped, narrowed, wide_axes, widened
 from mspc.verify.scale.table_slices import slices_on_each
@@ -39,7 +39,7 @@ MOST_TURNS = 10000
 """Of a loop that ends when the data say so."""
 
 
-class Stuck(Exception):
+class Deadlock(Exception):
     """Ranks wait for each other. waiting: by kind the node at which it waits."""
 
     def __init__(self, waiting: Sequence[tuple[RankKind, Node]]) -> None:
@@ -67,7 +67,7 @@ class KindRun:
         self._changing: dict[Graph, bool] = {}
         """Whether graphs overwrite parameters."""
 
-    def step(self, inputs: dict[str, Array]) -> Generator[Request, Any, list[Any]]:
+    def step(self, inputs: dict[str, Array]) -> Generator[CollectiveRequest, Any, list[Any]]:
         """The results of the graph. inputs: by name, with leading dimensions."""
         graph = self.kind.graph
         values: dict[Value, Any] = {
@@ -79,7 +79,7 @@ class KindRun:
                 self.state.held[parameter.name] = values[parameter]
         return results
 
-    def _graph(self, graph: Graph, values: dict[Value, Any]) -> Generator[Request, Any, list[Any]]:
+    def _graph(self, graph: Graph, values: dict[Value, Any]) -> Generator[CollectiveRequest, Any, list[Any]]:
         if graph not in self._ends:
             self._ends[graph] = results_over(graph)
         for node, ended in zip(graph.nodes, self._ends[graph], strict=True):
@@ -94,7 +94,7 @@ class KindRun:
             elif self._meets(op):
                 if any(isinstance(operand, list) for operand in operands):
                     raise NodeError(self.kind, node, "it takes no stack of tensors")
-                result = yield Request(self.kind, node, self.kind.ops_of(op), operands)
+                result = yield CollectiveRequest(self.kind, node, self.kind.ops_of(op), operands)
             else:
                 result = self._computed(node, operands, values)
             values[node] = result
@@ -160,7 +160,9 @@ class KindRun:
 
     # Graphs that nodes run
 
-    def _regions(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> Generator[Request, Any, Any]:
+    def _regions(
+        self, node: Node, operands: list[Any], values: dict[Value, Any]
+    ) -> Generator[CollectiveRequest, Any, Any]:
         around, calls, turns = self._around, self._backend.calls, self._backend.turns
         if MICRO_BATCH in node.attrs:
             number = int(node.attrs[MICRO_BATCH])
@@ -179,7 +181,9 @@ class KindRun:
                 values.update(zip(value.inputs, made, strict=True))
         return found
 
-    def _region_of(self, node: Node, operands: list[Any]) -> Generator[Request, Any, tuple[Any, Callable[[int], Any]]]:
+    def _region_of(
+        self, node: Node, operands: list[Any]
+    ) -> Generator[CollectiveRequest, Any, tuple[Any, Callable[[int], Any]]]:
         op = node.op
         if isinstance(op, Call):
             given = list(spread(node, operands))
@@ -199,7 +203,7 @@ class KindRun:
 
     def _loop(
         self, node: Node, op: Scan | For | While, operands: list[Any]
-    ) -> Generator[Request, Any, tuple[Any, Callable[[int], Any]]]:
+    ) -> Generator[CollectiveRequest, Any, tuple[Any, Callable[[int], Any]]]:
         first, depth = op.first, self.kind.depth
         behind = first + op.carried
         carried, scanned = list(operands[first:behind]), operands[behind : behind + op.scanned]
@@ -325,6 +329,6 @@ def run_step(
         board.check_together()
         board.check_exchanges()
         board.check_collectives()
-        raise Stuck([(request.kind, request.node) for request in board.waiting.values()])
+        raise Deadlock([(request.kind, request.node) for request in board.waiting.values()])
     board.check_received()
     return results

@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Dump:
+class ForeignDump:
     """A dump. name: of the file. rank: whose it is. stage: BEGIN ahead of the parallel pass, END behind it, EXECUTE of
     what ranks execute. graphs: all of the file."""
 
@@ -44,7 +44,7 @@ class Dump:
 class Wrong:
     """What is wrong at a node of a dump."""
 
-    dump: Dump
+    dump: ForeignDump
     node: Node
     why: str
 
@@ -59,7 +59,7 @@ class DumpsFound:
     unsaid: Counter[str] = field(default_factory=Counter[str])
 
 
-def look_at(dumps: Sequence[Dump]) -> DumpsFound:
+def look_at(dumps: Sequence[ForeignDump]) -> DumpsFound:
     """Look at all dumps of one compile."""
     found = DumpsFound()
     ranks = number_of_ranks({_listed(node) for dump in dumps for node in dump.nodes()})
@@ -88,7 +88,7 @@ def look_at(dumps: Sequence[Dump]) -> DumpsFound:
     return found
 
 
-def _note(found: DumpsFound, dump: Dump, node: Node, what: str, why: str) -> None:
+def _note(found: DumpsFound, dump: ForeignDump, node: Node, what: str, why: str) -> None:
     found.checked[what] += 1
     if why:
         found.wrong.append(Wrong(dump, node, why))
@@ -123,7 +123,7 @@ def _listed(node: Node) -> Shape:
     return () if None in ranks else tuple([rank for rank in ranks if rank is not None])
 
 
-def _group(dump: Dump, node: Node, ranks: int, groups: dict[str, Shape]) -> str:
+def _group(dump: ForeignDump, node: Node, ranks: int, groups: dict[str, Shape]) -> str:
     fields = node.op.attributes()
     name, members = str(fields["group"]), _listed(node)
     if name in WORLD:
@@ -278,7 +278,7 @@ def _slices(strategy: Any, whole: Sequence[Any], operands: Sequence[Shape]) -> s
 # Order
 
 
-def _order(dumps: Sequence[Dump], found: DumpsFound) -> None:
+def _order(dumps: Sequence[ForeignDump], found: DumpsFound) -> None:
     """Members of a group call its collectives in one order."""
     calls: dict[tuple[Shape, int], list[Node]] = {}
     by_rank = {dump.rank: dump for dump in dumps}

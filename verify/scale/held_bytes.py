@@ -13,7 +13,7 @@ Access = tuple[int, str]
 
 
 @dataclass
-class Piece:
+class OwnedBytes:
     """Bytes from `begin` to `end` that hold `owner`. readers: by stream the last that reads them."""
 
     begin: int
@@ -34,9 +34,9 @@ class HeldBytes:
 
     def __init__(self) -> None:
         self._begins: list[int] = []
-        self._pieces: list[Piece] = []
+        self._pieces: list[OwnedBytes] = []
 
-    def over(self, begin: int, end: int) -> list[Piece]:
+    def over(self, begin: int, end: int) -> list[OwnedBytes]:
         """The pieces that have some of these bytes."""
         first = max(bisect_right(self._begins, begin) - 1, 0)
         return [p for p in self._pieces[first : bisect_left(self._begins, end)] if p.begin < end and begin < p.end]
@@ -49,12 +49,12 @@ class HeldBytes:
         last = bisect_left(self._begins, end)
         if first < last and self._pieces[first].end <= begin:
             first += 1
-        left: list[Piece] = []
+        left: list[OwnedBytes] = []
         for piece in self._pieces[first:last]:
             if piece.begin < begin:
-                left.append(Piece(piece.begin, begin, piece.owner, piece.writer, dict(piece.readers)))
+                left.append(OwnedBytes(piece.begin, begin, piece.owner, piece.writer, dict(piece.readers)))
             if piece.end > end:
-                left.append(Piece(end, piece.end, piece.owner, piece.writer, dict(piece.readers)))
-        made = sorted([*left, Piece(begin, end, owner, writer)], key=lambda piece: piece.begin)
+                left.append(OwnedBytes(end, piece.end, piece.owner, piece.writer, dict(piece.readers)))
+        made = sorted([*left, OwnedBytes(begin, end, owner, writer)], key=lambda piece: piece.begin)
         self._pieces[first:last] = made
         self._begins[first:last] = [piece.begin for piece in made]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mspc.ir.graph import Node
-from mspc.verify.scale.places_of_script import Candidates, Whole
+from mspc.verify.scale.places_of_script import ReferenceCandidates, Whole
 
 ANOTHER = "it is the value that {} has at the same place of the script"
 
@@ -17,7 +17,7 @@ class Identities:
         self._own: dict[Node, dict[int, Whole]] = {}
         self._makers: dict[Whole, list[tuple[Node, int]]] = {}
 
-    def note(self, node: Node, candidates: Candidates, whole: Whole) -> None:
+    def note(self, node: Node, candidates: ReferenceCandidates, whole: Whole) -> None:
         """A tensor of a node is this value of one device, in one turn of the loops around."""
         found = self._found.setdefault(node, {}).setdefault(candidates.number, set())
         if candidates.own is not None and not found:

@@ -34,7 +34,7 @@ from mspc.ops.math.running import CumSum
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxBackward
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Update
-from mspc.ops.tensor.broadcast import BroadcastTo, Reduce
+from mspc.ops.tensor.broadcast import BroadcastTo, ReductionOp
 from mspc.ops.tensor.masking import Tril, Triu
 from mspc.ops.tensor.moving import Concat, Split, Stack, Transpose
 from mspc.ops.tensor.slicing import StridedSlice
@@ -185,7 +185,7 @@ def _beside(op: Any, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
     return replace(op, axis=op.axis % rank + depth).kernel(backend)(*(widened(array, lead) for array in arrays))
 
 
-def _reduced(op: Reduce, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
+def _reduced(op: ReductionOp, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
     rank = arrays[0].ndim - depth
     axes = op.axes(rank) or tuple(range(rank))
     if not axes:
@@ -241,7 +241,7 @@ FORMS: dict[type[Op], Form] = {
     FusedElementwise: _fused,
     Update: _update,
     GroupedUpdate: _grouped,
-    Reduce: _reduced,
+    ReductionOp: _reduced,
     Softmax: _along_axis,
     SoftmaxBackward: _along_axis,
     LogSoftmax: _along_axis,

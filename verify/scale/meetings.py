@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.collective.base import Meeting
+from mspc.ops.collective.base import Rendezvous
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
 from mspc.verify.scale.collectives import along_axes, by_ranks, exchanged, partners_of
@@ -37,7 +37,7 @@ class NodeError(Exception):
 
 
 @dataclass
-class Request:
+class CollectiveRequest:
     """A collective that a kind has come to. ops: as every rank has it, or one for all."""
 
     kind: RankKind
@@ -61,12 +61,12 @@ class Board:
     has sent it, what, by which node, and the ranks whose message is not received yet."""
 
     def __init__(self, kinds: Sequence[RankKind]) -> None:
-        self.waiting: dict[int, Request] = {}
+        self.waiting: dict[int, CollectiveRequest] = {}
         self._kind_of = {rank: number for number, kind in enumerate(kinds) for rank in kind.ranks}
         self._messages: dict[tuple[int, int], dict[int, list[Any]]] = {}
         self._exchanges = Exchanges()
 
-    def enter(self, number: int, request: Request) -> None:
+    def enter(self, number: int, request: CollectiveRequest) -> None:
         self.waiting[number] = request
 
     def answers(self) -> list[tuple[int, Any]]:
@@ -80,7 +80,7 @@ class Board:
                 found += self._answer(number, request)
         return found
 
-    def _answer(self, number: int, request: Request) -> list[tuple[int, Any]]:
+    def _answer(self, number: int, request: CollectiveRequest) -> list[tuple[int, Any]]:
         op = request.ops[0]
         if isinstance(op, SendToStage):
             return self._send(number, request)
@@ -93,7 +93,7 @@ class Board:
         return self._exchange(number, request) if isinstance(op, NeighborExchange) else self._across(number)
 
     @staticmethod
-    def _groups_of(request: Request) -> tuple[list[tuple[int, ...]], bool]:
+    def _groups_of(request: CollectiveRequest) -> tuple[list[tuple[int, ...]], bool]:
         """The groups of all ranks, and whether all of them are of one kind."""
         known = request.kind.meetings.groups
         if request.key not in known:
@@ -104,7 +104,7 @@ class Board:
             known[request.key] = [distinct[number] for number in numbers], is_inside
         return known[request.key]
 
-    def _exchange(self, number: int, request: Request) -> list[tuple[int, Any]]:
+    def _exchange(self, number: int, request: CollectiveRequest) -> list[tuple[int, Any]]:
         try:
             found = self._exchanges.answer(number)
         except ValueError as error:
@@ -121,7 +121,7 @@ class Board:
             if len(parts) > 1:
                 raise Divided(request.kind, parts)
 
-    def _able(self, number: int, request: Request) -> list[bool]:
+    def _able(self, number: int, request: CollectiveRequest) -> list[bool]:
         """For every rank whether it could go on by itself."""
         op = request.ops[0]
         if isinstance(op, ReceiveFromStage):
@@ -167,7 +167,7 @@ class Board:
             for tag, (kind, _, node, left) in box.items():
                 raise NodeError(kind, node, f"nobody receives the message of rank {min(left)} under tag {tag}")
 
-    def _send(self, number: int, request: Request) -> list[tuple[int, Any]]:
+    def _send(self, number: int, request: CollectiveRequest) -> list[tuple[int, Any]]:
         (array,) = request.arrays
         kind = request.kind
         ops = list(dict.fromkeys(request.ops))
@@ -180,7 +180,7 @@ class Board:
         del self.waiting[number]
         return [(number, array)]
 
-    def _receive(self, number: int, request: Request) -> list[tuple[int, Any]]:
+    def _receive(self, number: int, request: CollectiveRequest) -> list[tuple[int, Any]]:
         op, kind = request.ops[0], request.kind
         box = self._messages.get((kind.ranks[0] - op.distance, kind.ranks[0]), {})
         found = box.get(_tag(op))
@@ -194,12 +194,12 @@ class Board:
         del self.waiting[number]
         return [(number, array)]
 
-    def _check_message(self, request: Request, op: ReceiveFromStage, array: Array) -> None:
+    def _check_message(self, request: CollectiveRequest, op: ReceiveFromStage, array: Array) -> None:
         own = array.shape[request.kind.depth :]
         if own != tuple(op.shape):
             raise NodeError(request.kind, request.node, f"a message of shape {own} arrives, not {tuple(op.shape)}")
 
-    def _receive_by_rank(self, number: int, request: Request) -> list[tuple[int, Any]]:
+    def _receive_by_rank(self, number: int, request: CollectiveRequest) -> list[tuple[int, Any]]:
         """Where kinds differ between the two stages: every rank's message is looked for by itself."""
         op, kind = request.ops[0], request.kind
         parts: list[Array] = []
@@ -236,9 +236,9 @@ class Board:
             del self.waiting[each]
         return [(each, _gathered(request.kind, given)) for each, request in meeting.items()]
 
-    def _meeting(self, number: int) -> dict[int, Request]:
+    def _meeting(self, number: int) -> dict[int, CollectiveRequest]:
         """The kinds that wait in collectives of one type with partners among each other."""
-        meeting: dict[int, Request] = {}
+        meeting: dict[int, CollectiveRequest] = {}
         open_numbers = [number]
         while open_numbers:
             each = open_numbers.pop()
@@ -264,13 +264,13 @@ class Board:
                     raise _among(error, request, meeting.values()) from error
 
 
-def _among(error: NodeError, request: Request, meeting: Iterable[Request]) -> NodeError:
+def _among(error: NodeError, request: CollectiveRequest, meeting: Iterable[CollectiveRequest]) -> NodeError:
     """An error with the nodes at which others are."""
     others = [each.node for each in meeting if each is not request]
     return NodeError(error.kind, error.node, error.reason, others, error.computed)
 
 
-def _of_ranks(requests: Iterable[Request]) -> tuple[dict[int, Any], dict[int, list[Array]]]:
+def _of_ranks(requests: Iterable[CollectiveRequest]) -> tuple[dict[int, Any], dict[int, list[Array]]]:
     """What every rank calls, and its operands."""
     ops: dict[int, Any] = {}
     tensors: dict[int, list[Array]] = {}
@@ -296,9 +296,11 @@ def _type(array: Array) -> TensorType:
     return TensorType(dtype_of(array.dtype), array.shape)
 
 
-def _check_agreed(request: Request, ops: Mapping[int, Any], types: Mapping[int, Sequence[TensorType]]) -> None:
+def _check_agreed(
+    request: CollectiveRequest, ops: Mapping[int, Any], types: Mapping[int, Sequence[TensorType]]
+) -> None:
     """Raises NodeError where ranks that shall meet say different things: they would wait for each other."""
-    said: dict[int, list[Meeting]] = {}
+    said: dict[int, list[Rendezvous]] = {}
     for rank, op in ops.items():
         if mistake := op.mistake_on(rank):
             raise NodeError(request.kind, request.node, mistake)
@@ -317,12 +319,12 @@ def _check_agreed(request: Request, ops: Mapping[int, Any], types: Mapping[int, 
                     )  # fmt: skip
 
 
-def _words(meeting: Meeting, with_types: bool) -> str:
+def _words(meeting: Rendezvous, with_types: bool) -> str:
     said = meeting.said if with_types else meeting.said.partition(" of <")[0]
     return f"{said} among ranks {', '.join(map(str, meeting.ranks))}"
 
 
-def _met(request: Request, ops: dict[int, Any], tensors: dict[int, list[Array]]) -> dict[int, Any]:
+def _met(request: CollectiveRequest, ops: dict[int, Any], tensors: dict[int, list[Array]]) -> dict[int, Any]:
     _check_agreed(request, ops, {rank: [_type(array) for array in arrays] for rank, arrays in tensors.items()})
     try:
         return by_ranks(ops, tensors)
@@ -332,7 +334,7 @@ def _met(request: Request, ops: dict[int, Any], tensors: dict[int, list[Array]])
         raise NodeError(request.kind, request.node, str(error)) from error
 
 
-def _exchanged(request: Request, first: bool) -> tuple[Array, ...]:
+def _exchanged(request: CollectiveRequest, first: bool) -> tuple[Array, ...]:
     kind = request.kind
     by_rank = dict(request.op_of_ranks())
     flats = [flat(array, kind.mesh) for array in request.arrays]
@@ -373,7 +375,7 @@ def _gathered(kind: RankKind, given: dict[int, Any]) -> Any:
     return made if isinstance(given[kind.ranks[0]], tuple) else made[0]
 
 
-def _inside(request: Request, groups: Sequence[Sequence[int]]) -> Any:
+def _inside(request: CollectiveRequest, groups: Sequence[Sequence[int]]) -> Any:
     """A meeting whose groups are all of one kind."""
     kind, key = request.kind, request.key
     known = kind.meetings.axes

@@ -23,7 +23,7 @@ from mspc.runtime.memory import (
     read_elsewhere,
     updated_operands,
 )
-from mspc.verify.scale.held_bytes import HeldBytes, Piece
+from mspc.verify.scale.held_bytes import HeldBytes, OwnedBytes
 from mspc.verify.scale.stream_clocks import Clocks
 
 BEGIN = (-1, "")
@@ -151,7 +151,7 @@ class _Walk:
         if reached < end:
             yield Misuse(node, f"{_named(content)} is not where it is read")
 
-    def _node(self, piece: Piece) -> Node | None:
+    def _node(self, piece: OwnedBytes) -> Node | None:
         index, _ = piece.writer
         return self.graph.nodes[index] if index >= 0 else None
 

@@ -19,7 +19,7 @@ from mspc.ops.optim.all_finite import AllFinite
 from mspc.verify.scale.execution import KindRun, KindState, run_step
 from mspc.verify.scale.families import alike
 from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.meetings import Request
+from mspc.verify.scale.meetings import CollectiveRequest
 from mspc.verify.scale.spread import flat
 
 Array = Any
@@ -99,7 +99,7 @@ class OverflowingRun(KindRun):
             operands[self._operand] = self._infinite(operands[self._operand])
         return super()._computed(node, operands, values)
 
-    def step(self, inputs: dict[str, Array]) -> Generator[Request, Any, list[Any]]:
+    def step(self, inputs: dict[str, Array]) -> Generator[CollectiveRequest, Any, list[Any]]:
         going = super().step(inputs)
         try:
             request = next(going)

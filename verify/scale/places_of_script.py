@@ -28,7 +28,7 @@ class OfName(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Candidates:
+class ReferenceCandidates:
     """Values of one device that a tensor of ranks may be. number: of the tensor in its node's result. own: the one that
     it is where ranks and one device run the operators of a place in one order; None where they have more or fewer of
     them."""
@@ -49,7 +49,7 @@ class PlacesOfScript:
             for name in names:
                 self._known.setdefault(OfName(name, node.phase), []).append((node, number))
 
-    def of(self, kind: RankKind) -> Iterator[tuple[Node, Candidates]]:
+    def of(self, kind: RankKind) -> Iterator[tuple[Node, ReferenceCandidates]]:
         """What each tensor of a kind may be, of those of which anything is known."""
         tensors = [(key, node, number) for key, node, number in keyed(kind.graph) if key in self._known]
         counts = Counter(key for key, _, _ in tensors)
@@ -58,7 +58,7 @@ class PlacesOfScript:
             known = self._known[key]
             own = None if isinstance(key, OfName) or counts[key] != len(known) else known[seen[key]]
             seen[key] += 1
-            yield node, Candidates(number, known, own)
+            yield node, ReferenceCandidates(number, known, own)
 
 
 def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:

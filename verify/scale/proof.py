@@ -20,7 +20,7 @@ from mspc.verify.made_inputs import made_inputs
 from mspc.verify.scale.blame import FirstWrong
 from mspc.verify.scale.compared import Compared, compared, largest_change
 from mspc.verify.scale.division import Divided, divided
-from mspc.verify.scale.execution import KindState, Seen, Stuck, run_step
+from mspc.verify.scale.execution import Deadlock, KindState, Seen, run_step
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.meetings import NodeError
 from mspc.verify.scale.memory_of_kinds import memory_of_kinds
@@ -29,13 +29,13 @@ from mspc.verify.scale.origins import NUMBER, FailedHere, alike_nodes, failed_no
 from mspc.verify.scale.overflow import AN_OVERFLOW, overflows, run_overflow
 from mspc.verify.scale.own_rows import OwnRows, OwnRowsReference
 from mspc.verify.scale.readers import Readers
-from mspc.verify.scale.reference import OneDeviceReference, Reference
+from mspc.verify.scale.reference import OneDeviceReference, ReferenceRun
 from mspc.verify.scale.relations import likeness
 from mspc.verify.scale.room import check_fits, values_nbytes
 from mspc.verify.scale.scale_proof import ScaleProof
 from mspc.verify.scale.slices import Slices
 from mspc.verify.scale.small_programs import Unfit, small_programs
-from mspc.verify.scale.watch import Watch
+from mspc.verify.scale.watch import ValueWatch
 from mspc.verify.scale.weights import first_weights
 from mspc.verify.scale.writers import makers, writer_of_others
 
@@ -53,7 +53,7 @@ class SmallProgram:
     is stored, global and small. inputs: of every step the global inputs, by name. kept: how many dimensions keep their
     sizes."""
 
-    reference: Reference
+    reference: ReferenceRun
     kinds: list[RankKind]
     weights: dict[str, Array]
     inputs: list[dict[str, Array]]
@@ -100,13 +100,13 @@ class SmallProgram:
         behind = {first.node, *Readers(first.kind.graph).behind(first.node)}
         return not behind.isdisjoint(made)
 
-    def watched(self, step: int = 0) -> Watch | None:
+    def watched(self, step: int = 0) -> ValueWatch | None:
         """What is found of all values of a step; None where one device cannot be computed."""
         try:
             known = self.reference.known(step)
         except NodeError:
             return None
-        watch = Watch(self.reference.graph, known, self.kinds)
+        watch = ValueWatch(self.reference.graph, known, self.kinds)
         try:
             states = self.states()
             for number in range(step + 1):
@@ -114,7 +114,7 @@ class SmallProgram:
         except Divided as error:
             self.kinds = divided(self.kinds, error)
             return self.watched(step)
-        except (Stuck, NodeError):
+        except (Deadlock, NodeError):
             watch.whole = False
         return watch
 
@@ -273,7 +273,7 @@ def small_program(
     inputs = [p.tensor_type for p in small.parameters if p.kind == "input"]
     made = made_inputs(small, inputs if own is None else own.global_types(small), [], seed, STEPS)
     fed = [{name: each.arrays[step] for name, each in made.items()} for step in range(STEPS)]
-    reference: Reference
+    reference: ReferenceRun
     if own is not None:
         reference = OwnRowsReference(small, own, own.draws(one, small), weights, fed)
     else:
@@ -364,7 +364,7 @@ def _proved(
     try:
         with program.beside():
             program.compare()
-    except Stuck as error:
+    except Deadlock as error:
         made.stuck = tuple(error.waiting)
     except NodeError as error:
         if error.computed and not at_last:
@@ -377,7 +377,7 @@ def _proved(
     if made.same:
         try:
             made.first = program.missed_overflow()
-        except Stuck as error:
+        except Deadlock as error:
             made.stuck = tuple(error.waiting)
     made.kinds = len(program.kinds)
     if is_told and not made.same and made.first is None:

@@ -15,7 +15,7 @@ from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import Reduce
+from mspc.ops.tensor.broadcast import ReductionOp
 from mspc.ops.tensor.moving import Transpose
 from mspc.verify.scale.kinds import STRUCTURE
 
@@ -211,7 +211,7 @@ def _is_linear(op: Any) -> bool:
 def _read_by(node: Node) -> set[tuple[str, str]]:
     if moves_or_adds(node.op):
         return {(read.op.name, node.op.name) for read in node.inputs if isinstance(read, Node)}
-    makes_sums = isinstance(node.op, MatMul | BatchMatMul | FusedMatMul | Reduce | FusedElementwise)
+    makes_sums = isinstance(node.op, MatMul | BatchMatMul | FusedMatMul | ReductionOp | FusedElementwise)
     return set() if makes_sums else {("", node.op.name)}
 
 

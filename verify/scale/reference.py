@@ -26,7 +26,7 @@ Inputs = Sequence[Mapping[str, Array]]
 """Of every step the global inputs, by name."""
 
 
-class Reference(Protocol):
+class ReferenceRun(Protocol):
     """One device, or one in the place of every rank.
 
     graph: what it runs. fed: which slices of global inputs ranks have, by name, where their programs do not say it.

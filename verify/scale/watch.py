@@ -26,7 +26,7 @@ from mspc.verify.scale.kernels import run_on_all
 from mspc.verify.scale.kinds import RankKind
 from mspc.verify.scale.other_ranks import OtherRanks
 from mspc.verify.scale.pieces import Pieces
-from mspc.verify.scale.places_of_script import Candidates, PlacesOfScript, Whole, keyed
+from mspc.verify.scale.places_of_script import PlacesOfScript, ReferenceCandidates, Whole, keyed
 from mspc.verify.scale.read_on_one import ReadOnOne
 from mspc.verify.scale.readers import Readers
 from mspc.verify.scale.relations import Relation, added, relation, scaled, times, wrong_ranks
@@ -58,7 +58,7 @@ Known = Mapping[Node, Mapping[tuple[int, ...], Any]]
 """Values of the reference by node, and by the turns of the loops around; with a leading dimension of its places."""
 
 
-class Watch:
+class ValueWatch:
     """Looks at every value that ranks compute, whether it is one of one device's.
 
     right: nodes whose values are. whole: whether the step has been run to its end.
@@ -77,7 +77,7 @@ class Watch:
         what reads it is wrong for no other reason."""
         self.right: set[Node] = set()
         self.whole = True
-        self._candidates: dict[tuple[int, Node], list[Candidates]] = {}
+        self._candidates: dict[tuple[int, Node], list[ReferenceCandidates]] = {}
         self._families = Families(kinds)
         places = PlacesOfScript(one)
         for kind in kinds:
@@ -181,7 +181,7 @@ class Watch:
                 self._over_others[node] = sum_over_others(node, kind, operands, results, self._told)
 
     def _look(
-        self, value: Together, fitting: Sequence[Fitting], candidates: Candidates, operands: Sequence[Any]
+        self, value: Together, fitting: Sequence[Fitting], candidates: ReferenceCandidates, operands: Sequence[Any]
     ) -> bool:
         """Note what a value is of those of one device that have pieces of its shape; whether it is any. candidates: of
         the tensor. operands: that it is computed of."""
@@ -230,15 +230,15 @@ class Watch:
         summed = parts_read(wrong.node, self._readers_of(kind), self._told)
         for count in range(1, min(len(summed), MOST_PARTS) + 1):
             for chosen in itertools.combinations(summed, count):
-                given = [
-                    added(array, kind, summed[i]) if i in chosen else array for i, array in enumerate(operands)
-                ]
+                given = [added(array, kind, summed[i]) if i in chosen else array for i, array in enumerate(operands)]
                 if is_right(given, in_parts=True):
                     return replace(wrong, is_of_parts=True)
         hint = self._sums.hint(wrong.node, kind, operands, is_right)
         return replace(wrong, equals=wrong.equals or hint)
 
-    def _fitting(self, local: tuple[int, ...], candidates: Candidates, around: tuple[int, ...]) -> Iterator[Fitting]:
+    def _fitting(
+        self, local: tuple[int, ...], candidates: ReferenceCandidates, around: tuple[int, ...]
+    ) -> Iterator[Fitting]:
         """Values of one device that have pieces of this shape, its own one first."""
         for of, place in sorted(candidates.wholes, key=lambda whole: whole != candidates.own):
             by_turn = self._values.get(of, {})

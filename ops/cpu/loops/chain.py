@@ -9,7 +9,7 @@ from typing import Any, cast
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
 from mspc.ops.cpu.loops.nest import Nest, Sum
-from mspc.ops.cpu.loops.passes import Line, Read, Total
+from mspc.ops.cpu.loops.passes import LoopInput, LoopValue, Total
 from mspc.ops.cuda.chain import Operands, element_of, reduction_of
 from mspc.ops.cuda.elementwise import expression
 from mspc.ops.cuda.random import with_arguments
@@ -84,7 +84,7 @@ class _Maker:
         given = Operands(self.steps, self.types, self.space, self.given)
         read = {index for step in self.steps for kind, index in step.operands if kind == "t"}
         names: list[str] = []
-        made: list[Line] = []
+        made: list[LoopValue] = []
         sums: dict[int, Sum] = {}
         for number, (step, type) in enumerate(zip(self.steps, self.types, strict=True)):
             values, kinds = given.values(number, names), given.types(number)
@@ -96,7 +96,7 @@ class _Maker:
                 how, count = reduction_of(step.op, kinds[0])
                 total = Total(values[0], how, count, kinds[0].dtype, type.dtype)
                 if by_row:
-                    made.append(Line(f"t{number}", type.dtype, "", tuple(values), total, by_row=True))
+                    made.append(LoopValue(f"t{number}", type.dtype, "", tuple(values), total, by_row=True))
                 elif number in read:
                     return None
                 else:
@@ -108,18 +108,18 @@ class _Maker:
                 # A rounding that nobody sees is left to the store.
                 plain = number not in read and op.name == "Cast"
                 text = values[0] if plain else expression(op, values, kinds, type.dtype)
-                made.append(Line(f"t{number}", type.dtype, text, tuple(values), by_row=by_row))
+                made.append(LoopValue(f"t{number}", type.dtype, text, tuple(values), by_row=by_row))
         return self._complete(given, made, names, sums)
 
     def _complete(
-        self, given: Operands, made: Sequence[Line], names: Sequence[str], sums: dict[int, Sum]
+        self, given: Operands, made: Sequence[LoopValue], names: Sequence[str], sums: dict[int, Sum]
     ) -> Chain | None:
         texts, seeds = with_arguments([line.text for line in made])
         lines = [
-            Line(line.name, line.dtype, text, line.reads, line.total, line.by_row)
+            LoopValue(line.name, line.dtype, text, line.reads, line.total, line.by_row)
             for line, text in zip(made, texts, strict=True)
         ]
-        reads = [Read(name, self.given[i].dtype, _strides(shape)) for name, i, shape in given.reads]
+        reads = [LoopInput(name, self.given[i].dtype, _strides(shape)) for name, i, shape in given.reads]
         full = [i for i in self.returns if i not in sums and not self._is_by_row(i)]
         rows = [i for i in self.returns if self._is_by_row(i)]
         if any(self.types[i].size != self.size for i in full):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
-from mspc.ops.cpu.loops.passes import Line, Read, Total, cost_of
+from mspc.ops.cpu.loops.passes import LoopInput, LoopValue, Total, cost_of
 
 RUN = 4096
 """Elements of a unit where there are no rows, and elements that a lane's Float32 sums come from together."""
@@ -43,8 +43,8 @@ class Nest:
 
     dims: tuple[int, ...]
     columns: int
-    reads: Sequence[Read]
-    lines: Sequence[Line]
+    reads: Sequence[LoopInput]
+    lines: Sequence[LoopValue]
     writes: Sequence[tuple[str, DType]]
     row_writes: Sequence[tuple[str, DType]]
     sums: Sequence[Sum]

@@ -17,7 +17,7 @@ _NAME = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class LoopInput:
     """An operand: its name in expressions, its element type, and its step in elements along each dimension, 0 where it
     is broadcast."""
 
@@ -39,7 +39,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LoopValue:
     """A value: its name, element type and expression, and the names that this reads. total: the reduction of a row
     that it is. by_row: there is one for every row."""
 
@@ -59,7 +59,7 @@ class Passes:
     """
 
     def __init__(
-        self, reads: Sequence[Read], lines: Sequence[Line], stored: Sequence[str], columns: int, count: int
+        self, reads: Sequence[LoopInput], lines: Sequence[LoopValue], stored: Sequence[str], columns: int, count: int
     ) -> None:
         """stored: the elements' values that the last pass is for. columns: so many of `count` dimensions are a row."""
         self.reads = {read.name: read for read in reads}
@@ -75,18 +75,18 @@ class Passes:
         ends = [self.ready[line.name] - 1 for line in lines if line.total is not None]
         self.count = max([last, *ends]) + 1
         self.first: dict[str, int] = {}
-        self.held: dict[str, Line] = {}
+        self.held: dict[str, LoopValue] = {}
         self._needed: list[list[str]] = []
         for number in range(self.count):
             self._needed.append(self._found(number))
             for name in self._needed[-1]:
                 self.first.setdefault(name, number)
 
-    def of_row(self, read: Read) -> bool:
+    def of_row(self, read: LoopInput) -> bool:
         """Whether an operand has one element for a row."""
         return bool(self._inner) and not any(read.strides[d] for d in self._inner)
 
-    def totals_of(self, number: int) -> list[tuple[Line, Total]]:
+    def totals_of(self, number: int) -> list[tuple[LoopValue, Total]]:
         """The reductions of rows that a pass makes."""
         return [
             (line, line.total)
@@ -132,10 +132,10 @@ class Passes:
             visit(name)
         return list(found)
 
-    def _is_costly(self, line: Line) -> bool:
+    def _is_costly(self, line: LoopValue) -> bool:
         return self._cost(line) > _CHEAP
 
-    def _cost(self, line: Line) -> int:
+    def _cost(self, line: LoopValue) -> int:
         """Operations of a value of elements, those that it is made of among them."""
         if line.by_row:
             return 0

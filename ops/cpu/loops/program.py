@@ -35,7 +35,7 @@ _Bind = Callable[[Mapping[str, Function]], Kernel]
 _HALF = re.compile(r"\bf16\b")
 
 
-class Kernels(NamedTuple):
+class LoopKernels(NamedTuple):
     """By the numbers of calls: loops are kernels `function(*operands, out=None)`, updates change their operands."""
 
     loops: dict[int, Kernel]
@@ -63,7 +63,7 @@ class _Sources:
         return functions_of(self.by_name, prelude(has_halves), self.alone)
 
 
-def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
+def kernels(be: Any, calls: Mapping[int, Call]) -> LoopKernels:
     """A kernel for each call that is a compiled loop. Where the compiler fails there are none, which is said once."""
     command = compiler()
     sources = _Sources()
@@ -77,16 +77,16 @@ def kernels(be: Any, calls: Mapping[int, Call]) -> Kernels:
         if update is not None:
             updates.add(number)
     if not made:
-        return Kernels({}, {})
+        return LoopKernels({}, {})
     try:
         with ThreadPoolExecutor(1) as other:
             other.submit(library)  # the pool, at the same time
             found = sources.compiled()
     except CompilerFailed as error:
         warn_once(command, str(error))
-        return Kernels({}, {})
+        return LoopKernels({}, {})
     bound = {number: bind(found) for number, bind in made.items()}
-    return Kernels(
+    return LoopKernels(
         {number: kernel for number, kernel in bound.items() if number not in updates},
         {number: kernel for number, kernel in bound.items() if number in updates},
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from mspc.ir.types import DType
 from mspc.ops.cpu.loops.nest import RUN, Nest, Strides
-from mspc.ops.cpu.loops.passes import Line, Passes, Total
+from mspc.ops.cpu.loops.passes import LoopValue, Passes, Total
 from mspc.ops.cuda.source import accumulating_type, index_type, neutral
 from mspc.ops.device import c_type, computing_type
 
@@ -126,7 +126,7 @@ class _Writer:
                 kind = computing_type(line.dtype)
                 yield f"const {kind} {line.name} = ({kind})({line.text});"
 
-    def _pass(self, number: int, totals: Sequence[tuple[Line, Total]]) -> Iterator[str]:
+    def _pass(self, number: int, totals: Sequence[tuple[LoopValue, Total]]) -> Iterator[str]:
         """The loops over a unit's elements."""
         nest = self.nest
         last = nest.dims[-1]
@@ -143,7 +143,7 @@ class _Writer:
 
     # Neighbouring elements
 
-    def _run(self, number: int, totals: Sequence[tuple[Line, Total]]) -> Iterator[str]:
+    def _run(self, number: int, totals: Sequence[tuple[LoopValue, Total]]) -> Iterator[str]:
         """The loop over neighbouring elements, which the compiler vectorises."""
         ahead, element = self._values(number)
         lanes = [(line.name, total, f"R_{line.name}") for line, total in totals]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.checkpoint.reading import Checkpoint, Stored
+from mspc.checkpoint.reading import Checkpoint, TensorPieces
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.readers.pytorch.program import (
@@ -211,7 +211,7 @@ def _weights(program: ExportedProgram, parts: Mapping[str, ProgramPart]) -> Chec
         if part.whole in weights.tensors:
             shape = list(weights.tensors[part.whole].type.shape)
             shape[part.dim] = part.end - part.begin
-            tensors[name] = Stored(TensorType(weights.tensors[part.whole].type.dtype, tuple(shape)), ())
+            tensors[name] = TensorPieces(TensorType(weights.tensors[part.whole].type.dtype, tuple(shape)), ())
             tensors.pop(part.whole, None)
     return PartsOfWeights(weights.name, weights.files, tensors, whole=weights, parts=parts)
 

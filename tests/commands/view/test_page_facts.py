@@ -10,7 +10,7 @@ import pytest
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.nodes import moved_bytes, sent_bytes
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.view.dump import Dump, read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.commands.view.groups import members_of
@@ -171,7 +171,7 @@ def test_every_element_of_nodes_that_are_several_has_its_layout(dump: Dump, fact
 
 def test_bytes_times_and_memory_are_those_of_the_analyses(dump: Dump, facts: dict[str, Any]) -> None:
     (graph,), shown = dump.programs, facts["graphs"][0]
-    timeline, plan = Timeline(graph), plan_memory(graph)
+    timeline, plan = StreamTimeline(graph), plan_memory(graph)
     assert shown["schedule"]["total"] == timeline.total
     assert shown["schedule"]["moved"] == [moved_bytes(node) for node in graph.nodes]
     assert shown["memory"]["sizes"]["peak"] == plan.peak

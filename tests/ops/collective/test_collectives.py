@@ -32,7 +32,7 @@ from mspc.ops.collective.rooted import CollectiveGather, CollectiveScatter, Redu
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op, Placement
+from mspc.ops.op import REGISTRY, Op, RankPlacement
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor
@@ -62,9 +62,9 @@ def test_hash_of_an_instance_name() -> None:
     assert string_hash(name) == 11795743325248501408
 
 
-def at(rank: int, source: Layout, target: Layout, shape: tuple[int, ...] = (8, 12)) -> Placement:
+def at(rank: int, source: Layout, target: Layout, shape: tuple[int, ...] = (8, 12)) -> RankPlacement:
     type = TensorType(FLOAT32, shape)
-    return Placement(rank, (type,), (source,), (type,), (target,))
+    return RankPlacement(rank, (type,), (source,), (type,), (target,))
 
 
 ANY = Layout.replicated(8, 2)

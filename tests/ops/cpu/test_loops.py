@@ -57,7 +57,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def compiled(cases: Sequence[Any]) -> program.Kernels:
+def compiled(cases: Sequence[Any]) -> program.LoopKernels:
     return program.kernels(NumPy(), {i: (case.op, case.types, case.results()) for i, case in enumerate(cases)})
 
 

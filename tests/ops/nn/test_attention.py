@@ -23,7 +23,7 @@ from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, Tens
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT
-from mspc.ops.op import Placement
+from mspc.ops.op import RankPlacement
 from mspc.output.programs import config_of
 from tests.interpret import random_feeds, run_global, run_on_ranks, same
 from tests.ops.simulate import BACKEND, arrays_of, check_gradient, operator_of, results_of, types_of
@@ -281,7 +281,7 @@ def test_a_rank_has_its_heads_only() -> None:
     op = FlashAttentionScore(8, input_layout="BSH")
     types = tuple(TensorType(FLOAT32, shape) for shape in ((4, 3, 32), (4, 3, 16), (4, 3, 16)))
     layout = Layout.of((2, 4), [(0,), (), (1,)])
-    placement = Placement(3, types, (layout,) * 3, (), ())
+    placement = RankPlacement(3, types, (layout,) * 3, (), ())
     assert op.localize(placement) == FlashAttentionScore(2, input_layout="BSH")
 
 

@@ -12,7 +12,7 @@ from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce
 from mspc.ops.modules import load_operators
 from mspc.ops.nn.batch_norm import BatchNorm
-from mspc.ops.op import Placement
+from mspc.ops.op import RankPlacement
 from tests.ops.backend import BACKEND
 from tests.ops.ranks import on_ranks
 
@@ -53,7 +53,7 @@ def test_bytes_are_those_that_are_sent(ranks: int, channels: int) -> None:
     ins = layouts(ranks, channels)
     b = Builder(Graph("norm"))
     given = [Value(t.with_shape(layout.local_shape(t.shape))) for t, layout in zip(TYPES, ins, strict=True)]
-    assert OP.expand(b, Placement(0, TYPES, ins, (), ()), given) is not None
+    assert OP.expand(b, RankPlacement(0, TYPES, ins, (), ()), given) is not None
     meeting = [node for node in b.graph.nodes if node.op.is_collective]
     assert [type(node.op) for node in meeting] == ([AllGather] if ranks == 2 else [AllReduce] * 2)
     assert all(node.attrs["reason"] == "statistics are those of the batch of all ranks" for node in meeting)

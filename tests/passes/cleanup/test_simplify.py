@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ir.varying import Looks, Slot, Varying
+from mspc.ir.varying import Looks, RankField, Varying
 from mspc.ops.collective.point_to_point import Receive
 from mspc.ops.math.arithmetic import Add, Neg
 from mspc.ops.op import Op
@@ -77,7 +77,7 @@ def test_an_operator_that_ranks_have_with_other_numbers_equals_what_one_rank_sho
     b = Builder(graph)
     b.phase = "backward"
     stands_in = b.emit(Reshape((4, 2)), x)
-    stands_in.op = Reshape(cast("tuple[int, ...]", Varying(Slot(0, 0, "shape"), (4, 2), Looks())))
+    stands_in.op = Reshape(cast("tuple[int, ...]", Varying(RankField(0, 0, "shape"), (4, 2), Looks())))
     graph.results = [stands_in, b.emit(Reshape(shape), x)]
     graph.returns_tuple = True
     Simplify().run(graph)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from mspc import nn
-from mspc.analysis.cost.kinds import Product
+from mspc.analysis.cost.kinds import MatmulSizes
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Link, Rate
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.builder import Builder
@@ -106,13 +106,13 @@ def test_columns_of_pieces() -> None:
 
 def test_rounds_of_blocks() -> None:
     """Of 132 multiprocessors a part of the rows fills as many as all rows where no round has fewer blocks."""
-    rows = [Product(1, n, 8192, 3584) for n in (8192, 2048)]
+    rows = [MatmulSizes(1, n, 8192, 3584) for n in (8192, 2048)]
     whole, part = map(filled, rows)
     assert whole == pytest.approx(896 / (7 * 132))
     assert 224 / (2 * 132) <= part < 0.9 * whole
-    assert filled(Product(1, 2048, 8192, 1792), beside=True) > 0.95 * filled(Product(1, 8192, 8192, 1792))
-    assert filled(Product(1, 2048, 8192, 2048), beside=True) < filled(Product(1, 2048, 8192, 2048))
-    assert filled(Product(8, 256, 512, 256)) == filled(Product(1, 2048, 512, 256))
+    assert filled(MatmulSizes(1, 2048, 8192, 1792), beside=True) > 0.95 * filled(MatmulSizes(1, 8192, 8192, 1792))
+    assert filled(MatmulSizes(1, 2048, 8192, 2048), beside=True) < filled(MatmulSizes(1, 2048, 8192, 2048))
+    assert filled(MatmulSizes(8, 256, 512, 256)) == filled(MatmulSizes(1, 2048, 512, 256))
 
 
 def step(width: int = 8192, hidden: int = 28672, rows: int = 8192, device: str = "GPU", **settings: Any) -> Compiled:
@@ -136,7 +136,7 @@ def test_a_step_gains_where_products_wait() -> None:
     assert {name for name, phase in pieces_of(after) if phase == "forward"} == {"AllGather", "ReduceScatter"}
     slow = replace(H200, link=Link(12e-6, Rate.of(100e9)))
     for machine, gain in ((H200, 0.03), (slow, 0.03)):
-        old, new = Timeline(before, machine), Timeline(after, machine)
+        old, new = StreamTimeline(before, machine), StreamTimeline(after, machine)
         assert new.total < (1 - gain) * old.total
         assert new.hidden > old.hidden
     told = [node.attrs for node in after.nodes if node.attrs.get("piece") == "2 of 4" and "stream" in node.attrs]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mspc.analysis.cost.nodes import seconds
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import capture
@@ -299,10 +299,10 @@ def transformer(root: Path) -> Compiled:
 def test_little_but_the_forward_reductions_stays_unhidden(transformer: Compiled) -> None:
     """Nothing runs beside a reduction of the forward graph, whose reader is the next operator."""
     before, after = rank_graph(transformer, 0, scheduled=False), rank_graph(transformer, 0)
-    plain, beside = Timeline(before), Timeline(after)
+    plain, beside = StreamTimeline(before), StreamTimeline(after)
     assert plain.total == pytest.approx(plain.alone)
     assert beside.alone == pytest.approx(plain.alone)
-    forward = Timeline(only_forward(after))
+    forward = StreamTimeline(only_forward(after))
     assert beside.total - beside.compute < forward.communication + 0.15 * beside.communication
     assert plan_memory(after).arena < 1.03 * plan_memory(before).arena
 

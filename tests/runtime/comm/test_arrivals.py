@@ -15,7 +15,7 @@ from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.exchange import Exchange, PasteSlices
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.op import Placement
+from mspc.ops.op import RankPlacement
 from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.arrivals import arrival_kernels
@@ -34,7 +34,7 @@ def rank_graph(source: Layout, target: Layout, shape: tuple[int, ...], rank: int
     graph = Graph("rank")
     graph.parameters.append(Parameter("x", TensorType(FLOAT64, source.local_shape(shape))))
     type = TensorType(FLOAT64, shape)
-    place = Placement(rank, (type,), (source,), (type,), (target,))
+    place = RankPlacement(rank, (type,), (source,), (type,), (target,))
     result = Exchange(source, target).expand(Builder(graph), place, graph.parameters)
     assert result is not None
     graph.results = [result]

@@ -24,7 +24,7 @@ from mspc.runtime.faults.record import (
     slot,
     write_text,
 )
-from mspc.runtime.faults.waiting import OWN_PAUSE, PATIENCE, Stuck, Waiting, for_messages, in_group
+from mspc.runtime.faults.waiting import OWN_PAUSE, PATIENCE, DeadlockDetector, Waiting, for_messages, in_group
 
 
 def records(number: int) -> list[Any]:
@@ -47,7 +47,7 @@ def enter(record: Any, *ranks: int, channel: int = 0, calls: int = 0) -> Waiting
 
 def search(found: list[Any], seconds: float = PATIENCE + 0.1, stopped: tuple[int, ...] = ()) -> tuple[int, int] | None:
     """What a rank finds that looks again and again."""
-    stuck = Stuck(found)
+    stuck = DeadlockDetector(found)
     assert stuck.look(10.0, stopped) is None, "one look is never enough"
     verdict = None
     for tick in range(1, int(seconds / 0.1) + 1):
@@ -116,7 +116,7 @@ def test_progress_in_between_resets_the_clock() -> None:
     found = records(2)
     found[1][STATE] = ENDED
     enter(found[0], 0, 1)
-    stuck = Stuck(found)
+    stuck = DeadlockDetector(found)
     for tick in range(12):
         assert stuck.look(10 + 0.1 * tick) is None
     found[0][CALLS] += 1
@@ -129,7 +129,7 @@ def test_who_stood_still_itself_begins_anew() -> None:
     found = records(2)
     found[1][STATE] = ENDED
     enter(found[0], 0, 1)
-    stuck = Stuck(found)
+    stuck = DeadlockDetector(found)
     assert stuck.look(10.0) is None
     assert stuck.look(10.0 + OWN_PAUSE + PATIENCE) is None
 

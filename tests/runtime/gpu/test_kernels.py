@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.runtime.gpu.kernels import Kernels
+from mspc.runtime.gpu.kernels import KernelCache
 
 
 class Library:
@@ -52,7 +52,7 @@ class Function:
 
 def test_a_source_is_compiled_once_for_all_its_kernels() -> None:
     library = Library()
-    kernels = Kernels(library, 0)
+    kernels = KernelCache(library, 0)
     first, second = kernels.kernel("// one", "first"), kernels.kernel("// one", "second")
     assert kernels.kernel("// one", "first") is first
     first(3, 32, [np.int32(1)])
@@ -61,10 +61,10 @@ def test_a_source_is_compiled_once_for_all_its_kernels() -> None:
     assert library.launched == [("first", (3,), (32,), (np.int32(1),), 0), ("second", (2, 2), (64,), (), 1 << 16)]
 
 
-@pytest.mark.skipif(Kernels(Library(), 0).threads < 2, reason="this process has one core")
+@pytest.mark.skipif(KernelCache(Library(), 0).threads < 2, reason="this process has one core")
 def test_sources_are_compiled_beside_each_other() -> None:
     library = Library(together=True)
-    kernels = Kernels(library, 0)
+    kernels = KernelCache(library, 0)
     kernels.kernel("// one", "first")
     kernels.kernel("// two", "second")
     kernels.wait()
@@ -73,7 +73,7 @@ def test_sources_are_compiled_beside_each_other() -> None:
 
 def test_all_are_loaded_before_something_waits_for_them() -> None:
     library = Library()
-    kernels = Kernels(library, 0)
+    kernels = KernelCache(library, 0)
     hold, free = kernels.kernel("// one", "hold"), kernels.kernel("// one", "free")
     kernels.wait()
     loaded = list(library.loaded)
@@ -83,7 +83,7 @@ def test_all_are_loaded_before_something_waits_for_them() -> None:
 
 
 def test_what_the_compiler_says_comes_when_kernels_are_loaded_with_the_node_that_asked() -> None:
-    kernels = Kernels(Library(), 0)
+    kernels = KernelCache(Library(), 0)
     kernels.node = "the node"
     kernel = kernels.kernel("// wrong", "first")
     kernels.node = "another one"

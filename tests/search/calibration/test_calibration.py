@@ -25,12 +25,12 @@ from mspc.search.calibration import measured as calibration
 from mspc.search.calibration.machine_file import read_machine
 from mspc.search.calibration.machine_text import write_machine
 from mspc.search.calibration.measured import calibrate
-from mspc.search.calibration.timed_operators import Sizes, collectives, products
+from mspc.search.calibration.timed_operators import TimingSizes, collectives, products
 from mspc.search.calibration.timer import Timer, rates_of
 from tests.gpu import test_gpu_executor
 from tests.gpu.test_profile_gpu import TimedGpu
 
-SMALL = Sizes((8, 32), (((1, 4, 8),),), (), (1 << 8, 1 << 12), (1 << 8, 1 << 12, 1 << 14), (FLOAT32,),
+SMALL = TimingSizes((8, 32), (((1, 4, 8),),), (), (1 << 8, 1 << 12), (1 << 8, 1 << 12, 1 << 14), (FLOAT32,),
               (FLOAT32,))  # fmt: skip
 
 

@@ -19,11 +19,11 @@ from mspc.runtime.device_choice import DeviceChoice, GpuMemory
 from mspc.runtime.gpu.executor import GpuExecutor
 from mspc.search.calibration import host_copies, measured
 from mspc.search.calibration.host_copies import copies, host_rates
-from mspc.search.calibration.timed_operators import Sizes
+from mspc.search.calibration.timed_operators import TimingSizes
 from mspc.search.calibration.timer import Timer
 from tests.gpu.test_shadow_weights_gpu import gpu
 
-SIZES = Sizes((8,), (), (), (1 << 8, 1 << 20, 1 << 21), (1 << 8,), (FLOAT32,), (), rotated=1 << 22, kinds=True)
+SIZES = TimingSizes((8,), (), (), (1 << 8, 1 << 20, 1 << 21), (1 << 8,), (FLOAT32,), (), rotated=1 << 22, kinds=True)
 
 
 @pytest.mark.parametrize(("leaves", "comes"), [(True, False), (False, True), (True, True)])

@@ -18,7 +18,7 @@ from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import World
 from mspc.runtime.device_choice import DeviceChoice, Hardware, SharedMemory
 from mspc.search.calibration.measured import ON_CPU, ON_GPU, calibrate
-from mspc.search.calibration.timed_operators import Sizes, by_urgency, work
+from mspc.search.calibration.timed_operators import TimingSizes, by_urgency, work
 from mspc.search.calibration.timer import Timer
 from tests.search.calibration.test_calibration import SMALL
 from tests.search.calibration.test_doubts import CALM, put_in
@@ -51,12 +51,12 @@ def pretended(monkeypatch: pytest.MonkeyPatch, begun: int, comm: Any = None) -> 
     return calibrate(job, "here", said.append, EVERY_KIND, limit=60.0), said
 
 
-def places(sizes: Sizes) -> list[tuple[str, str]]:
+def places(sizes: TimingSizes) -> list[tuple[str, str]]:
     return [(timed.kind, timed.rates) for timed in by_urgency(list(work(sizes)))]
 
 
 @pytest.mark.parametrize("sizes", [ON_CPU, ON_GPU])
-def test_all_kinds_are_timed_once_those_that_others_are_like_first(sizes: Sizes) -> None:
+def test_all_kinds_are_timed_once_those_that_others_are_like_first(sizes: TimingSizes) -> None:
     every = [(timed.kind, timed.rates) for timed in work(sizes)]
     order = places(sizes)
     assert sorted(order) == sorted(every)

@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import Add, Mul
-from mspc.search.plans.host_room import HostRoom, OnHost
+from mspc.search.plans.host_room import HostMemoryUse, HostRoom
 
 NBYTES = 4 * 64 * 1024
 
@@ -59,5 +59,5 @@ def test_states_are_late_by_what_the_gradients_do_not_hide() -> None:
 
 
 def test_what_is_on_the_host_is_told() -> None:
-    assert OnHost(("a",)).words == "values of 1 cell on the host"
-    assert OnHost(("a", "b"), True).words == "optimizer states and values of 2 cells on the host"
+    assert HostMemoryUse(("a",)).words == "values of 1 cell on the host"
+    assert HostMemoryUse(("a", "b"), True).words == "optimizer states and values of 2 cells on the host"

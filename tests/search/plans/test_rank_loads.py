@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mspc.analysis.cost.known_machines import H200
-from mspc.analysis.cost.timeline import Timeline
+from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.api.state import Session
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.compiler.sent_bytes import sent_by_each, sent_by_ranks
@@ -92,7 +92,7 @@ def test_the_bytes_of_stages_are_those_of_the_rank_that_sends_the_most(tmp_path:
 
 def test_the_slowest_rank_of_a_ring_is_the_one_whose_program_takes_the_longest() -> None:
     made = compiled("long_llama.py", "2 64 16 2 128 256 1 8 1 8192 1")
-    steps = [Timeline(made.rank_graph(rank), H200).compute for rank in range(RANKS)]
+    steps = [StreamTimeline(made.rank_graph(rank), H200).compute for rank in range(RANKS)]
     assert steps[rank_loads(made, H200).slowest] == pytest.approx(max(steps), rel=1e-3)
     assert min(steps) < 0.99 * max(steps)
 

@@ -28,7 +28,7 @@ from typing import Any
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify_folder import checked_program, ranks_together, verify_folder
-from mspc.commands.verify_scale import Stored, give_layouts
+from mspc.commands.verify_scale import StoredFirstValue, give_layouts
 from mspc.compiler.shared_graphs import read_network
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
@@ -77,7 +77,7 @@ class Plan:
         self.held = ranks_together(self.program, network)
         self.one, _ = plain_network(network)
         arrays = load_slices(self.program, self.one, 0)
-        self.values = [Stored(name, partial(arrays.get, name)) for name, array in arrays.items()]
+        self.values = [StoredFirstValue(name, partial(arrays.get, name)) for name, array in arrays.items()]
 
     @cached_property
     def compiled(self) -> list[Graph]:

@@ -34,7 +34,7 @@ _TEXTS: Mapping[type[AttentionOp], str] = {
 }  # fmt: skip
 
 
-class Compiled(NamedTuple):
+class AttentionSource(NamedTuple):
     """text: C++ of a function, called NAME. op: the operator, on query, key and value apart. packed: the same on one
     operand that holds them, where it is such a one. operations: floating-point operations of products."""
 
@@ -45,7 +45,7 @@ class Compiled(NamedTuple):
     operations: int
 
 
-def compiled_attention(op: AttentionOp, types: Sequence[TensorType]) -> Compiled | None:
+def compiled_attention(op: AttentionOp, types: Sequence[TensorType]) -> AttentionSource | None:
     """How an operator on operands of these types is compiled; None where it is not: in Float64, with an addend of keys,
     and what has no elements."""
     dtype = types[0].dtype
@@ -59,10 +59,10 @@ def compiled_attention(op: AttentionOp, types: Sequence[TensorType]) -> Compiled
     if not can_be_drawn(len(apart.local or shape.weights) - 1):
         return None
     text = source(c_type(dtype), _TEXTS[type(op)])
-    return Compiled(text, apart, op if op.packed else None, shape, int(op.operations(types)))
+    return AttentionSource(text, apart, op if op.packed else None, shape, int(op.operations(types)))
 
 
-def attention_kernel(be: Any, made: Compiled, function: Function, plain: Kernel) -> Kernel:
+def attention_kernel(be: Any, made: AttentionSource, function: Function, plain: Kernel) -> Kernel:
     """The kernel `function(*operands, out=None)`. plain: NumPy's, for operands that are not finite, where factors of
     what is left out would make NaN of it."""
     call = _CALLS[type(made.op)](be, made, function)
@@ -86,7 +86,7 @@ def _parts(found: Any) -> Sequence[Any]:
 class _Call:
     """Calls of a function: numbers and addresses are put where it reads them."""
 
-    def __init__(self, be: Any, made: Compiled, shared_out: Sharing) -> None:
+    def __init__(self, be: Any, made: AttentionSource, shared_out: Sharing) -> None:
         self.be, self.op, self.shape = be, made.op, made.shape
         self.numbers = Numbers(made.shape, shared_out)
         self.table = (ctypes.c_void_p * len(POINTERS))()
@@ -131,7 +131,7 @@ class _Call:
 
 
 class _OfResult(_Call):
-    def __init__(self, be: Any, made: Compiled, function: Function) -> None:
+    def __init__(self, be: Any, made: AttentionSource, function: Function) -> None:
         found = sharing(made.shape)
         super().__init__(be, made, found)
         self.run = shared(function, found.parts, made.operations // _FASTER)
@@ -154,7 +154,7 @@ class _OfResult(_Call):
 
 
 class _OfGradients(_Call):
-    def __init__(self, be: Any, made: Compiled, function: Function) -> None:
+    def __init__(self, be: Any, made: AttentionSource, function: Function) -> None:
         found = sharing(made.shape)
         super().__init__(be, made, found)
         self.sums = elements_of_sums(made.shape, found)
@@ -179,7 +179,7 @@ class _OfGradients(_Call):
 
 
 class _OfShift(_Call):
-    def __init__(self, be: Any, made: Compiled, function: Function) -> None:
+    def __init__(self, be: Any, made: AttentionSource, function: Function) -> None:
         self.function, self.operations = function, made.operations // _FASTER
         super().__init__(be, made, sharing(made.shape))
         self.numbers.put(of_shift=1)

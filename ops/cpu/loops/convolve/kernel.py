@@ -14,7 +14,7 @@ from mspc.ops.convolution.convolve import InputGradient, WeightGradient
 from mspc.ops.convolution.window import Window
 from mspc.ops.cpu.loops.addresses import Addresses
 from mspc.ops.cpu.loops.convolve.source import OF_IMAGES, OF_WEIGHTS
-from mspc.ops.cpu.loops.convolve.tables import Strided, Tables, of_images, of_weights, strided
+from mspc.ops.cpu.loops.convolve.tables import ConvolutionTables, StridedOperand, of_images, of_weights, strided
 from mspc.ops.cpu.loops.kernel import Function, Kernel, shared
 from mspc.ops.cpu.scratch import scratch
 
@@ -24,16 +24,16 @@ PACKED_FOR = 1 << 8
 """Positions of all images that do not make up for packing the weights, which are more than the images then."""
 
 
-class Compiled(NamedTuple):
+class ConvolutionSource(NamedTuple):
     """text: C++ of a function, called NAME. order: the operator's operands as the function takes them."""
 
     text: str
-    tables: Tables
+    tables: ConvolutionTables
     order: tuple[int, int]
     only_finite: bool
 
 
-def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: TensorType) -> Compiled | None:
+def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: TensorType) -> ConvolutionSource | None:
     """How an operator on operands of these types is compiled; None where it is not: other element types than Float32,
     what has no elements, and what is faster otherwise."""
     if any(type.dtype.name != "Float32" or not type.size for type in (*types, result)):
@@ -43,21 +43,21 @@ def compiled_convolution(op: Convolution, types: Sequence[TensorType], result: T
     groups = op.group
     if isinstance(op, WeightGradient):
         along = op.along(second.sizes[5 - op.dims :])
-        return Compiled(OF_WEIGHTS, of_weights(second, first, made, along, groups), (1, 0), False)
+        return ConvolutionSource(OF_WEIGHTS, of_weights(second, first, made, along, groups), (1, 0), False)
     gradient = isinstance(op, InputGradient)
     along = op.along((made if gradient else first).sizes[5 - op.dims :])
     if groups == 1 and better_in_blas(along, first if gradient else made):
         return None
-    return Compiled(OF_IMAGES, of_images(first, second, made, along, groups, gradient), (0, 1), gradient)
+    return ConvolutionSource(OF_IMAGES, of_images(first, second, made, along, groups, gradient), (0, 1), gradient)
 
 
-def better_in_blas(along: Sequence[Window], result: Strided) -> bool:
+def better_in_blas(along: Sequence[Window], result: StridedOperand) -> bool:
     """Whether a convolution with this result, or the gradient of its image, is faster as NumPy makes it."""
     positions = math.prod(result.sizes) // result.sizes[1]
     return all(window.size == 1 for window in along) or positions <= PACKED_FOR
 
 
-def convolution_kernel(made: Compiled, result: TensorType, function: Function, plain: Kernel) -> Kernel:
+def convolution_kernel(made: ConvolutionSource, result: TensorType, function: Function, plain: Kernel) -> Kernel:
     """The kernel `function(*operands, out=None)`. plain: NumPy's, which leaves padding out of the images' gradient,
     where factors that are not finite would make NaN of it."""
     tables = made.tables

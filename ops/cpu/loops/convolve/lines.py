@@ -25,7 +25,7 @@ class Share(NamedTuple):
     taps: Sequence[tuple[int, int]]
 
 
-class Line(NamedTuple):
+class AxisPositions(NamedTuple):
     """All positions along one dimension.
 
     start: the place of the image at which the slab begins. Positions may be worked in chunks of a multiple of `step`,
@@ -49,14 +49,14 @@ class Line(NamedTuple):
         return self.start >= 0 and self.start + self.extent <= length
 
 
-def of_result(window: Window, count: int) -> Line:
+def of_result(window: Window, count: int) -> AxisPositions:
     """The first `count` positions of a convolution's result."""
     looked = range(0, count * window.stride, window.stride)
     taps = [(t * window.dilation, t) for t in range(window.size)]
-    return Line(-window.before, 1, window.stride, [Share(looked, range(count), taps)])
+    return AxisPositions(-window.before, 1, window.stride, [Share(looked, range(count), taps)])
 
 
-def of_image(window: Window, count: int) -> Line:
+def of_image(window: Window, count: int) -> AxisPositions:
     """The first `count` places of an image's gradient, each the sum over what looked at it."""
     stride = window.stride
     met = [
@@ -72,4 +72,4 @@ def of_image(window: Window, count: int) -> Line:
     for first, taps in enumerate(met):
         made = range(first, count, stride)
         shares.append(Share(range(len(made)), made, [(offset - start, t) for offset, t in taps]))
-    return Line(start, stride, 1, shares)
+    return AxisPositions(start, stride, 1, shares)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mspc.ops.convolution.memory_format import first_order
 from mspc.ops.convolution.window import Window
-from mspc.ops.cpu.loops.convolve.lines import Line, of_image, of_result
+from mspc.ops.cpu.loops.convolve.lines import AxisPositions, of_image, of_result
 from mspc.ops.cpu.loops.convolve.source import IMAGES, LANES, SHARE, TERMS, WEIGHTS
 
 SLAB = 3 << 14
@@ -32,7 +32,7 @@ Offsets = Any
 """Offsets, an Int64 array."""
 
 
-class Tables(NamedTuple):
+class ConvolutionTables(NamedTuple):
     """numbers: what the function reads, Int64. prepared, parts: parts of its two stages. ready: elements of packed
     operands. multiplications: of all sums."""
 
@@ -43,20 +43,20 @@ class Tables(NamedTuple):
     multiplications: int
 
 
-class Strided(NamedTuple):
+class StridedOperand(NamedTuple):
     """An operand or the result: its sizes [batch or out channels, channels, 3 places], and its strides in elements."""
 
     sizes: Sequence[int]
     strides: Sequence[int]
 
 
-def strided(shape: Sequence[int], channels_last: bool) -> Strided:
+def strided(shape: Sequence[int], channels_last: bool) -> StridedOperand:
     """A contiguous array of this shape, of images or weights with two or three dimensions beside channels."""
     order = first_order(len(shape)) if channels_last else tuple(range(len(shape)))
     strides = [math.prod(shape[d + 1 :]) for d in order]
     sizes = [shape[d] for d in order]
     missing = 5 - len(shape)
-    return Strided([*sizes[:2], *[1] * missing, *sizes[2:]], [*strides[:2], *[0] * missing, *strides[2:]])
+    return StridedOperand([*sizes[:2], *[1] * missing, *sizes[2:]], [*strides[:2], *[0] * missing, *strides[2:]])
 
 
 class _Lanes(NamedTuple):
@@ -106,7 +106,9 @@ class _Slab(NamedTuple):
     places: Sequence[int]
 
 
-def _slab(x: Strided, channels: int, total: Sequence[Line], some: Sequence[Line], lanes: _Lanes) -> _Slab:
+def _slab(
+    x: StridedOperand, channels: int, total: Sequence[AxisPositions], some: Sequence[AxisPositions], lanes: _Lanes
+) -> _Slab:
     """total: all positions. some: those of a chunk."""
     lengths = [each.extent for each in some]
     if not lanes.spread and all(each.within(n) for each, n in zip(total, x.sizes[2:], strict=True)):
@@ -122,18 +124,18 @@ class _Chunks(NamedTuple):
     rows: int
     count: int
     images: int
-    total: Sequence[Line]
-    some: Sequence[Line]
+    total: Sequence[AxisPositions]
+    some: Sequence[AxisPositions]
     behind: int
 
 
-def _chunks(line: Callable[[Window, int], Line], windows: Sequence[Window], y: Strided, dims: int, channels: int,
-            lanes: _Lanes) -> _Chunks:  # fmt: skip
+def _chunks(line: Callable[[Window, int], AxisPositions], windows: Sequence[Window], y: StridedOperand, dims: int,
+            channels: int, lanes: _Lanes) -> _Chunks:  # fmt: skip
     along, counts, batch = 3 - dims, y.sizes[2:], y.sizes[0]
     total = [line(window, count) for window, count in zip(windows, counts, strict=True)]
     length, step, row = counts[along], total[along].step, math.prod(counts) // counts[along]
 
-    def some(rows: int) -> list[Line]:
+    def some(rows: int) -> list[AxisPositions]:
         return [line(window, min(rows, length)) if d == along else total[d] for d, window in enumerate(windows)]
 
     def size(rows: int) -> int:
@@ -147,7 +149,9 @@ def _chunks(line: Callable[[Window, int], Line], windows: Sequence[Window], y: S
     return _Chunks(along, rows, count, images, total, some(rows), length - (count - 1) * rows)
 
 
-def of_images(x: Strided, weight: Strided, y: Strided, along: Sequence[Window], groups: int, gradient: bool) -> Tables:
+def of_images(
+    x: StridedOperand, weight: StridedOperand, y: StridedOperand, along: Sequence[Window], groups: int, gradient: bool
+) -> ConvolutionTables:
     """Of a convolution's result y from images x, or, as a gradient, of the images' gradient y from the result's, x."""
     channels, made = x.sizes[1] // groups, y.sizes[1] // groups
     lanes = _lanes(groups, made)
@@ -190,10 +194,12 @@ def of_images(x: Strided, weight: Strided, y: Strided, along: Sequence[Window], 
         "y_move": chunks.rows * y.strides[2 + chunks.along], "shares": len(shares), "first_share": len(IMAGES),
     }  # fmt: skip
     multiplications = ready // (lanes.outers * lanes.inners * LANES) * math.prod(y.sizes) // len(shares)
-    return Tables(tables.with_shares(found, shares), prepared, parts * pieces, ready, multiplications)
+    return ConvolutionTables(tables.with_shares(found, shares), prepared, parts * pieces, ready, multiplications)
 
 
-def of_weights(x: Strided, dout: Strided, y: Strided, along: Sequence[Window], groups: int) -> Tables:
+def of_weights(
+    x: StridedOperand, dout: StridedOperand, y: StridedOperand, along: Sequence[Window], groups: int
+) -> ConvolutionTables:
     """Of the weights' gradient y from images x and the result's gradient."""
     all_channels, made = x.sizes[1] // groups, dout.sizes[1] // groups
     lanes, windows = _lanes(groups, made), _three(along)
@@ -222,7 +228,7 @@ def of_weights(x: Strided, dout: Strided, y: Strided, along: Sequence[Window], g
     }  # fmt: skip
     multiplications = math.prod(dout.sizes) * all_channels * window
     parts = lanes.outers * blocks * pieces
-    return Tables(tables.with_weights(found), prepared, parts, prepared * positions * LANES, multiplications)
+    return ConvolutionTables(tables.with_weights(found), prepared, parts, prepared * positions * LANES, multiplications)
 
 
 def _three(along: Sequence[Window]) -> list[Window]:
@@ -230,7 +236,9 @@ def _three(along: Sequence[Window]) -> list[Window]:
     return [Window(1)] * (3 - len(along)) + list(along)
 
 
-def _common(x: Strided, groups: int, lanes: _Lanes, slab: _Slab, lines: Sequence[Line]) -> dict[str, int]:
+def _common(
+    x: StridedOperand, groups: int, lanes: _Lanes, slab: _Slab, lines: Sequence[AxisPositions]
+) -> dict[str, int]:
     """Numbers that both functions have, of the image."""
     group = x.sizes[1] // groups * x.strides[1]
     found = {
