@@ -38,10 +38,10 @@ ROWS = "rows"
 
 
 def own_rows(graph: Graph, wanted: Iterable[Value], nodes: Sequence[Node] | None = None) -> dict[Value, Layout]:
-    """The slices that are the ranks' own rows, of those `wanted` tensors that have such slices. `nodes` are the graph's
-    if a pass has not yet put them there.
+    """Return the slices that are the ranks' own rows, of those `wanted` tensors that have such slices.
 
-    A gradient lies as the value that it belongs to: that of a parameter is nobody's rows, even if computed row by row.
+    nodes: the graph's if a pass has not yet put them there. A gradient has the layout of its value: a parameter's is
+    nobody's rows, even if computed row by row.
     """
     ranks = int(graph.attrs.get("ranks", 1))
     found: dict[Value, RowLayouts] = {}
@@ -62,7 +62,7 @@ def own_rows(graph: Graph, wanted: Iterable[Value], nodes: Sequence[Node] | None
 
 
 def _sources(nodes: Sequence[Node], wanted: Iterable[Value]) -> set[Value]:
-    """The wanted values and all that tell where their rows are."""
+    """Return the wanted values and all values that decide their rows."""
     needed = set(wanted)
     for node in reversed(nodes):
         if node in needed:
@@ -74,7 +74,7 @@ def _sources(nodes: Sequence[Node], wanted: Iterable[Value]) -> set[Value]:
 
 
 def _differentiated(node: Node) -> Value | None:
-    """The value that a node made by differentiation is the gradient of, if it is known."""
+    """Return the value of which a node made by differentiation is the gradient, if known."""
     if node.forward is None or node.forward_input < 0 or node.forward_input >= len(node.forward.inputs):
         return None
     value = node.forward.inputs[node.forward_input]
@@ -107,7 +107,7 @@ def _of_node(node: Node, found: dict[Value, RowLayouts], named: dict[str, RowLay
 
 
 def _noted(node: Node, ranks: int) -> Layout:
-    """The rows that the node's attribute names. Raise MspcError if a text says nothing that fits."""
+    """Return the rows that the node's attribute names. Raise MspcError if its text does not fit."""
     text = str(node.attrs[ROWS])
     try:
         (layout,) = read_layouts(text)
@@ -120,7 +120,8 @@ def _noted(node: Node, ranks: int) -> Layout:
 
 
 def _through(rule: Rule, layouts: RowLayouts) -> RowLayouts:
-    """The rows of the results, if all of the sharding arrives there; of operands sharded otherwise the first counts."""
+    """Return the rows of the results if all of the sharding arrives there; if operands are sharded differently the
+    first counts."""
     sources = tuple((dims, layout) for dims, layout in zip(rule.inputs, layouts, strict=True) if layout is not None)
     first = sources[0][1]
     _, results = rule.layouts(*merge(rule, sources, first.ranks))
@@ -130,13 +131,13 @@ def _through(rule: Rule, layouts: RowLayouts) -> RowLayouts:
 
 @lru_cache(maxsize=16384)
 def _thawed(rule: Rule) -> Rule:
-    """The rule without factors that must not be sharded: rows remain rows if an operator reads all of them."""
+    """Return the rule without factors that must not be sharded: rows remain rows if an operator reads all of them."""
     return replace(rule, frozen=frozenset()) if rule.frozen else rule
 
 
 def with_rows(b: Builder, values: Sequence[Value], gradients: Sequence[Value]) -> list[Value]:
-    """The gradients of `values`, with a note on those of values that have rows. One that is also the gradient of a
-    value that lies otherwise is given a node of its own."""
+    """Return the gradients of `values`, with a note on those of values that have rows. One that is also the gradient of
+    a value in another layout is given a node of its own."""
     if not any(isinstance(value, Node) or getattr(value, "kind", "") == "input" for value in values):
         return list(gradients)
     rows = own_rows(b.graph, values, b.nodes)
@@ -191,11 +192,11 @@ class FedRows:
             known = known if self._next_turn else len(self.places)
 
     def of(self, value: Value) -> Rows | None:
-        """The rows of a value, of its first tensor where it has several."""
+        """Return the rows of a value, of its first tensor if it has several."""
         return next(iter(self.places.get(value, ())), None)
 
     def may_be_rows(self, node: Node) -> bool:
-        """Return whether dimension 0 of what a node draws can be the batch: it has the size of the inputs' and is no
+        """Return whether dimension 0 of a drawn tensor can be the batch: it has the size of the inputs' and is no
         dimension of a parameter, or of anything else that has no rows."""
         shape = element_types(node.type)[0].shape
         sizes = {v.shape[rows[0]] for v, rows in self.given.items() if isinstance(v, Parameter)}
@@ -224,7 +225,7 @@ class FedRows:
             self._forward(node)
 
     def _turned(self) -> dict[Value, Rows]:
-        """Rows of values that a loop carries, which have them from the second turn on."""
+        """Return the rows of values that a loop carries, which have them from the second iteration on."""
         results = ((enter, self.of(result)) for enter, result in self._next_turn.items() if enter not in self.places)
         return {enter: rows for enter, rows in results if rows is not None}
 
@@ -243,7 +244,7 @@ class FedRows:
         return isinstance(value, Constant) or value in self.free or value in self.fixed
 
     def _is_aside(self, node: Node, index: int) -> bool:
-        """Return whether an operand of what draws shares no dimension with the result, as the parameter of a
+        """Return whether an operand of a drawing operator shares no dimension with the result, as the parameter of a
         distribution."""
         if not draws_by_place(node.op) or (rule := rule_of(node)) is None:
             return False
@@ -251,7 +252,7 @@ class FedRows:
         return all(random.isdisjoint(dim) for dim in rule.inputs[index])
 
     def _backward(self, node: Node) -> None:
-        """Rows of what the node reads that is made of random numbers, by those of its result and other operands."""
+        """Return the rows of a node's random operands, by those of its result and other operands."""
         result = self._next_turn.get(node)
         if result in self.free and result not in self.places and node in self.places:
             self.places[result] = self.places[node]
@@ -284,15 +285,15 @@ class FedRows:
                 self.places[node.inputs[index]] = (rows,) * len(element_types(node.inputs[index].type))
 
     def _alike(self, node: Node, operand: Value) -> Rows | None:
-        """Rows of an operand that a rule does not name, as a rank has one row: in the dimension of the
-        result's. So a mask of shape (1, 1) has a row for each of (1, 8)."""
+        """Return the rows of an operand that a rule does not name, if a rank has one row: they are in the dimension of
+        the result's. So a mask of shape (1, 1) has a row for each of (1, 8)."""
         rows = self.of(node)
         if rows is None or len(operand.shape) != len(node.shape):
             return None
         return rows if operand.shape[rows[0]] == node.shape[rows[0]] == 1 else None
 
     def _through(self, node: Node, places: Mapping[Value, Places]) -> Places:
-        """The rows of a node's results by those of its operands."""
+        """Return the rows of a node's results by those of its operands."""
         none: Places = (None,) * len(element_types(node.type))
         flat = _flat(node, places)
         if not flat or isinstance(node.op, Collective):
@@ -321,7 +322,7 @@ class FedRows:
 
 
 def _nodes_of_one_row(graph: Graph, given: Mapping[Value, Rows]) -> set[Value]:
-    """The nodes that compute on one row of a rank, the only one that it feeds or that of a micro-batch."""
+    """Return the nodes that compute on one row of a rank, the only one that it feeds or that of a micro-batch."""
     fed = {value.shape[rows[0]] for value, rows in given.items() if isinstance(value, Parameter)}
     if fed == {1}:
         return set(graph.nodes)
@@ -336,7 +337,7 @@ def _nodes_of_one_row(graph: Graph, given: Mapping[Value, Rows]) -> set[Value]:
 
 
 def rows_beside(node: Node, rows: Rows) -> tuple[list[Rows | None], list[Rows | None]]:
-    """Where operands and results have the rows that the first result of a node has; None if one has none."""
+    """Return the rows of operands and results by those of the first result; None for tensors without rows."""
     rule = rule_of(node)
     factor = None if rule is None else _factor(rule, rule.outputs[0], rows)
     if rule is None or factor is None:
@@ -348,7 +349,7 @@ def rows_beside(node: Node, rows: Rows) -> tuple[list[Rows | None], list[Rows | 
 
 
 def _flat(node: Node, places: Mapping[Value, Places]) -> list[tuple[int, Rows]]:
-    """(number of the tensor among all operands', its rows) of those that have rows."""
+    """Return (number of the tensor among all operands', its rows) of those that have rows."""
     found: list[tuple[int, Rows]] = []
     number = 0
     for value in node.inputs:
@@ -360,7 +361,6 @@ def _flat(node: Node, places: Mapping[Value, Places]) -> list[tuple[int, Rows]]:
 
 
 def _starts(node: Node) -> list[int]:
-    """The number of the first tensor of every operand."""
     found: list[int] = []
     number = 0
     for value in node.inputs:
@@ -375,8 +375,8 @@ def _result(rule: Rule, index: int, number: int, rows: Rows) -> Rows | None:
 
 
 def _factor(rule: Rule, dims: Sequence[Dim], rows: Rows) -> Rows | None:
-    """(factor, outer): the factor of a tensor's dimensions in which rows begin, `outer` times; None if a rule has none,
-    as of a dimension of size 1."""
+    """Return (factor, outer): the factor of a tensor's dimensions in which rows begin, `outer` times, or None, as for a
+    dimension of size 1."""
     dimension, outer = rows
     before = 1
     for factor in dims[dimension]:
@@ -391,7 +391,7 @@ def _factor(rule: Rule, dims: Sequence[Dim], rows: Rows) -> Rows | None:
 
 
 def _place(rule: Rule, dims: Sequence[Dim], found: Rows) -> Rows | None:
-    """If a tensor has the rows that begin in a factor; None if it lacks the factor."""
+    """Return the rows of a tensor that begin in a factor, or None if it lacks the factor."""
     factor, outer = found
     for dimension, dim in enumerate(dims):
         if factor in dim:
@@ -400,8 +400,8 @@ def _place(rule: Rule, dims: Sequence[Dim], found: Rows) -> Rows | None:
 
 
 def _at_ones(shape: Sequence[int], rows: Rows) -> Rows:
-    """The first of the dimensions of size 1 that end where rows begin, if a rank has one row: (2, 4) reshaped to
-    (1, 8) has it in dimension 0, as (4, 4) reshaped to (2, 8) has two."""
+    """Return the first of the dimensions of size 1 that end at the beginning of rows, if a rank has one row: (2, 4)
+    reshaped to (1, 8) has it in dimension 0, as (4, 4) reshaped to (2, 8) has two."""
     dimension, outer = rows
     while outer == 1 and dimension and shape[dimension - 1] == 1:
         dimension -= 1
@@ -409,8 +409,9 @@ def _at_ones(shape: Sequence[int], rows: Rows) -> Rows:
 
 
 def _by_size(node: Node, shape: Sequence[int], index: int, rows: Rows) -> Rows | None:
-    """Rows of a rank that has one alone, of which rules say nothing: they stay at their place among the elements if
-    these keep their order, and in their dimension, counted from the last, if the result is one of the operand's."""
+    """Return the rows of a rank that has only one, if rules do not give them: they stay at their place among the
+    elements if these keep their order, and in their dimension, counted from the last, if the result is one of the
+    operand's."""
     source = operand_types(node)[index].shape
     dimension, outer = rows
     if source[dimension] != outer:  # a rule names it

@@ -85,8 +85,8 @@ def make_choice(
 
 
 def operandwise_choice(op: Op, operands: Sequence[Layout], ranks: int) -> ShardingChoice:
-    """The choice of an `operandwise` operator that takes its operands as they lie and gives a scalar: the result is
-    partial over all axes that shard any of them (over all ranks where their meshes cross)."""
+    """Return the choice of an `operandwise` operator that takes its operands in any layout and gives a scalar: the
+    result is partial over all axes that shard any of them (over all ranks if their meshes cross)."""
     mesh: tuple[int, ...] | None = (ranks,)
     for layout in operands:
         mesh = None if mesh is None else common_mesh(mesh, layout.mesh)
@@ -108,11 +108,9 @@ def _with_partial(
 
 @lru_cache(maxsize=16384)
 def merge(rule: Rule, sources: tuple[Source, ...], ranks: int) -> tuple[tuple[int, ...], tuple[Axes, ...]]:
-    """(mesh, axes of every factor) that follow from `sources`, the first one having the last word.
-
-    A later source adds what does not contradict: axes not yet used, on factors not yet sharded. A source whose mesh
-    crosses the others' is passed over.
-    """
+    """Return (mesh, axes of every factor) that follow from `sources`, of which the first has priority. A later source
+    adds shardings without contradiction: axes not yet used, on factors not yet sharded. A source with a mesh that
+    crosses the others' is passed over."""
     composite = any(len(dim) > 1 for dims in (*rule.inputs, *rule.outputs) for dim in dims)
     mesh: tuple[int, ...] = (ranks,)
     selected: list[Source] = []
@@ -163,7 +161,7 @@ def _shard_dimension(
 
 
 def _legalise(rule: Rule, mesh: tuple[int, ...], axes: list[Axes]) -> None:
-    """Drop shardings of a minor factor whose major factors are not sharded to single elements: they would not be
+    """Drop shardings of a minor factor if its major factors are not sharded to single elements: they would not be
     slices."""
     changed = True
     while changed:
@@ -238,7 +236,7 @@ def choices(
 
 
 def _scattered(layout: Layout) -> list[Layout]:
-    """If a partial value may go by a reduce-scatter: the partial axes shard one of its dimensions."""
+    """Return the layouts of a partial value after a reduce-scatter: the partial axes shard one of its dimensions."""
     return [
         Layout.of(layout.mesh, [(*axes, *layout.partial) if d == at else axes for d, axes in enumerate(layout.dims)])
         for at in range(len(layout.dims))
@@ -248,7 +246,7 @@ def _scattered(layout: Layout) -> list[Layout]:
 def _passing(
     op: Op, rule: Rule, mesh: tuple[int, ...], axes: tuple[Axes, ...], operands: Sequence[Layout | None]
 ) -> Iterable[ShardingChoice]:
-    """Variants in which partial sums go through a linear operator."""
+    """Return variants in which partial sums go through a linear operator."""
     partial = [
         (i, o) for i, o in enumerate(operands) if o is not None and o.is_partial and o.reduction in ("sum", "mean")
     ]
@@ -296,7 +294,7 @@ def multiplies(rule: Rule, node: Node) -> bool:
 
 
 def _looks_up(rule: Rule, node: Node) -> bool:
-    """Return whether integers name places of an operand, and no two operands of other elements are combined beside."""
+    """Return whether integers index an operand, and no two other operands of different elements are combined."""
     types = operand_types(node)
     if not cast(Op, node.op).index_limits(*types):
         return False
@@ -323,8 +321,8 @@ def points_of(rule: Rule) -> int:
 def options_of(
     node: Node, rule: Rule, layouts: tuple[Layout, ...], results: Sequence[Layout] | None, ranks: int
 ) -> list[ShardingChoice]:
-    """The choices for an operator that layouts of its operands, and those of its results, lead to. The first is what a
-    plan means that says nothing of results."""
+    """Return the choices for an operator that layouts of its operands and results lead to. The first is the one of a
+    plan that does not name results."""
     op = cast(Op, node.op)
     if op.operandwise:
         return [operandwise_choice(op, list(layouts), ranks)]
@@ -344,11 +342,10 @@ def options_of(
 
 
 def release_constraints(graph: Graph) -> bool:
-    """Let every reader of a constraint read what it constrains; True if there was any.
+    """Let every reader of a constraint read its operand, and return whether there was a constraint.
 
-    The constraints stay, read by nobody, so that people see them among the operators' strategies, until a rank's
-    graph is made. One that is read after an update of the parameter that it shows becomes a copy: its readers want
-    what stood there before.
+    Constraints stay without readers, to be visible among the operators' strategies, until a rank's graph is made. One
+    that is read after an update of its parameter becomes a copy: its readers want the former value.
     """
     if not any(map(is_constraint, graph.nodes)):
         return False

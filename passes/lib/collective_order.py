@@ -3,7 +3,7 @@
 Input:  `%3 = MatMul(...)`, `%4 = MatMul(...)`, `%5 = AllReduce(%3)` before the first reader of `%5`
 Output: `%3 = MatMul(...)`, `%4 = AllReduce(%3)`, `%5 = MatMul(...)`
 
-A collective is placed after the last of its operands, but no more than two collectives before where it was: its
+A collective is placed after the last of its operands, but no more than two collectives before its former place: its
 result stays alive until it is used. A gradient's reduction may move farther, as its result is no larger than its
 operand; but it lets the next other collective go first, since only the updates wait for it. Parameters are gathered
 before few collectives too, and of few reductions: all ranks run collectives in this order, and gradients are partial
@@ -22,7 +22,8 @@ from mspc.ops.control.structural import TupleGetItem
 AHEAD = 2
 """How many other collectives one is put before."""
 AHEAD_OF_SUMS = 8
-"""How many reductions of gradients the gathering of a parameter is put before: what they reduce stays alive."""
+"""The number of reductions of gradients before which the gathering of a parameter may be put: their operands stay
+alive."""
 
 Key = tuple[int, int, int]
 """If a node goes: after the operator of this number; there before the collectives, among them, after them, or after
@@ -67,13 +68,13 @@ def order_collectives(graph: Graph) -> bool:
 
 
 def _ahead_of(line: Sequence[Key], count: int, key: Key) -> int:
-    """The number of the operator after which only so many of some collectives come before a key."""
+    """Return the number of the operator after which only `count` of some collectives come before a key."""
     before = bisect_left(line, key)
     return line[before - count][0] if before >= count else -1
 
 
 def _ready(node: Node, index: int, place: Mapping[Value, int], behind: Mapping[Value, int]) -> int:
-    """The number of the operator after which all operands are there; the node's own place if they always are."""
+    """Return the number of the operator after which all operands are there, or the node's own place."""
     if any(parameter_of(value) is not None for value in node.inputs):
         return index
     found = [behind.get(value, place.get(value, -1)) for value in node.inputs]
@@ -93,7 +94,7 @@ def sums_gradients(node: Node) -> bool:
 
 
 def _unchanged(graph: Graph) -> set[Value]:
-    """Parameters that nothing changes before their last reader."""
+    """Return the parameters that nothing changes before their last reader."""
     changed: set[Value] = set()
     late: set[Value] = set()
     for node in graph.nodes:
@@ -104,7 +105,7 @@ def _unchanged(graph: Graph) -> set[Value]:
 
 
 def _items_of_buckets(nodes: list[Node]) -> dict[Value, Node]:
-    """The single gradients that are taken out of a reduction of several, and that reduction."""
+    """Return the single gradients that are taken out of a reduction of several, with that reduction."""
     found: dict[Value, Node] = {}
     for node in nodes:
         if isinstance(node.op, TupleGetItem):
@@ -117,7 +118,7 @@ def _items_of_buckets(nodes: list[Node]) -> dict[Value, Node]:
 def _first_uses(
     nodes: list[Node], place: Mapping[Value, int], behind: Mapping[Value, int], items: Mapping[Value, Node]
 ) -> dict[Value, int]:
-    """For every collective the number of the operator before which its result is needed."""
+    """Return for every collective the number of the operator that first needs its result."""
     found: dict[Value, int] = {}
     for node in nodes:
         if node in items:

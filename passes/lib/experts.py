@@ -59,7 +59,7 @@ class ExpertMesh:
 
     @property
     def of_blocks(self) -> tuple[object, ...]:
-        """What products of equal blocks have in common, whatever their own dimensions are sharded by."""
+        """Return the grid without the dimensions of a matmul: the part that matmuls of equal blocks have in common."""
         return self.of_batch, self.of_experts, self.outer, self.parts, self.room
 
     def of_product(self, transposed: bool) -> tuple[NamedLayout, ...]:
@@ -119,7 +119,7 @@ def mesh_of(node: Node, ranks: int) -> ExpertMesh | None:
 
 
 def _with_room(node: Node, mesh: ExpertMesh) -> ExpertMesh:
-    """The grid with the room that `most_rows` leaves. Raise MspcError if that is no number from 1 on."""
+    """Return the grid with the capacity of `most_rows`. Raise MspcError if that is not positive."""
     most = node.attrs.get(MOST_ROWS)
     if most is None:
         return mesh
@@ -134,7 +134,7 @@ def _with_room(node: Node, mesh: ExpertMesh) -> ExpertMesh:
 
 
 def _named(node: Node, x: object, w: object, ranks: int) -> ExpertMesh | None:
-    """The grid that layouts name."""
+    """Return the grid that layouts name."""
     transposed = bool(getattr(node.op, "transpose_b", False))
     if not isinstance(x, NamedLayout) or not isinstance(w, NamedLayout) or len(x.axes) != 2 or len(w.axes) != 3:
         return None
@@ -154,7 +154,7 @@ def _named(node: Node, x: object, w: object, ranks: int) -> ExpertMesh | None:
 
 
 def route_experts(graph: Graph) -> bool:
-    """What the pass does; whether anything has changed."""
+    """Route rows to experts, and return whether anything has changed."""
     ranks = int(graph.attrs.get("strategies_for", graph.attrs.get("ranks", 1)))
     meshes = {node: mesh_of(node, ranks) for node in graph.nodes if isinstance(node.op, GroupedProduct)}
     found = {node: mesh for node, mesh in meshes.items() if mesh is not None}
@@ -183,10 +183,8 @@ class _Route:
 
 
 class _Router:
-    """Rewrites one graph; `meshes` has the products whose experts are sharded.
-
-    outside: what is in the place of a value for those who want its rows in their order.
-    """
+    """Rewrites one graph; `meshes` has the matmuls with sharded experts. outside: the replacement of a value for
+    readers that want its rows in their order."""
 
     def __init__(self, graph: Graph, meshes: dict[Node, ExpertMesh]) -> None:
         self.graph, self.meshes = graph, meshes
@@ -222,13 +220,13 @@ class _Router:
         return self._look_up(route, node) or self._add_bias(route, node) or self._compute(route, node)
 
     def _put(self, route: _Route, value: Value, made: Value) -> None:
-        """Note what a value with the rows of a route is in blocks."""
+        """Note the blocks of a value that has the rows of a route."""
         route.blocks[value] = made
         number = self.numbers[route]
         self.first[value] = min(self.first.get(value, number), number)
 
     def _multiply(self, node: Node, mesh: ExpertMesh) -> None:
-        """Multiply rows in blocks in the place of rows."""
+        """Multiply rows in blocks."""
         x, w, ends = node.inputs[0], *map(self._rows_of, node.inputs[1:])
         key = (ends, x.shape[0], mesh.of_blocks)
         if key not in self.routes:
@@ -243,7 +241,7 @@ class _Router:
         self._put(route, node, made)
 
     def _in_blocks(self, route: _Route, value: Value, mesh: ExpertMesh | None = None) -> Value:
-        """A value with these rows, in blocks."""
+        """Return a value with these rows, in blocks."""
         if value not in route.blocks:
             table = _looked_up(value)
             looked_up = table is not None and table[1] is route.source
@@ -255,7 +253,7 @@ class _Router:
         return route.blocks[value]
 
     def _look_up(self, route: _Route, node: Node) -> bool:
-        """Look up of the blocks what is looked up of the rows."""
+        """Look up the blocks instead of the rows."""
         table = _looked_up(node)
         if table is None or table[0] not in route.blocks or table[1] in route.blocks:
             return False
@@ -264,7 +262,7 @@ class _Router:
         return True
 
     def _add_bias(self, route: _Route, node: Node) -> bool:
-        """Every expert's own row for each of its rows."""
+        """Return every expert's own row for each of its rows."""
         if not isinstance(node.op, GroupedRows) or self._rows_of(node.inputs[2]) is not route.given:
             return False
         if node.inputs[0] not in route.blocks:
@@ -274,7 +272,7 @@ class _Router:
         return True
 
     def _compute(self, route: _Route, node: Node) -> bool:
-        """Compute of the blocks what is computed row by row of rows."""
+        """Compute on the blocks an operator that works row by row."""
         found = with_other_rows(node, route.count, route.index.shape[0])
         is_tuple = not isinstance(node.type, TensorType)
         if found is None or (is_tuple and node in self.read_whole):
@@ -285,21 +283,20 @@ class _Router:
         return True
 
     def _emit(self, node: Node, op: Op, *operands: Value) -> Node:
-        """An operator in the place of a node."""
         made = self.b.emit(op, *operands, name=node.name, instance=node.instance)
         if "recompute" in node.attrs:
             made.attrs["recompute"] = node.attrs["recompute"]
         return made
 
     def _bring(self, route: _Route, blocks: Value, places: Value, node: Value) -> Node:
-        """Rows from blocks, one for each of the places."""
+        """Return rows from blocks, one for each of the places."""
         made = self.b.emit(TakeRows(share=route.near), blocks, places, name=node.name)
         if len(places.shape) == 1:
             made.in_strategy = route.mesh.of_lookup(made.tensor_type, of_product=False)
         return made
 
     def _rows_of(self, value: Value) -> Value:
-        """The value for readers that want its rows in their order."""
+        """Return the value for readers that want its rows in their order."""
         if value not in self.outside and value in self.first:
             route = self.ordered[self.first[value]]
             self.outside[value] = self._bring(route, route.blocks[value], route.slots, value)
@@ -307,7 +304,7 @@ class _Router:
 
 
 def _looked_up(value: Value) -> tuple[Value, Value] | None:
-    """(table, integers) where rows of a table are looked up by integers."""
+    """Return (table, integers) if the rows of a table are looked up by integers."""
     if not isinstance(value, Node) or not isinstance(value.op, Gather) or value.op.batch_dims:
         return None
     table, ids = value.inputs
@@ -318,11 +315,9 @@ def _looked_up(value: Value) -> tuple[Value, Value] | None:
 
 
 def with_other_rows(node: Node, rows: int, other: int) -> tuple[Op, tuple[int, ...]] | None:
-    """(the operator that computes of `other` rows what a node's computes of `rows` rows, operands that have them).
-
-    None if the operator does not compute every row of all results of the same row of operands and of constants
-    alone, or draws random numbers.
-    """
+    """Return (the operator that computes a node's function on `other` instead of `rows` rows, operands that have them).
+    None unless the operator computes every row of all results from the same row of operands and from constants alone,
+    and draws no random numbers."""
     op = node.op
     if isinstance(op, TupleGetItem):
         return op, (0,)
@@ -357,7 +352,7 @@ def _has(dims: tuple[tuple[int, ...], ...], factor: int) -> bool:
 
 
 def _sliced(op: StridedSlice, node: Node, rows: int, other: int) -> tuple[Op, tuple[int, ...]] | None:
-    """A slice along other dimensions than the first."""
+    """Return a slice along other dimensions than the first."""
     first = op.cuts(node.inputs[0].shape)[0]
     if first.dim != 0 or not first.takes_all or node.inputs[0].shape[0] != rows:
         return None
@@ -370,7 +365,7 @@ def _sliced(op: StridedSlice, node: Node, rows: int, other: int) -> tuple[Op, tu
 
 
 def route_slots(graph: Graph) -> bool:
-    """What the pass does; whether anything has changed."""
+    """Route slots, and return whether anything has changed."""
     ranks = int(graph.attrs.get("strategies_for", graph.attrs.get("ranks", 1)))
     if ranks < 2 or not any(node.in_strategy is not None for node in graph.nodes):
         return False
@@ -392,8 +387,8 @@ def route_slots(graph: Graph) -> bool:
 
 
 def _taken(b: Builder, node: Node, ranks: int) -> Node | None:
-    """What is looked up of a table, after which rows of zeros are, without them; a share of it by each rank, as whoever
-    has the tokens wants the rows, not whoever has the table."""
+    """Return a lookup in a table that ends with rows of zeros, without the zeros; each rank has a share of it, because
+    the rows are wanted by the rank of the tokens, not by that of the table."""
     op = node.op
     if not isinstance(op, Gather) or op.batch_dims or op.axis % len(node.inputs[0].shape):
         return None
@@ -413,8 +408,8 @@ def _taken(b: Builder, node: Node, ranks: int) -> Node | None:
 
 
 def _is_sharded(value: Value) -> bool:
-    """Return whether what a value is made of, operand 0 after operand 0, comes from an operator with a strategy, the
-    first of which shards its first dimension."""
+    """Return whether a value comes, through first operands, from an operator with a strategy that shards the first
+    dimension."""
     while isinstance(value, Node) and value.in_strategy is None and value.inputs:
         value = value.inputs[0]
     given = spread(value.in_strategy or ()) if isinstance(value, Node) else []
@@ -424,7 +419,7 @@ def _is_sharded(value: Value) -> bool:
 
 
 def _put(b: Builder, node: Node) -> Node | None:
-    """The first rows of a table of zeros into which rows are put, or to which they are added."""
+    """Return the first rows of a table of zeros into which rows are put, or to which they are added."""
     table, size = node, node.shape[0] if hasattr(node.type, "shape") and node.tensor_type.shape else 0
     if isinstance(node.op, StridedSlice) and isinstance(node.inputs[0], Node) and size:
         cuts = node.op.cuts(node.inputs[0].shape)
@@ -453,7 +448,7 @@ def _put(b: Builder, node: Node) -> Node | None:
 
 
 def _line(b: Builder, indices: Value) -> Value:
-    """Integers [rows, 1] as [rows]."""
+    """Return integers [rows, 1] as [rows]."""
     if isinstance(indices, Node) and isinstance(indices.op, (ExpandDims, Reshape)):
         (found,) = indices.inputs
         if found.shape == indices.shape[:1]:

@@ -25,7 +25,7 @@ from mspc.ops.tensor.broadcast import filled
 
 
 Terms = dict[Value, list[Value]]
-"""What has to be added up to the gradient of a value."""
+"""The terms of the gradient of each value."""
 Differentiate = Callable[[Builder, Node, Sequence[Value | None], set[Value]], Sequence[Value | None]]
 """Emits the gradient of a node that runs regions: of its results' gradients and the values on the way, those of its
 operands."""
@@ -36,8 +36,8 @@ def backpropagate(
 ) -> None:
     """Emit the backward operators of the `forward` nodes.
 
-    terms: the gradients of what is differentiated; after the call also those of the wanted values that have any.
-    wanted: values with respect to which is differentiated.
+    terms: the gradients of the outputs; after the call also those of the wanted values that have any. wanted: the
+    values to differentiate with respect to.
     """
     needed = depends_on(forward, wanted)
     parts: dict[Value, dict[int, list[Value]]] = {}
@@ -98,9 +98,9 @@ def _note(b: Builder, node: Node, grads: Sequence[Value | None], start: int, nee
 
 
 def depends_on(nodes: Sequence[Node], wanted: Sequence[Value]) -> set[Value]:
-    """The wanted values and every floating-point value computed from them, or from what another rank has computed.
-    Where integers are wanted, what is computed of them in integers is on the way, too, but for comparisons and the
-    like, through which no gradient comes."""
+    """Return the wanted values and every floating-point value computed from them, or from values of another rank. If
+    integers are wanted, integers computed from them count too, except through comparisons and the like, through which
+    no gradient comes."""
     found: set[Value] = set(wanted)
     integers = {value for value in wanted if not differentiable(value)}
     for node in nodes:
@@ -119,7 +119,7 @@ def differentiable(value: Value) -> bool:
 
 
 def _hands_integers_on(node: Node) -> bool:
-    """Return whether some of what a node computes has no floats, and a gradient that comes through the node."""
+    """Return whether a node has results without floats, and a gradient can come through it."""
     if all(type.dtype.has_gradient for type in element_types(node.type)):
         return False
     if isinstance(node.op, MakeTuple | TupleGetItem) or node.regions:
@@ -210,8 +210,8 @@ def _for_all(b: Builder, count: Value, stacks: Sequence[Value], body: Graph) -> 
 
 
 def drop_own_gradients(graph: Graph) -> bool:
-    """Read results in the place of their OwnGradient, and drop what was computed of placeholders; says whether there
-    was any."""
+    """Replace each OwnGradient by its results, and drop the nodes computed from placeholders; return whether there was
+    any."""
     gone: set[Value] = set()
     replaced: dict[Value, Value] = {}
     for node in graph.nodes:
@@ -322,7 +322,7 @@ def _copy(value: Value, reader: Node) -> Node:
 
 
 def _shown(value: Value) -> Sequence[Value]:
-    """A parameter, or those that are the entries of a stack."""
+    """Return a parameter, or those that are the entries of a stack."""
     if isinstance(value, Parameter):
         return (value,)
     if not isinstance(value, Node) or not isinstance(value.type, StackType):
@@ -331,8 +331,8 @@ def _shown(value: Value) -> Sequence[Value]:
 
 
 def _early_reads(nodes: list[Node], request: Node, changes: dict[Value, list[int]]) -> dict[int, dict[Value, None]]:
-    """By position, the parameters, and stacks of parameters, that a node reads before they are changed, for nodes that
-    the results come from."""
+    """Return by position the parameters, and stacks of parameters, that a node reads before they are changed, for nodes
+    that the results come from."""
     found: dict[int, dict[Value, None]] = {}
     ancestors: set[Value] = set(request.inputs)
     for number in range(len(nodes) - 1, -1, -1):

@@ -34,8 +34,8 @@ AUTO = 0
 
 
 def _said(node: Node) -> tuple[str, str]:
-    """(the cell that asks, "" for an operator by itself; how far ahead). A fused node has the marks of its parts, of
-    which the last makes its result."""
+    """Return (the cell with the mark, "" for an operator by itself; its distance). A fused node has the marks of its
+    parts, of which the last makes its result."""
     mark = node.attrs.get(OFFLOAD, "")
     while isinstance(mark, tuple):
         mark = cast("tuple[Any, ...]", mark)[-1]
@@ -49,13 +49,13 @@ def cell_of(node: Node) -> str:
 
 
 def marked_cells(graph: Graph) -> dict[str, str]:
-    """The cells that ask, with how far ahead."""
+    """Return the marked cells with their distances."""
     return {cell: ahead for cell, ahead in map(_said, graph.nodes) if cell}
 
 
 def distance(node: Node, cells: Mapping[str, str]) -> int | None:
-    """How many operators before its reader the result of a forward node is fetched, as it says or its cell: what passes
-    have made of others may have no mark. `AUTO` if that is left to the compiler; None if it stays."""
+    """Return the number of operators between the fetch of a forward node's result and its reader, from its own mark or
+    its cell's: nodes made by passes may have none. `AUTO` if the compiler decides; None if it stays."""
     if node.phase != "forward":
         return None
     ahead, scope = _said(node)[1], node.scope
@@ -76,9 +76,12 @@ SAME = 1 - 1e-9
 
 @dataclass(frozen=True, eq=False)
 class HostCopies:
-    """What is copied together. place: of the node after which it leaves, or before which it is wanted back. earliest:
-    the place before which its memory is free, or it is fetched, at the earliest. distance: how many operators of the
-    main stream are between, `AUTO` where times say it."""
+    """Values that are copied together.
+
+    place: of the node after which they leave, or before which they are wanted back. earliest: the earliest place before
+    which their memory is free, or they are fetched. distance: the number of operators of the main stream between,
+    `AUTO` if times decide.
+    """
 
     values: tuple[Value, ...]
     place: int
@@ -105,12 +108,13 @@ class HostTimes:
         self._main = [place for place in self._ends if "stream" not in graph.nodes[place].attrs]
         self._begins = [later[place] + spans[graph.nodes[place]][0] for place in self._main]
         self._free = [0.0, *(self._ends[place] for place in self._main[:-1])]
-        """When what the main stream runs before each of its nodes is over."""
+        """The end of everything that the main stream runs before each of its nodes."""
         self._works = [i for i, place in enumerate(self._main) if WORK in graph.nodes[place].attrs]
         self._backward = max((i for i in self._main if graph.nodes[i].phase == "backward"), default=0)
 
     def left(self, copies: Iterable[HostCopies]) -> dict[HostCopies, int]:
-        """Ahead of which place the memory of each is free: that of the first node that begins after the copy."""
+        """Return the places before which the memory of each is free: that of the first node that begins after the
+        copy."""
         found: dict[HostCopies, int] = {}
         over = 0.0
         for each in sorted(copies, key=lambda copy: copy.place):
@@ -123,8 +127,8 @@ class HostTimes:
         return found
 
     def _first_behind(self, time: float) -> int:
-        """Which node of the main stream begins after a time. Ahead of work on a micro-batch others may be that wait for
-        nothing: what is fetched in time for the work is not to wait after them."""
+        """Return the first node of the main stream that begins after a time. Nodes that wait for nothing may precede
+        work on a micro-batch: a fetch in time for the work is not to wait after them."""
         number = bisect_left(self._begins, time)
         work = bisect_left(self._works, number)
         if work == len(self._works):
@@ -132,7 +136,7 @@ class HostTimes:
         return max(number, min(bisect_left(self._free, time), self._works[work]))
 
     def fetched(self, copies: Iterable[HostCopies]) -> dict[HostCopies, int]:
-        """Ahead of which place each begins to come back: so that it is there when it is wanted."""
+        """Return the places before which each begins to come back, so that it arrives in time."""
         found: dict[HostCopies, int] = {}
         due = math.inf
         for each in sorted(copies, key=lambda copy: -copy.place):
@@ -150,8 +154,8 @@ class HostTimes:
 
 
 LEAVE, FETCH_AT_ONCE, WAIT, FETCH, READ = range(5)
-"""The order of what is put at one place: copies of what the node before has made, copies that come back while others
-are waited for, who waits for earlier ones, copies that come back into their memory, and what is read of these."""
+"""The order of nodes at one place: copies of the last node's results, copies that come back during other waits, waits
+for earlier copies, copies that come back into the memory freed so, and their readers."""
 
 
 class Insertions:
@@ -202,9 +206,12 @@ class HostReading(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StoredValue:
-    """A tensor that gradients read again. maker: the node that has made it, within what a call runs. made: the place of
-    the node in the graph, taken: that of the value, which may be one of several results. shown: nodes whose results are
-    its memory, itself and views. readers: by their places. back: from which of them on they read it again."""
+    """A tensor that gradients read again.
+
+    maker: the node that makes it, within the graph of a call. made: the place of the node in the graph, taken: that of
+    the value, which may be one of several results. shown: nodes with results in its memory, itself and views. readers:
+    by their places. back: the first reader after the gap.
+    """
 
     value: Node
     maker: Node
@@ -272,7 +279,7 @@ class HostStores:
                 self._uses.setdefault(value, []).append(HostReading(place, operand))
 
     def __iter__(self) -> Iterator[StoredValue]:
-        """In run order."""
+        """Iterate in run order."""
         for place, node in enumerate(self._nodes):
             if not isinstance(node.type, TensorType):
                 continue
@@ -289,8 +296,8 @@ class HostStores:
                 yield StoredValue(node, maker, self._place[made], place, shown, readers, back)
 
     def _maker(self, made: Value, index: int) -> Node | None:
-        """The node that has made a new tensor, without a gap between rows, or None, or where the tensor is another
-        result, too."""
+        """Return the node that has made a new tensor without gaps between rows, or None; None too if the tensor is also
+        another result."""
         if not isinstance(made, Node) or "row_pitch" in made.attrs or made.op.is_view or made.phase != "forward":
             return None
         if not made.regions:
@@ -310,8 +317,8 @@ class HostStores:
         return made in self._returned or sum(not isinstance(op, TupleGetItem) or op.index == index for op in ops) > 1
 
     def _shown(self, value: Node) -> tuple[tuple[Node, ...], tuple[HostReading, ...]] | None:
-        """(the value and views of it, who reads them); None if views show more than it, but for tuples that nodes read
-        as such."""
+        """Return (the value and views of it, its readers); None if views show more than it, except for tuples that
+        nodes read as such."""
         shown, readers = [value], list[HostReading]()
         for each in shown:
             for reading in self._uses.get(each, ()):
@@ -331,7 +338,7 @@ class HostStores:
 
 
 def _base(value: Value) -> tuple[Node, int] | None:
-    """The node that has made what a result shows, and which of its results that is."""
+    """Return the node that has made the memory of a result, and the number of its result."""
     index = 0
     while isinstance(value, Node) and value.op.is_view and len(value.inputs) == 1:
         index = value.op.index if isinstance(value.op, TupleGetItem) else 0
@@ -350,7 +357,7 @@ Spans = Mapping[Node, tuple[float, float]]
 
 
 class StageClock:
-    """The clock of a stage's program. leaving: its forwards of which what they keep may leave for the host."""
+    """The clock of a stage's program. leaving: its forwards with values that may leave for the host."""
 
     def __init__(self, graph: Graph, spans: Spans) -> None:
         self._nodes, self._stage = graph.nodes, int(graph.attrs[STAGE])
@@ -371,8 +378,8 @@ class StageClock:
         self.leaving = {call for call in on_way if call is not None}
 
     def line(self, seconds: Mapping[Node, float], waits: bool = True) -> ScheduleTimeline:
-        """The timeline of all stages. seconds: in which what a forward has kept leaves, of each for which it does.
-        waits: as of `copies_of`."""
+        """Return the timeline of all stages. seconds: of the copies of each forward's values, if they leave. waits: as
+        of `copies_of`."""
         of_chunks: dict[int, float] = {}
         for call, time in seconds.items():
             of_chunks.setdefault(work_of(call)[1], time)
@@ -389,8 +396,8 @@ class StageClock:
         return timeline(self._schedule, durations, overlap=None, copies=copies if of_chunks else None)
 
     def _time(self, chunk: int, kind: str, is_own: bool) -> float:
-        """Seconds of work on a chunk, by this stage or another one: nobody waits for the gradients of what the first
-        chunk reads, so that all of them are with those of weights."""
+        """Return the seconds of work on a chunk, by this stage or another one: nobody waits for the gradients of the
+        first chunk's inputs, so that all of them are with those of weights."""
         if is_own or not self._is_apart or (chunk, INPUT_GRADIENT) in self._times or kind == FORWARD:
             return self._times.get((chunk, kind), 0.0)
         return self._times.get((chunk, WEIGHT_GRADIENT), 0.0) / 2
@@ -422,7 +429,8 @@ class StageClock:
 AHEAD = 2
 """How many updates before its own a state is fetched at the earliest: each is under way while another is used."""
 BEHIND = 1
-"""How many updates later the memory of what was put back is free at the latest, before the next states fetched."""
+"""The number of updates after which the memory of states copied back is free at the latest, before the next states are
+fetched."""
 
 
 @dataclass(eq=False)
@@ -458,12 +466,10 @@ class HostStates:
 
     @property
     def leaving(self) -> list[HostCopies]:
-        """What is put back."""
         return [unit.there for unit in self._units if unit.there is not None]
 
     @property
     def fetched(self) -> list[HostCopies]:
-        """What is fetched."""
         return [unit.back for unit in self._units if unit.back is not None]
 
     def insert(self, insertions: Insertions, left: Mapping[HostCopies, int], fetched: Mapping[HostCopies, int]) -> None:
@@ -488,7 +494,7 @@ class HostStates:
 
 
 def _units(graph: Graph) -> Sequence[_Unit]:
-    """Spans of nodes that read states, none within another, in their order."""
+    """Return spans of nodes that read states, none within another, in their order."""
     spans: dict[Parameter, tuple[int, int]] = {}
     reached: dict[Value, Iterable[Parameter]] = {}
     for place, node in enumerate(graph.nodes):
@@ -518,11 +524,11 @@ def _units(graph: Graph) -> Sequence[_Unit]:
 LONGER = 5e-3
 """The share by which copies may make the step of a pipeline longer."""
 MOST = 1 / 2
-"""The share of what the bus could bring from which on forwards wait for it, so that memory is free early."""
+"""The share of the bus's capacity from which on forwards wait for it, so that memory is free early."""
 
 
 class HostValues:
-    """What is to wait on the host, of values of a graph."""
+    """The values of a graph to store on the host."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -541,20 +547,16 @@ class HostValues:
 
     @property
     def leaving(self) -> list[HostCopies]:
-        """What leaves."""
         return [there for _, there, _ in self._chosen]
 
     @property
     def fetched(self) -> list[HostCopies]:
-        """What comes back."""
         return [back for _, _, back in self._chosen]
 
     def stay_in_time(self, clock: StageClock) -> ScheduleTimeline:
-        """Of what calls of a stage make leave as much as takes no time of a step, the first values of each call; the
-        timeline of all stages then.
-
-        Where most of that may leave as early as may be, forwards wait for it. Else nothing waits.
-        """
+        """Let values leave only as far as the copies take no time of a step, the first values of each call, and return
+        the timeline of all stages. If most of them may leave as early as possible, forwards wait for them; else nothing
+        waits."""
         lengths: dict[Node, list[float]] = {}
         number: list[int] = []
         for value, there, _ in self._chosen:
@@ -603,7 +605,7 @@ class HostValues:
 
         @iterative
         def shown(value: Value) -> Generator[Any, Node, Node]:
-            """A view of what has been fetched, as a value is one of what has left."""
+            """Return a view of the fetched tensor that corresponds to a view of the stored one."""
             if value not in again:
                 assert isinstance(value, Node)
                 again[value] = copied_node(value, [(yield (value.inputs[0],))])
@@ -625,8 +627,8 @@ class HostValues:
 
 
 def update_early(graph: Graph) -> None:
-    """Move updates of states on the host, and what else of the update phase must come before them, ahead as far as may
-    be. A sum over ranks is waited for no earlier than it is over by the rates of a machine."""
+    """Move updates of states on the host, and the nodes of the update phase that they need, as early as possible. They
+    wait for a sum over ranks no earlier than it ends by the rates of a machine."""
     nodes, needs = graph.nodes, ScheduleFacts(graph).needs
     moving = _moving(nodes, needs)
     spans = StreamTimeline(graph, ONE_HOST).spans
@@ -645,7 +647,7 @@ def update_early(graph: Graph) -> None:
 
 
 def _moving(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> set[int]:
-    """The places of updates of states on the host, and of nodes of the update phase that must come before them, which
+    """Return the places of updates of states on the host, and of nodes of the update phase that they need, which
     neither communicate nor run graphs."""
     found: set[int] = set()
     for place in range(len(nodes) - 1, -1, -1):

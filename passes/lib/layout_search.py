@@ -67,11 +67,11 @@ class KnownRules(Mapping[Node, "Rule | None"]):
 
 
 class Search:
-    """The graph whose layouts are searched.
+    """The graph of a search for layouts.
 
-    rules: of all operators, None if an operator has none. traffic: what its layouts cost, as far as they are known.
-    is_open: the graph's regions are open. wanted: how updates need the values that lead to them, once parameters
-    have their layouts. replicated: how parameters are stored that operators without a strategy may read in slices.
+    rules: of all operators, None if an operator has none. traffic: the costs of its layouts, as far as they are known.
+    is_open: the graph's regions are open. wanted: the layouts in which updates need the values that lead to them, once
+    parameters have theirs. replicated: the layouts of parameters that operators without a strategy may read in slices.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -95,7 +95,7 @@ class Search:
         self.followers = followers(graph, self.rules)
 
     def reread(self) -> None:
-        """Note who reads what now, and what the caller receives, after operands were exchanged."""
+        """Update users and results after operands were exchanged."""
         self.traffic.users = self.graph.users()
         self.traffic.required = result_layouts(self.graph)
         self.followers = followers(self.graph, self.rules)
@@ -108,7 +108,7 @@ class Search:
         self.reread()
 
     def structure(self, nodes: Iterable[Node]) -> None:
-        """Tuples and orderings have the layouts of what they hold, as far as those are known."""
+        """Give tuples and orderings the layouts of their members, as far as those are known."""
         for node in nodes:
             if self.rules[node] is None and node.in_layouts is None:
                 structural_layout(node, self.ranks)
@@ -185,8 +185,8 @@ class Search:
         return total
 
     def inside(self, node: Node, option: ShardingChoice) -> float:
-        """Bytes of a choice whatever lies around the node: those sent inside of the operator, as many again inside of
-        its gradient, and for the gradients themselves."""
+        """Return the bytes of a choice apart from the node's neighbours: those sent inside of the operator, as many
+        again inside of its gradient, and for the gradients themselves."""
         op, total = cast(Op, node.op), 0.0
         if exchanges(node):
             total += op.moved_bytes(operand_types(node), option.inputs)
@@ -211,8 +211,8 @@ class Search:
         self.place(node, operands, layout)
 
     def place(self, node: Node, operands: tuple[Layout | None, ...] | None, layout: Layouts) -> None:
-        """Give a node its layouts; tuples, elements and orderings that had theirs from it before go along, and what
-        leaves a region."""
+        """Give a node its layouts, and with it tuples, elements and orderings that depend on it, and results of a
+        region."""
         node.in_layouts, node.layout = operands, layout
         for follower in self.followers.get(node, ()):
             if follower.layout is not None or self.is_open:
@@ -237,7 +237,7 @@ MORE_BYTES = 1.1
 
 @dataclass(frozen=True)
 class PlanTotal:
-    """What a plan costs a rank: bytes sent, changes of layout, points of the products' iteration spaces."""
+    """The costs of a plan for a rank: bytes sent, redistributions, points of the matmuls' iteration spaces."""
 
     nbytes: float
     moves: int
@@ -287,7 +287,7 @@ def other_rule(node: Node, ranks: int) -> Rule | None:
 
 
 def take_form(graph: Graph, node: Node, layouts: Sequence[Layout]) -> list[Node]:
-    """Let an operator of a graph be what takes operands that lie so. The nodes whose operators changed."""
+    """Replace an operator by its form for these layouts of operands, and return the changed nodes."""
     op = node.op
     if not isinstance(op, Op) or (form := op.in_form(layouts)) is op:
         return []

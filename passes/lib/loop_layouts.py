@@ -27,7 +27,7 @@ from mspc.passes.lib.placement import Traffic, result_layouts, sent_inside
 
 
 LEFT = "what a turn leaves"
-"""If the layout of what is carried is from."""
+"""The source of the layout of a carried value."""
 CLEARLY = 0.999
 """Of the bytes of one choice those of another are so many at most, if that is to be taken in its place."""
 TRIES = 4
@@ -35,11 +35,11 @@ TRIES = 4
 
 
 def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
-    """Decide on all layouts, again while that lets loops carry values in layouts that cost less.
+    """Decide on all layouts, and again while loops can carry values in cheaper layouts.
 
-    What is carried in a layout that was given stays so. Where loops of the forward graph have changed, all else is
-    decided on once more, so that it follows from the forward graph alone, as under a plan that gives its layouts.
-    decide: gives all nodes and parameters layouts that have none.
+    Values with a given layout stay in it. If loops of the forward graph have changed, everything else is decided once
+    more, so that it follows from the forward graph alone, as under a plan that gives its layouts. decide: gives all
+    nodes and parameters layouts that have none.
     """
     values: list[Value] = [*graph.nodes, *graph.parameters]
     begin = [state_of(value) for value in values]
@@ -52,7 +52,7 @@ def settle_loops(graph: Graph, decide: Callable[[], None]) -> None:
 
 
 def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bool:
-    """Decide on all layouts, as `settle_loops`; whether others than the first are taken."""
+    """Decide on all layouts, as `settle_loops`, and return whether any changed."""
     begin = [state_of(value) for value in values]
     given = {node for node in graph.nodes if isinstance(node.op, Enter) and node.layout is not None}
     decide()
@@ -62,7 +62,7 @@ def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bo
     is_other = False
 
     def tried(wanted: dict[Node, Layout]) -> set[Node]:
-        """Decide with these layouts; what cannot be carried so."""
+        """Decide with these layouts, and return the values that cannot be carried in them."""
         fixed = dict(zip(values, begin, strict=True)) | {v: (v.op, (layout,), layout) for v, layout in wanted.items()}
         _try(values, [fixed[value] for value in values], wanted, decide)
         return _impossible(graph)
@@ -88,7 +88,7 @@ def _settle(graph: Graph, decide: Callable[[], None], values: list[Value]) -> bo
 
 
 def _impossible(graph: Graph) -> set[Node]:
-    """What is carried as a part of a sum though a turn leaves, or adds to it, what is complete."""
+    """Return the values carried as a part of a sum though an iteration leaves, or adds, a complete value."""
     found: set[Node] = set()
     for node in graph.nodes:
         if not isinstance(node.op, Back):
@@ -109,8 +109,9 @@ def _is_complete(value: Value, layout: Layout) -> bool:
 
 
 def _as_stored(graph: Graph, given: set[Node]) -> dict[Node, Layout]:
-    """Layouts of all that is carried, of sums that begin at zero, and that updates of parameters read after the loop,
-    those of these parameters, added up after the loop over ranks that store the same; {} if all are so."""
+    """Return layouts of all carried values, of sums that begin at zero, and of values that updates of parameters read
+    after the loop: those of the parameters, added up after the loop over ranks that store the same. {} if all have
+    them."""
     stored = _layouts_of_updates(graph)
     found: dict[Node, Layout] = {}
     for node in graph.nodes:
@@ -122,14 +123,14 @@ def _as_stored(graph: Graph, given: set[Node]) -> dict[Node, Layout]:
 
 
 def _lay_zeros(value: Value, layout: Layout) -> None:
-    """Make zeros in a layout; they are parts of a sum of zeros, too."""
+    """Make zeros in a layout; they are parts of a sum of zeros too."""
     value.layout = layout
     if isinstance(value, Node):
         value.in_layouts = tuple(_whole(operand, layout.ranks) for operand in value.inputs)
 
 
 def _layouts_of_updates(graph: Graph) -> dict[tuple[Node, int], Layout]:
-    """By loop and number of a result the layout of the parameter that is updated by it, element by element."""
+    """Return by loop and number of a result the layout of the parameter that it updates element by element."""
     found: dict[tuple[Node, int], Layout] = {}
     wanted: dict[Value, Layout] = {}
     for node in reversed(graph.nodes):
@@ -164,8 +165,8 @@ def _try(values: list[Value], states: list[State], wanted: dict[Node, Layout], d
 
 
 def _better(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
-    """What is carried, and the layout in which a turn leaves it, if that is another; all that is carried as it enters
-    stays so, and so does what was `given`."""
+    """Return the carried values that an iteration leaves in another layout, with that layout; values carried as they
+    enter stay so, and so do those in `given`."""
     changed = False
     found: list[tuple[Node, Layout]] = []
     for node in graph.nodes:
@@ -185,7 +186,7 @@ def _better(graph: Graph, given: set[Node]) -> Iterator[tuple[Node, Layout]]:
 
 
 def _left(enter: Node, left: Value) -> Layout | None:
-    """The layout in which a turn leaves what entered it so."""
+    """Return the layout in which an iteration leaves a value that entered in this one."""
     zeros = is_zero(enter.inputs[0])
     if zeros and isinstance(left, Node) and isinstance(left.op, Op) and left.op.additive and enter in left.inputs:
         others = [v.layout for v in left.inputs if v is not enter and isinstance(v.layout, Layout)]
@@ -218,12 +219,9 @@ UNKNOWN_TURNS = 10
 
 
 class LoopTurns:
-    """The turns of one opened graph.
-
-    backs: what carries a value from a turn to the next one, or brings a branch's result to where the other branch left
-    its own, with the Enter or the Leave in whose layout that is. kept: what loops of the forward graph keep of
-    every turn for gradients alone.
-    """
+    """The iterations of one opened graph. backs: nodes that carry a value to the next iteration, or bring a branch's
+    result to that of the other branch, with the Enter or the Leave that has the layout. kept: values that loops of the
+    forward graph store in every iteration for gradients alone."""
 
     def __init__(self, graph: Graph) -> None:
         self.backs: list[tuple[Node, Node]] = []
@@ -289,7 +287,7 @@ def _kept_for_gradients(graph: Graph) -> set[Node]:
 
 
 def _entries(node: Node, known: Mapping[Value, int], turns: Mapping[Node, int]) -> int:
-    """The entries of the stack that a node makes or hands on."""
+    """Return the entries of the stack that a node makes or passes on."""
     op = node.op
     if isinstance(op, MakeStack):
         return len(node.inputs)

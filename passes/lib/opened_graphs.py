@@ -83,7 +83,7 @@ class _Opener:
         self.builder = Builder(graph, self.nodes)
         self.scalar = Layout.replicated(int(graph.attrs.get("ranks", 1)), 0)
         self.outside: dict[Value, Value] = {}
-        """For parameters of regions that are open what is read in their place."""
+        """The values that replace parameters of regions that are open."""
         self.marks: dict[Node, list[tuple[Node, int]]] = {}
         """For every node that is open, by the number of an operand, the mark that reads it, and as which operand."""
 
@@ -203,12 +203,12 @@ class _Opener:
 
 
 def stands_for(value: Value) -> Value:
-    """What is for a value in a region that scans it: of a stack of parameters the first."""
+    """Return the operand that represents a value in a region that scans it: of a stack of parameters the first."""
     return value.inputs[0] if is_stack_of_parameters(value) else value
 
 
 def _needed(op: TypedOp, layout: Layout, inputs: Sequence[Value]) -> tuple[Layout, ...]:
-    """How operands of a border lie whose result lies in `layout`."""
+    """Return the layouts of a boundary's operands if its result has `layout`."""
     dims = layout.dims
     if isinstance(op, Enter) and op.scanned and len(inputs[0].shape) > len(dims):
         dims = ((), *dims)
@@ -239,10 +239,8 @@ _MARKS = (Handed, StandIn, Enter, Turn, Decide, Leave, Back, Keep)
 
 @dataclass
 class _Parts:
-    """A node with regions that is being read: the nodes of each region, and what passes their borders.
-
-    entered: by number, all that turns differ in. results: by number, of the last region; left: of the first.
-    """
+    """A node with regions that is being read: the nodes of each region, and the values at their boundaries. entered: by
+    number, values that differ between iterations. results: by number, of the last region; left: of the first."""
 
     border: Border | None = None
     hands: Node | None = None
@@ -277,7 +275,7 @@ def close_regions(graph: Graph) -> None:
 
 
 def _lie_alike(stack: Node) -> None:
-    """What is for others has its layout for all of them."""
+    """Give all values that a stack represents its layout."""
     layout = stack.inputs[0].layout
     if isinstance(layout, Layout):
         for value in (stack, *stack.inputs):
@@ -293,7 +291,7 @@ class _Closer:
         """Of the graph, then of every region that is open, the innermost last."""
         self.parts: dict[Node, _Parts] = {}
         self.outer: dict[Value, Value] = {}
-        """For what a border hands out the element of the node's tuple."""
+        """The element of the node's tuple for each value that a boundary hands out."""
         self.operands: dict[Node, list[tuple[Node, int]]] = {}
         """For every mark, by the number of its operand, the node, and which of its operands that is."""
         self.read_directly = {
@@ -375,7 +373,7 @@ class _Closer:
         self.hand_out(node, handed_out)
 
     def hand_out(self, node: Node, made: Sequence[Value]) -> None:
-        """Append elements of the node for those who read what a border made."""
+        """Append elements of the node for the readers of a boundary's results."""
         for number, value in enumerate(made):
             if value not in self.read_directly or value in self.outer:
                 continue
@@ -386,7 +384,7 @@ class _Closer:
 
 
 def _results(border: Border, parts: _Parts) -> list[list[Value]]:
-    """What every region returns."""
+    """Return the results of every region."""
     backs = [parts.backs[number].inputs[1] for number in sorted(parts.backs)]
     if isinstance(border.op, Loop):
         kept = [parts.kept[number].inputs[0] for number in sorted(parts.kept)]
@@ -396,7 +394,8 @@ def _results(border: Border, parts: _Parts) -> list[list[Value]]:
 
 
 def _captured(parts: _Parts, results: Sequence[Sequence[Value]], inside: set[Value]) -> list[Value]:
-    """What the regions read from outside: what was handed in before, if it is still read, then the rest."""
+    """Return the values that the regions read from outside: those handed in before, if they are still read, then the
+    rest."""
     read: dict[Value, None] = {}
     for nodes, returned in zip(parts.lists, results, strict=True):
         made: set[Value] = {*inside, *nodes}
@@ -409,7 +408,7 @@ def _captured(parts: _Parts, results: Sequence[Sequence[Value]], inside: set[Val
 
 
 def _names(region: Graph, lead: int, handed: Sequence[Value], captured: Sequence[Value]) -> list[str]:
-    """Names of a region's parameters, each once: those that it had, or those of what is handed in."""
+    """Return the names of a region's parameters, each once: their former ones, or those of their operands."""
     had = dict(zip(handed, (parameter.name for parameter in region.parameters[lead:]), strict=False))
     found = dict.fromkeys(parameter.name for parameter in region.parameters[:lead])
     for value in captured:
@@ -423,14 +422,15 @@ def _names(region: Graph, lead: int, handed: Sequence[Value], captured: Sequence
 
 
 def _closed(name: str, nodes: list[Node], results: Sequence[Value]) -> Graph:
-    """A region with these nodes and results, which still reads what is outside."""
+    """Return a region with these nodes and results, which still reads outside values."""
     made = Graph(name)
     made.nodes, made.results = nodes, list(results)
     return made
 
 
 def _add_parameters(region: Graph, read: Sequence[Value], names: Sequence[str], is_sliced: bool) -> None:
-    """Let parameters stand for what a region reads; those of a rank's graph have no layouts, as its nodes have none."""
+    """Replace the outside values of a region by parameters; those of a rank's graph have no layouts, as its nodes have
+    none."""
     of: dict[Value, Value] = {}
     for value, name in zip(read, names, strict=True):
         layout = value.layout if isinstance(value.layout, Layout) and not is_sliced else None
@@ -440,14 +440,15 @@ def _add_parameters(region: Graph, read: Sequence[Value], names: Sequence[str], 
 
 
 def _share_again(graph: Graph) -> None:
-    """Let nodes whose graphs were copies of one run one, if they are still equal."""
+    """Let nodes run one graph again if their graphs were copies of one and are still equal."""
     variants: dict[str, list[Graph]] = {}
     for node in graph.nodes:
         node.regions = tuple(_shared(region, variants) for region in node.regions)
 
 
 def _shared(region: Graph, variants: dict[str, list[Graph]]) -> Graph:
-    """The first of the graphs that are equal to a region but for the name, and copies of one graph with it."""
+    """Return the first of the graphs that are equal to a region except for the name, and copies of one graph with
+    it."""
     for node in region.nodes:
         node.regions = tuple(_shared(inner, variants) for inner in node.regions)
     base, _, number = region.name.partition(COPY)

@@ -101,7 +101,7 @@ NEARLY = 0.9
 
 
 class Gains:
-    """What collectives of a rank's graph gain. exposed: how long each is waited for as it is."""
+    """The gains of collectives of a rank's graph. exposed: the seconds that each is waited for now."""
 
     def __init__(self, graph: Graph, exposed: dict[Node, float], machine: Machine) -> None:
         self.exposed, self.machine = exposed, machine
@@ -177,8 +177,8 @@ class Gains:
         return whole + once - max(side, main + whole - exposed) - copies
 
     def _piece(self, product: Node, op: Op, operands: Sequence[TensorType], made: Type, beside: bool) -> float:
-        """Seconds of a part of a product, which fills less of a GPU than the product. beside: while a collective is
-        under way."""
+        """Return the seconds of a part of a matmul, which fills less of a GPU than the matmul. beside: while a
+        collective runs."""
         node = Node(op, [Value(type) for type in operands], made)
         sizes, whole = product_of(node), product_of(product)
         assert sizes is not None
@@ -187,7 +187,7 @@ class Gains:
         return max(1.0, lesser) * self._seconds(op, operands, made)
 
     def _rows(self, product: Node, rows: RowPieces, pieces: int, beside: bool) -> float:
-        """Seconds of a product of a part of the rows."""
+        """Return the seconds of a matmul of a part of the rows."""
         left, *others = (value.tensor_type for value in product.inputs)
         shape = (rows.outer, rows.inner // pieces, left.shape[-1])
         types = [left.with_shape(shape if rows.outer > 1 else shape[1:]), *others]
@@ -212,8 +212,8 @@ class Gains:
         return self._known[key]
 
     def _needs_memory(self, value: Value) -> bool:
-        """Return whether anything reads a value that does not read it if its pieces lie, as kernels of elementwise
-        operators do; a cast is part of those that read it."""
+        """Return whether a reader needs the pieces of a value in one memory, unlike kernels of elementwise operators; a
+        cast counts as part of its readers."""
         waiting, seen = [value], {value}
         while waiting:
             each = waiting.pop()
@@ -256,11 +256,11 @@ PIECE = "piece"
 
 @dataclass(frozen=True)
 class RowPieces:
-    """How the rows of what is gathered lie in its pieces.
+    """The rows of a gathered value in its pieces.
 
     dim: the dimension of the operand of which each piece has a part. is_gathered: whether that is the one along which
-    ranks' tensors are joined. outer: how many blocks of rows lie apart in the whole, of each of which a piece has one
-    part: those of every rank, where `is_gathered`. inner: rows of a block in the whole.
+    ranks' tensors are joined. outer: the number of separate blocks of rows in the whole, of each of which a piece has
+    one part: those of every rank, if `is_gathered`. inner: rows of a block in the whole.
     """
 
     dim: int
@@ -367,7 +367,7 @@ def _is_only_reader(reader: Value, value: Value, users: Users, results: set[Valu
 
 
 def _multiplies_rows(node: Node) -> bool:
-    """Return whether a product has rows, each for itself, and one matrix on the right: beside a bias it reads nothing
+    """Return whether a matmul has independent rows and one matrix on the right: besides a bias it reads nothing
     else."""
     op = node.op
     if not isinstance(op, MatMul | BatchMatMul | FusedMatMul) or op.transpose_a or len(node.inputs[1].shape) != 2:
@@ -376,5 +376,5 @@ def _multiplies_rows(node: Node) -> bool:
 
 
 def _plain(node: Node) -> bool:
-    """Return whether columns of a product's result may be made part by part from parts of its matrix alone."""
+    """Return whether columns of a matmul's result may be made part by part from parts of its matrix alone."""
     return not isinstance(node.op, FusedMatMul) or not (node.op.bias or node.op.keeps_before)

@@ -28,14 +28,14 @@ from mspc.sharding.factors import Rule
 
 
 def operand_layouts(node: Node) -> tuple[Layout | None, ...]:
-    """What is known of the operands; constants and undecided parameters put up no layout."""
+    """Return the layouts of the operands; None for constants and undecided parameters, which allow any."""
     return tuple(
         v.layout if isinstance(v.layout, Layout) and not isinstance(v, Constant) else None for v in node.inputs
     )
 
 
 def structural_layout(node: Node, ranks: int) -> bool:
-    """Give a tuple, an element or an ordering the layout of what it holds; True once it is known."""
+    """Give a tuple, an element or an ordering the layout of its members; return whether it is known."""
     if node.layout is not None:
         return True
     if isinstance(node.op, MakeStack):
@@ -123,8 +123,8 @@ def batch_choice(node: Node, rule: Rule, ranks: int) -> ShardingChoice:
 
 
 def batch_choices(node: Node, rule: Rule, ranks: int) -> tuple[ShardingChoice, ...]:
-    """`batch_choice` and, if that leaves a partial result (of a table, or of a sum over what it shards), the shardings
-    of the first dimensions of inputs and result that are dimensions of the result."""
+    """Return `batch_choice` and, if that leaves a partial result (of a table, or of a sum over sharded dimensions), the
+    shardings of the first dimensions of inputs and result that are dimensions of the result."""
     first = batch_choice(node, rule, ranks)
     if not any(layout.partial for layout in first.outputs):
         return (first,)
@@ -137,7 +137,8 @@ def batch_choices(node: Node, rule: Rule, ranks: int) -> tuple[ShardingChoice, .
 
 
 def _shard_factor(rule: Rule, factor: int, ranks: int) -> ShardingChoice | None:
-    """One factor sharded over as many ranks as possible; None if that would not give slices of every tensor."""
+    """Return one factor sharded over as many ranks as possible, or None if that would not give slices of every
+    tensor."""
     shards = math.gcd(rule.sizes[factor], ranks)
     axes: list[Axes] = [(0,) if f == factor else () for f in range(len(rule.names))]
     if factor in rule.frozen or composite_conflict(rule, (shards, ranks // shards), axes):
@@ -179,7 +180,7 @@ def result_layouts(graph: Graph) -> dict[Value, Layout]:
 
 MESSAGE = 1e-3
 COLLECTIVE = 1e-2
-"""What a message and a collective count, in bytes: too little to outweigh any."""
+"""The weight of a message and of a collective in bytes: too little to outweigh any."""
 
 
 class Traffic:
@@ -199,11 +200,11 @@ class Traffic:
         """Layouts in which the caller wants the graph's results."""
 
     def move(self, value: Value, target: Layout) -> float:
-        """Bytes to bring a value to `target` given what its decided readers already need."""
+        """Return the bytes to bring a value to `target`, besides those that its decided readers already need."""
         return cheapest_source(value, self.needs(value), target)[0]
 
     def spared(self, node: Node, index: int, option: ShardingChoice) -> float:
-        """Bytes of `move` that exchanging rows of an operand spares, which lies in slices of its rows."""
+        """Return the bytes of `move` that exchanging rows saves, if an operand is sharded along its rows."""
         value, made = node.inputs[index], option.outputs[0]
         gathered = self.move(value, option.inputs[index])
         own = value.layout
@@ -302,8 +303,8 @@ def scatter_bytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> floa
 
 
 def gradient_bytes(node: Node, option: ShardingChoice, rule: Rule | None) -> float:
-    """An estimate of what the gradients of a forward operator will send: a gradient is partial over every axis that
-    shards what its input does not have; a parameter's is reduced to all its holders, another may be scattered."""
+    """Estimate the bytes that the gradients of a forward operator will send: a gradient is partial over every axis that
+    shards the operator but not its input; a parameter's is reduced to all its holders, another may be scattered."""
     assert rule is not None
     if not option.work:
         return 0.0  # no elements

@@ -36,7 +36,7 @@ KEYS = (
 
 
 class HeaderPlan(Protocol):
-    """What a graph's header holds of a plan; a plan file has it."""
+    """The part of a plan in a graph's header; a plan file has it too."""
 
     @property
     def operators(self) -> Mapping[str, tuple[Layout, ...]]: ...
@@ -176,24 +176,24 @@ LEAST = -1
 """In place of a limit of memory: the plan that takes the least."""
 
 MILLION = 1_000_000
-"""The number of parts that the sum which a search minimises is divided into, to say what may be saved of it."""
+"""The number of parts of the sum that a search minimises, to express a possible saving."""
 OPERATIONS = 1e9
-"""Of products: what `compute` is the cost of."""
+"""The number of operations of matmuls that `compute` is the cost of."""
 
 
 SEARCHES = ("dynamic_programming", "recursive_programming")
-"""What `search_mode` says where all operators are decided on together."""
+"""The values of `search_mode` for which all operators are decided together."""
 
 
 @dataclass(frozen=True)
 class Terms:
     """Terms of a search; 0 and "" if they do not count.
 
-    latency: what a collective costs by itself, as bytes sent. touch: the same for a thousand bytes that operators read
-    or write. compute, compute_half: the same for a billion operations of products that are computed again, of elements
-    of four bytes and of two. memory: bytes that a plan may take on a rank, or `LEAST`. hosts: ranks of a host; network:
-    what a byte between hosts costs, in thousandths of one inside of a host, for a rank's card. mesh: that layouts are
-    looked for on, as "8x4". milliseconds: after which it takes the best that it has found, as soon as there is one.
+    latency: the cost of a collective by itself, as bytes sent. touch: the same for a thousand bytes that operators read
+    or write. compute, compute_half: the same for a billion operations of recomputed matmuls, of elements of four bytes
+    and of two. memory: bytes that a plan may take on a rank, or `LEAST`. hosts: ranks of a host; network: the cost of a
+    byte between hosts, in thousandths of one inside of a host, for a rank's card. mesh: the only mesh of layouts, as
+    "8x4". milliseconds: the time after which it takes the best plan so far, as soon as there is one.
     """
 
     latency: int = 0
@@ -212,7 +212,7 @@ class Terms:
         return cls(**{f.name: attrs[_KEY + f.name] for f in fields(cls) if _KEY + f.name in attrs})
 
     def attributes(self) -> dict[str, Any]:
-        """What of them goes into a graph's header."""
+        """Return the attributes for a graph's header."""
         found = {_KEY + f.name: getattr(self, f.name) for f in fields(self)}
         return {key: value for key, value in found.items() if value}
 

@@ -38,7 +38,7 @@ from mspc.sharding.factors import Rule
 
 
 def shard_batch(search: Search, forward: list[Node]) -> None:
-    """Shard every operator along the batch, or as its neighbours are where that costs less; casts of parameters follow
+    """Shard every operator along the batch, or as its neighbours are if that costs less; casts of parameters follow
     their readers."""
     unset: list[Node] = []
     casts: list[Node] = []
@@ -65,9 +65,11 @@ def shard_asked(search: Search, forward: list[Node]) -> None:
 
 
 def spread(search: Search, forward: list[Node]) -> None:
-    """Sharding propagation: from what is decided until nothing is left to reach, downstream before upstream or upstream
-    before downstream, whichever sends fewer bytes; if that is hardly a difference, whichever computes less on a
-    rank, as norms and residuals do that are sharded along the sequence."""
+    """Propagate shardings from decided operators until nothing is left to reach.
+
+    Downstream before upstream or upstream before downstream, whichever sends fewer bytes; if that is hardly a
+    difference, whichever computes less on a rank, as norms and residuals do that are sharded along the sequence.
+    """
     configured = any(node.in_layouts is not None and search.rules[node] is not None for node in forward)
     begin = [state_of(node) for node in forward]
     found: list[tuple[float, float, list[State], list[Any]]] = []
@@ -112,7 +114,7 @@ Way = Callable[[Search, list[Node], set[Value]], bool]
 
 
 def _downstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
-    """Decide on operators that read what is known, in run order; True if there were any."""
+    """Decide on operators that read known values, in run order; return whether there were any."""
     changed = False
     for node in forward:
         if search.rules[node] is None:
@@ -126,7 +128,7 @@ def _downstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
 
 
 def _upstream(search: Search, forward: list[Node], known: set[Value]) -> bool:
-    """Decide on operators that known ones read, last first; True if there were any."""
+    """Decide on operators that known ones read, last first; return whether there were any."""
     changed = False
     for node in reversed(forward):
         users = [user for user, _ in search.traffic.users.get(node, ()) if user in known]
@@ -152,7 +154,7 @@ def _share_out(search: Search, forward: list[Node], data: set[Value]) -> None:
 
 
 def _origin(node: Node, around: Iterable[Value]) -> str:
-    """In words, from which decided neighbour a sharding came."""
+    """Return in words the decided neighbour from which a sharding came."""
     for value in around:
         if isinstance(value, Node) and value.in_layouts is not None:
             return value.label
@@ -163,11 +165,8 @@ def _origin(node: Node, around: Iterable[Value]) -> str:
 
 
 class BackwardLayouts:
-    """The search for what is not of the forward graph.
-
-    products: operators that compute more than once with their operands' elements. mirrors: how operators keep to the
-    layouts of the forward graph, see `place`.
-    """
+    """The search for layouts of nodes outside the forward graph. products: operators that compute more than once with
+    their operands' elements. mirrors: how operators keep to the layouts of the forward graph, see `place`."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
@@ -200,7 +199,7 @@ class BackwardLayouts:
         restore(values, best_plan(found))
 
     def total(self, nodes: Iterable[Node]) -> PlanTotal:
-        """What the graph costs with all layouts as they are; the work of `nodes`."""
+        """Return the costs of the graph with its present layouts, and the work of `nodes`."""
         values = (*self.graph.nodes, *self.graph.parameters)
         spent = [*map(self.traffic.of_value, values), *map(self.traffic.of_sum, self.graph.nodes)]
         work = sum(work_of(node, self.rules[node]) for node in nodes if node in self.products)
@@ -257,8 +256,8 @@ class BackwardLayouts:
         return complete or same or options
 
     def leads_to_update(self, node: Node, rule: Rule, op: Op) -> bool:
-        """Return whether a node runs on a parameter's slices: element by element it makes what an update reads, and no
-        partial operand goes through it that nobody needs complete before."""
+        """Return whether a node runs on a parameter's slices: element by element it makes an operand of an update, and
+        no partial operand goes through it that nobody needs complete before."""
         if node.phase != "update" or node not in self.wanted or not elementwise(rule):
             return False
         return not any(
@@ -311,7 +310,7 @@ class BackwardLayouts:
         return tuple(option for option, own in zip(options, work, strict=True) if own <= limit)
 
     def as_forward(self, node: Node, rule: Rule) -> tuple[ShardingChoice, ...]:
-        """The choice for several gradients at once that gives each the layout of what it is of, if there is one: where
+        """Return the choice for several gradients at once that gives each the layout of its value, if there is one: if
         operands were kept otherwise than the forward operator reads them, none of theirs leads there."""
         forward = node.forward
         if forward is None or forward.in_layouts is None or len(rule.outputs) < 2:
@@ -364,8 +363,8 @@ class BackwardLayouts:
 
 
 def _lies(forward: Node, index: int) -> Layout | None:
-    """The layout to which the gradient of an operand goes back: that in which the operator reads it, or in which it
-    lies if ranks exchange its rows."""
+    """Return the layout to which the gradient of an operand goes back: the one in which the operator reads it, or its
+    own if ranks exchange its rows."""
     assert forward.in_layouts is not None
     own = forward.inputs[index].layout
     if index in cast(Op, forward.op).exchanged and isinstance(own, Layout):
@@ -415,8 +414,8 @@ def _hand_on(search: Search, costs: UnsetLayouts, value: Node) -> None:
 
 
 def _reader(search: Search, costs: UnsetLayouts, value: Node) -> tuple[Node, ShardingChoice] | None:
-    """The one operator that reads a partial value, and takes it complete, with its choice that takes it as it is; None
-    if it cannot, would multiply more, was reported otherwise, or has another operand whose gradient needs the value
+    """Return the one operator that reads a partial value complete, with the choice in which it takes it partial; None
+    if it cannot, would multiply more, has a given strategy, or has another operand whose gradient needs the value
     complete."""
     readers = [(user, index) for user, index in search.traffic.users.get(value, ()) if user.phase == "forward"]
     if len(readers) != 1:
@@ -529,7 +528,7 @@ class UnsetLayouts:
         return [user for user in dict.fromkeys(found) if user.phase == "forward"]
 
     def shard_batch(self, region: Sequence[Node]) -> None:
-        """Shard along the batch; operators that only move data follow what is around them."""
+        """Shard along the batch; operators that only move data follow their neighbours."""
         waiting: list[Node] = []
         for node in region:
             if cast(Op, node.op).follows_neighbours or cast(Op, node.op).operandwise:
@@ -562,7 +561,7 @@ class UnsetLayouts:
         self.follow(reversed(region))
 
     def follow(self, nodes: Iterable[Node]) -> None:
-        """Every operator takes what costs the fewest bytes as far as others are decided."""
+        """Let every operator take the choice with the fewest bytes as far as others are decided."""
         for node in nodes:
             if cast(Op, node.op).operandwise:
                 self.search.take_operandwise(node, NEIGHBOURS)
@@ -570,7 +569,7 @@ class UnsetLayouts:
                 self.take(node, self.cheapest(node, self.options(node)))
 
     def improve(self, region: Sequence[Node]) -> None:
-        """Revisit operators, last first, while another choice saves bytes; then what their operands come from."""
+        """Revisit operators, last first, while another choice saves bytes; then their operands."""
         for _ in range(ROUNDS):
             changed = False
             for node in reversed(region):
@@ -586,9 +585,8 @@ class UnsetLayouts:
                     self.move_upstream(node, index)
 
     def move_upstream(self, reader: Node, index: int) -> None:
-        """Make an operand in the layout in which it is read, then what that is made of, and so on through the region;
-        keep as much of it as saves the most bytes. An operator on the way may have made much of little, as a mask of
-        classes of their numbers."""
+        """Make an operand in the layout of its reader, then its own operands, and so on through the region; keep as
+        much of it as saves the most bytes. An operator on the way may enlarge tensors, as one-hot masks."""
         replaced: list[tuple[Node, ShardingChoice]] = []
         saved, best, kept = 0.0, 0.0, 0
         while True:
@@ -650,7 +648,7 @@ class UnsetLayouts:
         return found
 
     def slice_bytes(self, node: Node) -> float:
-        """Bytes that bring the gradients of slices to where parameters are stored replicated."""
+        """Return the bytes that bring the gradients of slices to parameters stored replicated."""
         found = 0.0
         replicated = self.replicated_parameters(node)
         for value, layout in zip(node.inputs, node.in_layouts or (), strict=True):
@@ -675,7 +673,7 @@ class UnsetLayouts:
         self.search.take(node, option, BATCH if option in self.batch[node] else NEIGHBOURS)
 
     def cost(self, nodes: Sequence[Node]) -> float:
-        """Bytes that depend on the nodes' layouts: there, inside and, for what has a gradient, back."""
+        """Return the bytes that depend on the nodes' layouts: forward, inside and, for values with a gradient, back."""
         values: dict[Value, None] = {}
         total = 0.0
         for node in nodes:
@@ -715,8 +713,8 @@ def bytes_of(search: Search, forward: Sequence[Node]) -> float:
 
 
 def _gathered_gradients(search: Search, forward: Iterable[Node], graded: set[Value]) -> float:
-    """Bytes of what `gradient_bytes` takes to be scattered, if the value itself is on every rank that adds to its
-    gradient, so that this is gathered, too. graded: values that have a gradient."""
+    """Return the bytes that `gradient_bytes` takes to be scattered, if the value itself is on every rank that adds to
+    its gradient, so that this is gathered too. graded: values that have a gradient."""
     found: dict[Value, float] = {}
     for node in forward:
         rule = search.rules[node]
@@ -747,11 +745,11 @@ def update_choice(node: Node, rule: Rule, op: Op, ranks: int) -> ShardingChoice 
 
 
 def wanted_by_updates(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int) -> dict[Value, Layout]:
-    """The layouts of what updates read, and of what that is computed from element by element.
+    """Return the layouts of the operands of updates, and of values from which these are computed element by element.
 
-    An optimizer that scales or clips a gradient, or only looks at it, then finds it reduced to the parameter's
-    slices once, not reduced one way here and another way there. States of an optimizer that is made of small operators
-    are among what is read: nobody else has decided on them, so they are stored as it is wanted.
+    An optimizer that scales or clips a gradient, or only looks at it, then finds it reduced to the parameter's slices
+    once, not reduced one way here and another way there. States of an optimizer made of small operators are such
+    operands: nothing else decides on them, so they are stored in these layouts.
     """
     wanted: dict[Value, Layout] = {}
     while _spread(graph, rules, ranks, wanted):
@@ -760,8 +758,8 @@ def wanted_by_updates(graph: Graph, rules: Mapping[Node, Rule | None], ranks: in
 
 
 def _spread(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int, wanted: dict[Value, Layout]) -> bool:
-    """Add to `wanted`, from the last update to the first; True if a parameter was decided on: an update of it that came
-    before may now want something, too."""
+    """Add to `wanted`, from the last update to the first; return whether a parameter was decided on: an update of it
+    that came before may now have wishes too."""
     decided = False
     for node in reversed(graph.nodes):
         rule = rules[node]
@@ -782,7 +780,7 @@ def _spread(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int, wanted:
 
 
 def elementwise(rule: Rule) -> bool:
-    """Return whether every operand is a scalar or lies as the one result does."""
+    """Return whether every operand is a scalar or has the layout of the only result."""
     return len(rule.outputs) == 1 and all(not dims or dims == rule.outputs[0] for dims in rule.inputs)
 
 
@@ -813,8 +811,8 @@ def store_parameters(search: Search, forward: list[Node]) -> None:
 
 
 def _narrow_slices(search: Search, node: Node) -> None:
-    """A parameter that is stored in smaller slices than it is read in is cast slice by slice, so that it travels in
-    the narrower element type."""
+    """Cast a parameter slice by slice if it is stored in smaller slices than it is read in, so that it travels in the
+    narrower element type."""
     value = node.inputs[0] if len(node.inputs) == 1 and not is_constraint(node) else None
     while isinstance(value, Node) and is_constraint(value) and is_master(stored(value)):
         value = value.inputs[0]
@@ -880,7 +878,7 @@ def shard_parameters(graph: Graph) -> None:
 
 
 def gather_again(graph: Graph, parameters: Collection[Value]) -> None:
-    """Let gradients of what reads these parameters gather them once more."""
+    """Let gradients that read these parameters gather them once more."""
     read = set(parameters)
     for node in graph.nodes:
         if node.phase == "forward" and not read.isdisjoint(node.inputs):
@@ -906,7 +904,7 @@ def sharded_further(graph: Graph, threshold: int = THRESHOLD, size: int = -1) ->
 
 
 def why_not_sharded(graph: Graph) -> str:
-    """Why optimizer parallel leaves a graph's parameters as they are; "" where their size alone does not tell."""
+    """Return why optimizer parallel does not shard a graph's parameters; "" if only their sizes decide."""
     trained = [p for p in graph.parameters if p.kind == "parameter" and p.trainable]
     if not any(node.phase == "update" for node in graph.nodes) or not trained:
         return "no parameter is trained"
@@ -917,7 +915,8 @@ def why_not_sharded(graph: Graph) -> str:
 
 
 def _shard(parameter: Parameter, layout: Layout, size: int) -> Layout:
-    """The layout with dimension 0 sharded over `size` neighbouring replicas (-1: all of them), if they divide it."""
+    """Return the layout with dimension 0 sharded over `size` neighbouring replicas (-1: all of them), if they divide
+    it."""
     shape = parameter.shape
     axes = layout.unused
     replicas = layout.size_of(axes)
@@ -932,7 +931,8 @@ def _shard(parameter: Parameter, layout: Layout, size: int) -> Layout:
 
 
 def _split(layout: Layout, axes: Axes, wanted: int) -> tuple[tuple[int, ...], list[Axes], Axes]:
-    """(mesh, dims, axes): the fastest of the unused axes with `wanted` ranks, one of them split if it must be."""
+    """Return (mesh, dims, axes): the fastest of the unused axes with `wanted` ranks, one of them split if it must
+    be."""
     taken: list[int] = []
     for a in reversed(axes):
         if wanted == 1:

@@ -58,7 +58,7 @@ class VaryingParts:
         self.fields = {at: frozenset(names) for at, names in found.items()}
 
     def made_alike(self, parts: Sequence[RankElement]) -> Hashable:
-        """What is equal for ranks that can be of one kind: how their parts are made."""
+        """Return a key that is equal for ranks that can be of one kind: how their parts are made."""
         return tuple([self._frame(parts[number], number) for number in self.parts])
 
     def _frame(self, part: RankElement, place: int) -> Hashable:
@@ -78,7 +78,7 @@ def _operators(part: RankElement) -> list[tuple[int, OpLike]]:
 
 
 class RankKindParts:
-    """What ranks of one kind have in common: the parts of one of them, `rank`, with stand-ins if ranks differ."""
+    """The common parts of the ranks of one kind: those of one of them, `rank`, with stand-ins if ranks differ."""
 
     def __init__(self, rank: int, parts: Sequence[RankElement], differences: VaryingParts) -> None:
         self.looks = Looks()
@@ -110,7 +110,7 @@ def own_constant(value: Value, parts: Sequence[RankElement]) -> Value:
 
 
 def varies(node: Node) -> bool:
-    """Return whether stand-ins are among what the node holds."""
+    """Return whether the node holds stand-ins."""
     return bool(_stand_ins(node.op)) or any(isinstance(value, VaryingConstant) for value in node.inputs)
 
 
@@ -161,7 +161,7 @@ def _value_at(slot: RankField, rank: int, parts: Sequence[RankElement]) -> Any:
 
 
 def _frame(op: OpLike, differing: frozenset[str]) -> Hashable:
-    """The class of an operator and its fields; of values that get stand-ins their class alone."""
+    """Return the class of an operator and its fields; of values that get stand-ins their class alone."""
     kind: type[Any] = type(op)
     fixed, others = _sides(kind, differing)
     values: list[Any] = [getattr(op, name) for name in others]
@@ -171,13 +171,13 @@ def _frame(op: OpLike, differing: frozenset[str]) -> Hashable:
 
 @cache
 def _sides(kind: type[Any], differing: frozenset[str]) -> tuple[Callable[[OpLike], Any], tuple[str, ...]]:
-    """(what gives the fields that do not differ, the names of those that do)."""
+    """Return (the function that returns the fields that do not differ, the names of those that do)."""
     fixed = [name for name in _names(kind) if name not in differing]
     return attrgetter(*fixed) if fixed else _nothing, tuple(name for name in _names(kind) if name in differing)
 
 
 def _nothing(op: OpLike) -> None:
-    """The fields of an operator of which all differ."""
+    """Return no fields: all of them differ."""
 
 
 def _fixed(read: int | Constant) -> Hashable:
@@ -211,8 +211,8 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class RankElement:
-    """What a place is on a rank: one operator, a constant, or several nodes, of which `result` is the number of the one
-    that gives the result (as the inputs of `Made`)."""
+    """A place on a rank: one operator, a constant, or several nodes, of which `result` is the number of the one with
+    the result (as the inputs of `Made`)."""
 
     op: Op | None = None
     constant: Constant | None = None
@@ -221,7 +221,7 @@ class RankElement:
 
 
 def _moved(part: RankElement, by: int) -> RankElement:
-    """The same on a rank that is `by` further on, in another stage."""
+    """Return the part on a rank that is `by` further on, in another stage."""
 
     def op(given: Any) -> Any:
         return given.moved(by) if isinstance(given, Collective) and given.communicates else given
@@ -249,7 +249,7 @@ class _Asked(RankPlacement):
 
 @dataclass(frozen=True, slots=True)
 class OperatorPlace:
-    """An operator that says itself what it is on a rank; types are global, `operands` are the rank's."""
+    """An operator that gives its own form on a rank; types are global, `operands` are the rank's."""
 
     op: Op
     in_types: tuple[TensorType, ...]
@@ -259,13 +259,13 @@ class OperatorPlace:
     operands: tuple[Type, ...]
 
     def depends(self) -> bool:
-        """Return whether the part depends on the rank: what nobody asks for on one rank nobody knows on another."""
+        """Return whether the part depends on the rank; a part that cannot be asked on one rank does."""
         placement = _Asked(0, self.in_types, self.in_layouts, self.out_types, self.out_layouts)
         self._at(placement)
         return placement.asked
 
     def on(self, rank: int) -> RankElement:
-        """What it is on a rank."""
+        """Return the part on a rank."""
         return self._at(RankPlacement(rank, self.in_types, self.in_layouts, self.out_types, self.out_layouts))
 
     def _at(self, placement: RankPlacement) -> RankElement:
@@ -303,7 +303,7 @@ class ConstantPlace:
         return True
 
     def on(self, rank: int) -> RankElement:
-        """What it is on a rank."""
+        """Return the part on a rank."""
         constant = self.constant
         here = self.layout.slices_for(rank, constant.shape)
         return RankElement(constant=Constant(constant.value[here], constant.tensor_type.dtype))
@@ -346,7 +346,7 @@ class GraphPositions:
         return [number for number, part in enumerate(self._same) if part is None]
 
     def on(self, rank: int) -> list[RankElement]:
-        """What every place is on a rank."""
+        """Return the parts of all places on a rank."""
         place_in_stage = rank % self._ranks
         same = self._same or [None] * len(self.all)
         parts = [part or place.on(place_in_stage) for part, place in zip(same, self.all, strict=True)]
@@ -388,7 +388,7 @@ def is_own(value: Value) -> bool:
 
 
 def _layouts(value: Value, ranks: int) -> tuple[Layout, ...]:
-    """Layouts of a value's tensors; without sharding every rank has complete tensors of its own."""
+    """Return the layouts of a value's tensors; without sharding every rank has complete tensors of its own."""
     found = () if is_own(value) else element_layouts(value.layout)
     return found or tuple(Layout.replicated(ranks, len(t.shape)) for t in element_types(value.type))
 

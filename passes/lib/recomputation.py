@@ -15,14 +15,14 @@ from mspc.ir.late_dataclass import dataclass
 LARGE = 1 / 8
 """From this share of all values saved for gradients on, the cells inside of a cell are looked at one by one."""
 INNER = 1 / 2
-"""The share of what recomputing a cell saves that recomputing its own cells must save, so that they are taken instead;
-and the share of all saved values that a cell may have at most, as the peak would not be lower."""
+"""The share of the saving of a cell that its own cells must save to be taken instead; and the share of all saved values
+that a cell may have at most, as the peak would not be lower."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecomputableCell:
-    """A cell that may be recomputed. inside: its operators whose results do not leave it; what leaves is saved.
-    again: those of them that gradients need."""
+    """A cell that may be recomputed. inside: its operators with results that do not leave it; others are saved. again:
+    those of them that gradients need."""
 
     cell: str
     inside: frozenset[Node]
@@ -33,11 +33,10 @@ def blocks_of(
     graph: Graph, users: Mapping[Value, Sequence[tuple[Node, int]]], held: Mapping[Node, float],
     source: Callable[[Value], Node | None],
 ) -> list[RecomputableCell]:  # fmt: skip
-    """The cells of a network that are neither most of it nor too small to matter.
+    """Return the cells of a network that are neither most of it nor too small to matter.
 
-    Args:
-        users: who reads what. held: bytes of the results that gradients read, by operator. source: the operator that
-            makes a value, None if it is a parameter or an input.
+    users: the readers of each value. held: bytes of the results that gradients read, by operator. source: the operator
+    that makes a value, None if it is a parameter or an input.
     """
     weight: dict[str, float] = {}
     for node, nbytes in held.items():
@@ -81,7 +80,7 @@ def _block(
     users: Mapping[Value, Sequence[tuple[Node, int]]], held: Mapping[Node, float],
     source: Callable[[Value], Node | None], cell: str,
 ) -> RecomputableCell | None:  # fmt: skip
-    """A cell as a block; None if computing it again would save nothing, or where the script has decided on it."""
+    """Return a cell as a block, or None if computing it again would save nothing, or the script has decided on it."""
     members = [node for scope, own in nodes.items() if within(scope, cell) for node in own]
     if any("recompute" in node.attrs or node.op.has_side_effect for node in members):
         return None
@@ -108,11 +107,10 @@ def within(scope: str, cell: str) -> bool:
 
 
 def mark_cells(graph: Graph, cells: Collection[str]) -> list[str]:
-    """Mark the forward operators of cells to be computed again, every run of them by itself, so that a cell that is
-    called twice is two blocks. What the script has marked or excluded stays so.
+    """Mark the forward operators of cells to be computed again, and return the cells without operators.
 
-    Returns:
-        The cells that have no operator.
+    Every run of a cell is marked by itself, so that a cell that is called twice is two blocks. Marks and exclusions of
+    the script stay.
     """
     missing: list[str] = []
     for cell in cells:
@@ -146,11 +144,9 @@ AUTO = "Auto"
 
 
 def mark_offloaded(graph: Graph, cells: Collection[str]) -> list[str]:
-    """Mark the forward operators of cells to have on the host what gradients read of them. What the script has marked,
-    or what is computed again, stays so.
+    """Mark the forward operators of cells whose saved values go to the host, and return the cells without operators.
 
-    Returns:
-        The cells that have no operator.
+    Marks of the script, and operators that are recomputed, stay.
     """
     forward = [node for node in graph.nodes if node.phase == "forward"]
     missing: list[str] = []

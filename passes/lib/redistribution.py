@@ -112,7 +112,7 @@ def _total(steps: Sequence[RedistributionStep]) -> RedistributionPlan:
 
 
 def _move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int) -> list[RedistributionStep]:
-    """Steps between layouts that are partial alike."""
+    """Return the steps between layouts with the same partial sums."""
     mesh = common_mesh(source.mesh, target.mesh)
     if mesh is not None:
         steps = _collectives(source, target, mesh, shape, itemsize)
@@ -132,10 +132,10 @@ def _move(source: Layout, target: Layout, shape: tuple[int, ...], itemsize: int)
 def _collectives(
     source: Layout, target: Layout, mesh: tuple[int, ...], shape: tuple[int, ...], itemsize: int
 ) -> list[RedistributionStep] | None:
-    """Slices, one all-to-all, gathers, in this order; None if they would send more than is missing.
+    """Return slices, one all-to-all, gathers, in this order; None if they would send more than is missing.
 
-    A rank keeps 1/m of its slice in an all-to-all of m ranks and all of it in a gather, so at most one
-    all-to-all is in a sequence that sends no byte in vain, and it comes before the gathers.
+    A rank keeps 1/m of its slice in an all-to-all of m ranks and all of it in a gather, so a sequence that sends no
+    byte in vain has at most one all-to-all, which comes before the gathers.
     """
     old, parts = on_mesh(source, mesh)
     new, new_parts = on_mesh(target, mesh)
@@ -191,7 +191,7 @@ def _collectives(
 
 
 def _group(mesh: tuple[int, ...], axes: Axes) -> tuple[tuple[int, ...], Axes, int]:
-    """(mesh, axes, number of ranks) of a group, on the coarsest mesh that can name it."""
+    """Return (mesh, axes, number of ranks) of a group, on the coarsest mesh that can name it."""
     coarse = Layout.of(mesh, (axes,))
     return coarse.mesh, coarse.dims[0], coarse.size_of(coarse.dims[0])
 
@@ -221,8 +221,8 @@ def _reduce(
     shape: tuple[int, ...],
     itemsize: int,
 ) -> RedistributionPlan:
-    """The cheapest of the ways to reduce `parts`, each followed by the redistribution that it leaves; one that ends in
-    hundreds of small blocks only if there is no other."""
+    """Return the cheapest of the ways to reduce `parts`, each followed by the remaining redistribution; one that ends
+    in hundreds of small blocks only if there is no other."""
     best: tuple[tuple[bool, float, int, int], RedistributionPlan] | None = None
     for reduction in _reductions(source, target, mesh, parts, shape):
         steps = _reducing_steps(source, mesh, reduction, parts, remaining, shape, itemsize)
@@ -239,11 +239,11 @@ def _reduce(
 def _reductions(
     source: Layout, target: Layout, mesh: tuple[int, ...], parts: Axes, shape: tuple[int, ...]
 ) -> list[_Reduction]:
-    """The ways to reduce that are worth costing.
+    """Yield the ways to reduce that are worth costing.
 
-    Scattering into the place where the target wants the axes is the start of all but the last few; what the target
-    does not shard is all-reduced or scattered along one dimension. If the source has replicas, each may reduce its
-    own share and gather after: fewer bytes with more than two partial values.
+    Scattering into the target's dimension of the axes is the start of all but the last few; axes that the target does
+    not shard are all-reduced or scattered along one dimension. If the source has replicas, each may reduce its own
+    share and gather after: fewer bytes with more than two partial values.
     """
     old, old_parts = on_mesh(source, mesh)
     new: Dims = on_mesh(target, mesh)[0] if common_mesh(source.mesh, target.mesh) is not None else old
@@ -338,8 +338,8 @@ def _reducing_steps(
 
 
 def emit_collective(b: Builder, op: Op, value: Value, layout: Layout | None, name: str) -> tuple[Node, Node]:
-    """Emit a collective, between casts if it adds up halves and `force_fp32_communication` is set. Gives it, and what
-    has the value's element type again. layout: the value's."""
+    """Emit a collective, between casts if it adds up halves and `force_fp32_communication` is set. Return it, and the
+    result in the value's element type. layout: the value's."""
     dtype = value.tensor_type.dtype
     adds = getattr(op, "op", "") == "sum"
     if not adds or dtype not in HALVES or not b.graph.attrs.get("force_fp32_communication"):

@@ -1,12 +1,12 @@
-"""Removes at the borders of regions what nobody needs: results that no node reads, operands that no region reads,
+"""Removes unneeded values at the boundaries of regions: results that no node reads, operands that no region reads,
 constants that are handed in, and values that are handed in twice.
 
 Input:  `%1 = If(%0, %x, %y, Tensor(2.0)) {regions: @then, @else}` of which nobody reads result 1, and no region %y
 Output: `%1 = If(%0, %x) {regions: @then, @else}`, whose regions return one tensor, and have 2.0 if they read it
 
-A loop goes on carrying what another result, or its condition, comes from. Nodes that run the same regions are changed
-together, where what they do not need is the same. A tuple that calls alone are given loses the elements that they do
-not read.
+A loop goes on carrying values that another result, or its condition, depends on. Nodes that run the same regions are
+changed together, if they do not need the same values. A tuple that only calls read loses the elements that they do not
+read.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems, 
 
 
 def simplify_borders(program: Graph) -> bool:
-    """Simplify all nodes of a program that run regions, outer ones first; says whether anything changed.
-
-    What is dead inside of the regions then is for the caller to remove.
-    """
+    """Simplify all nodes of a program that run regions, outer ones first, and return whether anything changed. The
+    caller removes nodes inside of the regions that are dead then."""
     graphs = program.graphs()
     reads = _Reads(graphs)
     groups: dict[tuple[Graph, ...], list[Node]] = {}
@@ -47,7 +45,7 @@ def simplify_borders(program: Graph) -> bool:
 
 
 def _are_alike(nodes: Sequence[Node]) -> bool:
-    """Return whether nodes have equal operators, and operands of equal types, as far as that counts at a border."""
+    """Return whether nodes have equal operators, and operands of equal types, as far as that counts at a boundary."""
     told: dict[tuple[int, ...], Node] = {}  # by the ids of what calls of one graph share, whose hashes take long
     for node in nodes:
         told.setdefault((id(node.op), *[id(value.type) for value in node.inputs]), node)
@@ -55,13 +53,13 @@ def _are_alike(nodes: Sequence[Node]) -> bool:
 
 
 def _plain(node: Node) -> RegionOp:
-    """The operator without what follows from its operands."""
+    """Return the operator without fields that follow from its operands."""
     effects = {"mutates": (), "has_side_effect": False, "is_collective": False}
     return replace(cast(RegionOp, node.op), **effects)
 
 
 def _tuples(node: Node) -> tuple[tuple[int, int], ...]:
-    """The operands that are tuples, with the numbers of their elements."""
+    """Return the operands that are tuples, with the numbers of their elements."""
     types = enumerate(value.type for value in node.inputs)
     return tuple((place, len(type.elements)) for place, type in types if isinstance(type, TupleType))
 
@@ -151,7 +149,7 @@ class _Border:
     # Results --------------------------------------------------------------------------------------------------
 
     def drop_results(self) -> bool:
-        """Results that nobody reads, and with them what loops carry for nothing."""
+        """Drop results that nobody reads, and with them values that loops carry for nothing."""
         op = self.op
         read = {number for node in self.nodes for number in self.reads.numbers(node)}
         counts = 1 if isinstance(op, While) and op.tells_turns else 0
@@ -187,7 +185,7 @@ class _Border:
         return True
 
     def carry_on(self, op: Loop, kept: set[int]) -> None:
-        """Add to the results that are kept the values that a later turn needs."""
+        """Add to the results that are kept the values that a later iteration needs."""
         body = self.regions[-1]
         asked = {
             i for region in self.regions[:-1] for read in [_read(region)] for i in range(op.carried)
@@ -201,7 +199,7 @@ class _Border:
             kept |= {i for i in range(op.carried) if body.parameters[op.leading + i] in live}
 
     def live_values(self, region: Graph, results: Iterable[Value]) -> set[Value]:
-        """What these results and the side effects of a region come from, and what stays to be shown."""
+        """Return the values that these results and the side effects of a region depend on."""
         live: set[Value] = set(results)
         for node in reversed(region.nodes):
             asked = self.shown and node.in_strategy is not None and node.phase == "forward"
@@ -330,5 +328,5 @@ class _Border:
 
 
 def _read(region: Graph) -> set[Value]:
-    """The values that a region reads or returns."""
+    """Return the values that a region reads or returns."""
     return {*region.results, *(value for node in region.nodes for value in node.inputs)}

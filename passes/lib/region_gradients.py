@@ -82,7 +82,7 @@ def gradient_of_branches(request: GradientRequest, differentiate: Differentiate)
 def _share_saved(
     split: JointSplit, splits: Sequence[JointSplit], sources: list[Source], parameters: Sequence[list[Parameter]]
 ) -> None:
-    """Add what one branch saves to the results of all, and to what their gradients take."""
+    """Add the saved values of one branch to the results of all, and to the operands of their gradients."""
     captured = set(split.forward.parameters)
     for value in [value for value in split.reads if value not in captured]:
         if value in split.forward.results:
@@ -161,7 +161,7 @@ def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> 
 
 
 def _gradient_of_result(number: int, given: Sequence[int]) -> Source:
-    """If the gradient of a carried value begins: carried results come first."""
+    """Return the place of a carried value's gradient: carried results come first."""
     return Source("gradient" if number in given else "zero gradient", number)
 
 
@@ -174,13 +174,13 @@ def _turns(op: Loop) -> int:
 
 
 def _result(op: Loop, number: int) -> int:
-    """The place that a result of the body has among those of the node: a `While` counts before its stacks."""
+    """Return the place of a body's result among those of the node: a `While` counts before its stacks."""
     return number + 1 if isinstance(op, While) and number >= op.carried else number
 
 
 def _flow(request: GradientRequest) -> LoopFlow:
-    """What is carried has a gradient if it depends on what is wanted, in this turn or a later one, and something whose
-    gradient is given depends on it."""
+    """Return the carried values with a gradient: those that depend on wanted values, in this iteration or a later one,
+    and that something with a given gradient depends on."""
     op, regions, wanted, given = request
     assert isinstance(op, Loop)
     body = regions[-1]
@@ -208,7 +208,7 @@ def _flow(request: GradientRequest) -> LoopFlow:
 
 
 def _sources(body: Graph, results: Sequence[Value]) -> set[Value]:
-    """The results and all that they come from."""
+    """Return the results and everything they depend on."""
     found: set[Value] = set(results)
     for node in reversed(body.nodes):
         if node in found:
@@ -253,7 +253,7 @@ class _Backward:
         self._scanned.append((parameter, source))
 
     def hand_on(self) -> None:
-        """Read what a turn has carried on in the place where the next one has saved what it was given."""
+        """Read values that an iteration has carried on from the saved operands of the next one."""
         forward, op, reads = self.split.forward, self.op, self.split.reads
         for i, value in enumerate(forward.results[: op.carried]):
             given = forward.parameters[op.leading + i]
@@ -261,7 +261,8 @@ class _Backward:
                 self._carried.append((reads.pop(value), reads[given], Source("result", i)))
 
     def scan_saved(self, scanned: Sequence[Value], captured: Sequence[Value]) -> Loop:
-        """Scan what the gradient reads of every turn; the forward loop, which stacks what is saved of it."""
+        """Scan the values of every iteration that the gradient reads, and return the forward loop, which stacks
+        them."""
         forward, op = self.split.forward, self.op
         more = 0
         index = forward.parameters[: op.leading]
@@ -293,7 +294,6 @@ class _Backward:
         self._captured.append((self.split.reads[parameter], Source("operand", self._operand(number))))
 
     def _operand(self, number: int) -> int:
-        """The operand that a parameter of the body is for."""
         return number - self.op.leading + self.op.first
 
     def gradient(self, forward: Loop, others: tuple[Graph, ...], note: str) -> RegionGradient:
@@ -330,7 +330,7 @@ class _Backward:
 
 
 class RegionGradients:
-    """Emits the gradients of nodes that run regions, and remembers what it has made of which graph."""
+    """Emits the gradients of nodes that run regions, and caches them by graph."""
 
     def __init__(self) -> None:
         self._known: dict[GradientRequest, RegionGradient | None] = {}
@@ -338,10 +338,9 @@ class RegionGradients:
     def __call__(
         self, b: Builder, node: Node, douts: Sequence[Value | None], needed: set[Value]
     ) -> Sequence[Value | None]:
-        """The gradients of the operands, as `reverse_mode.Differentiate`.
+        """Return the gradients of the operands, as `Differentiate` does.
 
-        Raises:
-            MspcError: a gradient with respect to what a region overwrites is wanted.
+        Raise MspcError if a gradient with respect to an overwritten operand is wanted.
         """
         op = node.op
         assert isinstance(op, RegionOp)
@@ -369,7 +368,7 @@ def _refuse(node: Node, number: int) -> None:
 
 
 def _writer(node: Node, number: int) -> str:
-    """The operator inside of the node's regions that overwrites an operand, with its line."""
+    """Return the operator inside of the node's regions that overwrites an operand, with its line."""
     op = node.op
     assert isinstance(op, RegionOp)
     for place, region in enumerate(node.regions):
@@ -425,7 +424,7 @@ def _emitted(b: Builder, node: Node, douts: Sequence[Value | None], made: Region
 
 
 class Source(NamedTuple):
-    """What an operand of the backward node is.
+    """An operand of the backward node.
 
     kind: the "gradient" of a result of the node, a "result" of it, an "operand" of it, "wide zeros" for the sum of
     gradients of an operand, or the "zero gradient" of a result. number: of that result or operand.
@@ -437,10 +436,11 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RegionGradient:
-    """How a node is differentiated.
+    """The gradient of a node.
 
     op, regions: of the node from now on. backward, backward_regions: of the node that computes gradients; sources: its
-    operands. grads: which of its results is the gradient of which operand. note: what is saved and why.
+    operands. grads: for each of its results the operand of which it is the gradient. note: the saved values and the
+    reason.
     """
 
     op: RegionOp
@@ -453,7 +453,7 @@ class RegionGradient:
 
 
 class GradientRequest(NamedTuple):
-    """What is wanted of a node: gradients of operands, by number, for gradients of results."""
+    """The wanted gradients of a node: of operands, by number, for gradients of results."""
 
     op: RegionOp
     regions: tuple[Graph, ...]
@@ -480,13 +480,14 @@ def wide_type(type: TensorType) -> TensorType:
 
 
 MOST_SAVED = 2**30
-"""Bytes that the turns of one loop may save for its gradient, where their number is known, before the values inside of
-a turn are computed again."""
+"""Bytes that the iterations of one loop, if their number is known, may save for its gradient before the values inside
+of an iteration are recomputed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Saving:
-    """again: nodes of the region that the gradient computes again. note: what is saved and why, for people."""
+    """again: nodes of the region that the gradient computes again. note: the saved values and the reason, for
+    people."""
 
     again: Collection[Value]
     note: str
@@ -499,13 +500,11 @@ def saving_of(
     next_turn: Mapping[Value, Value] | None = None,
     turns: int | None = None,
 ) -> Saving:
-    """What is saved of a region.
+    """Return the values of a region to save.
 
-    Args:
-        captured, by_turn: parameters that the gradient gets from elsewhere; the latter are those of a loop that differ
-        from turn to turn: what is scanned, and the number of the turn.
-        next_turn: results that are carried, with the parameters that they are in the next turn.
-        turns: of the loop whose body the region is, -1 where their number is not known; None if it is no loop's.
+    captured, by_turn: parameters that the gradient gets from elsewhere; the latter are those of a loop that differ
+    between iterations: scanned ones and the count. next_turn: carried results, with their parameters in the next
+    iteration. turns: of the loop that has the region as body, -1 if their number is unknown, or None.
     """
     in_loop = turns is not None
     through = {*captured, *by_turn}
@@ -537,7 +536,7 @@ def _repeats(joint: Joint, node: Node) -> bool:
 
 
 def _views(joint: Joint) -> set[Value]:
-    """Views of one other value, and tuples."""
+    """Return the views of one other value, and tuples."""
     return {
         node
         for node in joint.forward
@@ -548,7 +547,7 @@ def _views(joint: Joint) -> set[Value]:
 
 
 def _same_in_all_turns(joint: Joint, captured: Sequence[Value]) -> set[Value]:
-    """What comes from captured values and constants alone, and is not drawn."""
+    """Return the values that depend on captured values and constants alone, and are not drawn."""
     same: set[Value] = set(captured)
     found: set[Value] = set()
     for node in joint.forward:
@@ -560,7 +559,7 @@ def _same_in_all_turns(joint: Joint, captured: Sequence[Value]) -> set[Value]:
 
 
 def _with_elements(joint: Joint, again: set[Value]) -> set[Value]:
-    """An element of a tuple is taken again if the tuple is, and there alone."""
+    """Recompute an element of a tuple if and only if the tuple is."""
     found: set[Value] = set()
     for node in joint.forward:
         is_element = isinstance(node.op, TupleGetItem)
@@ -626,7 +625,7 @@ def joint_of(region: Graph, wanted: Sequence[int], seeds: Sequence[int], differe
 
 
 def _move_ahead(item: Node, source: Node) -> None:
-    """An element that the gradient reads of a node of the region is one of the region's own nodes."""
+    """Make an element that the gradient reads of a region's node one of the region's own nodes."""
     item.phase, item.scope, item.forward, item.forward_input = source.phase, source.scope, None, -1
     if "recompute" in source.attrs:
         item.attrs["recompute"] = source.attrs["recompute"]
@@ -643,7 +642,7 @@ def _live(nodes: Sequence[Node], results: Collection[Value]) -> list[Node]:
 
 
 def read_from(joint: Joint, again: Collection[Value]) -> dict[Value, None]:
-    """What the gradient reads of the region's parameters and nodes, if it computes those of `again` itself."""
+    """Return the values of the region that the gradient reads if it computes those of `again` itself."""
     own = {*joint.graph.parameters, *joint.forward}
     wanted = {value for node in joint.backward for value in node.inputs if value in own}
     wanted |= {value for value in joint.grads.values() if value in own}
@@ -655,10 +654,10 @@ def read_from(joint: Joint, again: Collection[Value]) -> dict[Value, None]:
 
 
 class JointSplit:
-    """The two graphs of a joint one, of which the nodes are used up.
+    """The two graphs of a joint one, which gives up its nodes.
 
-    forward: the region, to whose results whoever makes the node adds what is saved. nodes: of the gradient. reads: the
-    parameters of the gradient that stand for values of the region. grads: by number of a parameter.
+    forward: the region; the maker of the node adds saved values to its results. nodes: of the gradient. reads: the
+    parameters of the gradient for values of the region. grads: by number of a parameter.
     """
 
     def __init__(self, joint: Joint, again: Collection[Value]) -> None:
@@ -700,7 +699,7 @@ class JointSplit:
         return b
 
     def _pulled(self, value: Value) -> Value:
-        """What the gradient has in the place of a value."""
+        """Return the gradient's own version of a value."""
         waiting = [value]
         while waiting:
             here = waiting[-1]
@@ -721,11 +720,11 @@ class JointSplit:
         return self._inside.get(value, value)
 
     def _own_region(self, region: Graph) -> Graph:
-        """A copy of what a node runs again, of which more results are read than of the first time."""
+        """Return a copy of a region that a node runs again, with more results than the first time."""
         return copied_region(region, known=self._copies)
 
     def _saved(self, value: Value) -> Value:
-        """The parameter for a value; for a tuple one for each of its elements."""
+        """Return the parameter for a value; for a tuple one for each of its elements."""
         if not isinstance(value.type, TupleType):
             return self.placeholder(value)
         assert isinstance(value, Node)

@@ -66,7 +66,7 @@ def out_layout(node: Node, ranks: int) -> Layout | None:
 
 
 def _check_natural(node: Node, natural: Sequence[Layout], entries: Sequence[Any]) -> None:
-    """Raise MspcError where the out_strategy of an operator with several results is not what follows anyway."""
+    """Raise MspcError if the out_strategy of an operator with several results differs from the natural one."""
     for i, (layout, entry) in enumerate(zip(natural, entries, strict=True)):
         wanted = entry.strategy if isinstance(entry, NamedLayout) else tuple(entry)
         if wanted != layout.without_partial().strategy:
@@ -77,8 +77,8 @@ def _check_natural(node: Node, natural: Sequence[Layout], entries: Sequence[Any]
 
 
 def _following(node: Node, wanted: Layout) -> Layout:
-    """`wanted` if the operator can hand it out: it shards the result as the natural layout does, but partial sums may
-    be scattered along any dimension, and repetitions that no input has (Tile) may be sharded too."""
+    """Return `wanted` if the operator can give it: it shards the result as the natural layout does, but partial sums
+    may be scattered along any dimension, and repetitions that no input has (Tile) may be sharded too."""
     natural = node.tensor_layout
     if wanted.strategy == natural.strategy:
         return wanted
@@ -101,7 +101,7 @@ def _following(node: Node, wanted: Layout) -> Layout:
 
 
 def _repetitions(rule: Rule, dim: Dim) -> int:
-    """How often a dimension of the result repeats what the inputs hold: its first factors that no input has."""
+    """Return how often a dimension of the result repeats the inputs: its first factors that no input has."""
     known = {f for dims in rule.inputs for other in dims for f in other}
     return math.prod(rule.sizes[f] for f in itertools.takewhile(lambda f: f not in known, dim))
 
@@ -195,7 +195,7 @@ def _asked(node: Node, ranks: int) -> RequestedSharding:
 
 
 def _decomposed(b: Builder, node: Node, errors: dict[Node, MspcError], ranks: int) -> list[Value] | None:
-    """The results of the operators in the place of `node`, which have its scope, source line and attributes."""
+    """Return the results of the operators that replace `node`, which have its scope, source line and attributes."""
     assert isinstance(node.op, Op)
     start = len(b.nodes)
     b.like(node).phase = node.phase

@@ -40,7 +40,7 @@ class StatelessNode:
         node.inputs = [member[place] for member in members for place in self.replacement.operands]
 
     def _update(self) -> FusedUpdate:
-        """The replacement as an operator, which widens the gradient first if that is narrower."""
+        """Return the replacement as an operator, which widens the gradient first if that is narrower."""
         operands, lines = self.replacement
         update, types = _update_of(self.node), [value.tensor_type for value in _members(self.node)[0]]
         gradient = gradient_index(update)
@@ -56,11 +56,9 @@ class StatelessNode:
 
 
 def stateless_nodes(graph: Graph, number_of: NumberOf) -> list[StatelessNode]:
-    """The updates that can do without their states. A state must be replicated and no other node's: a checkpoint then
-    has its first value.
-
-    number_of: what a scalar Parameter that no node changes holds now; None if that varies.
-    """
+    """Return the updates that can do without their states. A state must be replicated and no other node's: a checkpoint
+    then has its first value. number_of: the present value of a scalar Parameter that no node changes, None if that
+    varies."""
     changed = {parameter for parameters in updated_parameters(graph).values() for parameter in parameters}
     uses = Counter(value for node in graph.nodes for value in node.inputs if isinstance(value, Parameter))
     uses.update(value for value in graph.results if isinstance(value, Parameter))
@@ -108,7 +106,7 @@ def _members(node: Node) -> Sequence[Sequence[Value]]:
 
 
 def _update_of(node: Node) -> Update:
-    """The update that all members of a node do."""
+    """Return the update that all members of a node do."""
     update = member_of(node.op)
     assert update is not None
     return update

@@ -47,7 +47,7 @@ class CheckStrategies(Pass):
 
 
 def strategy_mistakes(graph: Graph, ranks: int) -> list[MspcError]:
-    """What is wrong with the strategies of a graph that may be unfinished, and whose operators may not be
+    """Return the mistakes in the strategies of a graph that may be unfinished, with operators that may not be
     decomposed."""
     _, mistakes = decompose_nodes(graph, sharded=True)
     return [*mistakes.values(), *_attach_all(graph, ranks, mistakes)[1]]
@@ -56,7 +56,7 @@ def strategy_mistakes(graph: Graph, ranks: int) -> list[MspcError]:
 def _attach_all(
     graph: Graph, ranks: int, besides: Container[Node] = ()
 ) -> tuple[dict[Node, Layout], list[MspcError]]:
-    """Attach the layouts of given strategies, not to `besides`: (layouts that out_strategies ask for, mistakes)."""
+    """Attach the layouts of given strategies, except to `besides`: (layouts for out_strategies, mistakes)."""
     errors: list[MspcError] = []
     used: set[int] = set()
     after: dict[Node, Layout] = {}
@@ -95,7 +95,8 @@ def _check_ruleless(node: Node) -> None:
 
 
 def _attach(node: Node, rule: Rule, ranks: int) -> int:
-    """Attach the layouts of the node's strategy and return the number of ranks that it uses. Raises MspcError."""
+    """Attach the layouts of the node's strategy and return the number of ranks that it uses. Raise MspcError for a
+    mistake."""
     op = cast(Op, node.op)
     strategy = spread(node.in_strategy or ())
     named = [s for s in strategy if isinstance(s, NamedLayout)]
@@ -126,8 +127,11 @@ def _attach(node: Node, rule: Rule, ranks: int) -> int:
 
 
 def _with_replicated_dimensions(rule: Rule, dims: Sequence[tuple[Dim, ...]], strategy: Sequence[Any]) -> list[Any]:
-    """The strategy with 1 for dimensions that must not be sharded. MindSpore's `skip_redistribution` lets every rank
-    take its own slice apart, as if that were the tensor; here it is gathered, so that the result is one device's."""
+    """Return the strategy with 1 for dimensions that must not be sharded.
+
+    MindSpore's `skip_redistribution` lets every rank take its own slice apart, as if that were the tensor; here it is
+    gathered, so that the result is one device's.
+    """
     found: list[Any] = []
     for tensor, entry in zip(dims, strategy, strict=False):
         counts = entry.tensor_map if isinstance(entry, NamedLayout) else entry
@@ -141,7 +145,7 @@ def _with_replicated_dimensions(rule: Rule, dims: Sequence[tuple[Dim, ...]], str
 
 
 def _is_number(value: Value) -> bool:
-    """Return whether it is a number that the script says, or is computed of such alone."""
+    """Return whether a value is a number of the script, or computed from such numbers alone."""
     seen, waiting = {value}, [value]
     for each in waiting:  # it becomes longer
         if isinstance(each, Constant):
@@ -247,7 +251,7 @@ def _check_shards(node: Node, rule: Rule, factors: Dim, size: int, shards: objec
 
 
 def _raise_own_mistake(node: Node, place: tuple[int, int], shards: int, where: str, parts: int) -> None:
-    """Raise MspcError if the operator can say more of a sharding than its rule."""
+    """Raise MspcError if the operator has a more specific error for a sharding than its rule."""
     told = cast(Op, node.op).sharding_mistake(operand_types(node), *place, shards)
     if told:
         ways = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
@@ -258,7 +262,7 @@ def _raise_own_mistake(node: Node, place: tuple[int, int], shards: int, where: s
 
 
 def _mesh_order(rule: Rule) -> list[int]:
-    """Factors in the order of MindSpore's device matrix: the dimensions of the largest input first."""
+    """Return factors in the order of MindSpore's device matrix: the dimensions of the largest input first."""
     order: list[int] = []
     for dims in sorted(rule.inputs, key=len, reverse=True):
         order += [f for dim in dims for f in dim if f not in order]
@@ -318,7 +322,7 @@ def _from_layouts(
 
 
 def _check_used_once(node: Node, axes: Sequence[Axes], places: dict[int, str], named: dict[int, str]) -> None:
-    """Raise MspcError where an axis shards two dimensions of an operator. named: the names of axes."""
+    """Raise MspcError if an axis shards two dimensions of an operator. named: the names of axes."""
     first: dict[int, int] = {}
     for f, own in enumerate(axes):
         for a in own:
@@ -332,7 +336,7 @@ def _check_used_once(node: Node, axes: Sequence[Axes], places: dict[int, str], n
 
 
 def _named(layout: NamedLayout, axes: Axes) -> str:
-    """Axes by the names of a layout."""
+    """Return axes by the names of a layout."""
     return ", ".join(repr(layout.alias_name[a]) for a in axes) or "no axis"
 
 
@@ -358,10 +362,8 @@ def _check_interleaved(node: Node, rule: Rule, tensor: tuple[Dim, ...], entry: N
 def _axes_of_factors(
     node: Node, rule: Rule, factors: Dim, placed: tuple[tuple[int, ...], Axes], where: str
 ) -> list[Axes]:
-    """The axes of every factor of a dimension, the first ones of the most significant.
-
-    placed: the mesh, and the axes along which the dimension is sharded.
-    """
+    """Return the axes of every factor of a dimension, the first ones of the most significant. placed: the mesh, and the
+    axes that shard the dimension."""
     mesh, rest = placed
     found: list[Axes] = []
     for f in factors:

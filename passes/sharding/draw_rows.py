@@ -3,11 +3,11 @@
 Input:  `%2 = Dropout(%1) {keep_prob: 0.9}` in the graph that every rank runs on rows of its own, fed `(4) [0, -]`
 Output: the same with `rows: (0, 1)`: along dimension 0 rank r of 4 draws what one device draws for the r-th quarter
 
-If the rows of the batch are in a value follows from the inputs through the operators' factor rules; if a value is
-made of random numbers alone, from what it is combined with; and where nothing tells, its first dimension is taken
-for the batch if it has the batch's size and belongs to no parameter. What has no rows, such as a mask of weights, is
-sampled alike by all ranks. Regions are opened: rows are followed into loops, branches and called graphs and out of
-them again.
+The rows of the batch in a value follow from the inputs through the operators' factor rules; if a value is
+made of random numbers alone, from the values combined with it; and if nothing tells, its first dimension is taken
+for the batch if it has the batch's size and belongs to no parameter. Values without rows, such as
+a mask of weights, are sampled alike by all ranks. Regions are opened: rows are followed into loops, branches and called
+graphs and out of them again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def random_rows(graph: Graph) -> dict[Node, Rows]:
 
 
 def _fed(graph: Graph) -> dict[Value, Rows]:
-    """The inputs of which every rank feeds rows of its own."""
+    """Return the inputs of which every rank feeds rows of its own."""
     found: dict[Value, Rows] = {}
     for parameter in graph.parameters:
         layout = parameter.layout

@@ -2,8 +2,8 @@
 
 Semi-automatic mode: forward operators without a strategy are sharded along the batch (if that sends less, they
 follow their neighbours). Automatic mode (sharding propagation): shardings spread from the configured operators and
-the data to their neighbours, downstream first, each operator taking what costs the fewest bytes; those of data
-parallel cells are sharded along the batch. If the header names a `search_mode` that decides on all operators
+the data to their neighbours, downstream first, each operator taking the choice that costs the fewest bytes; those of
+data parallel cells are sharded along the batch. If the header names a `search_mode` that decides on all operators
 together, `search_sharding` has done so, and nothing is left to do. In both modes a parameter is stored as its first
 reader needs it, configured readers first; backward operators follow their operands, updates follow their parameter.
 Then backward operators are revisited for as long as that saves bytes and costs no matrix work.
@@ -73,7 +73,7 @@ def begun(graph: Graph) -> tuple[Search, list[Node]]:
 
 
 def finish(search: Search, forward: list[Node]) -> PlanTotal:
-    """Place all that follows from the layouts of the forward graph, and say what it all costs."""
+    """Place everything that follows from the layouts of the forward graph, and return the costs."""
     graph = search.graph
     search.restructure()
     store_parameters(search, forward)

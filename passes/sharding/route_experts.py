@@ -6,10 +6,10 @@ Output: `%3 = ExpertPlaces(%ends, %order)`, `%4 = TakeRows(%x, %3[0])`, `%5 = Ex
         `%6 = ReLU(%5)`, `%7 = ExpertProduct(%6, %w2, %3[3])`, `%8 = TakeRows(%7, Gather(%3[2], %back))`
 
 Rows in the order of their experts cannot be sharded by experts evenly: how many each has is known at run time. In
-blocks of equal size, one for the experts of each rank, they can. What is computed row by row in between is computed of
-the blocks. What is looked up of the rows, as what puts them back into their old order, is looked up of the blocks, so
-that every row travels once each way (`passes/communication/exchange_rows.py`). Ahead of gradients, which then are those
-of the operators of blocks.
+blocks of equal size, one for the experts of each rank, they can. Operators that work row by row in between work on the
+blocks. Lookups of rows, such as the one that restores their old order, look up the blocks, so that every row travels
+once each way (`passes/communication/exchange_rows.py`). It runs before gradients, which then are those of the operators
+of blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 
 OPERATORS = "mspc.ops.math.grouped_product"
-"""The module of what this is about: a graph has no such operator where nothing has loaded it."""
+"""The module of these operators: a graph has none of them if nothing has loaded it."""
 
 
 @dataclass(frozen=True)

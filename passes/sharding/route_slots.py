@@ -1,4 +1,4 @@
-"""Makes lookups of rows of what is put into slots, and looked up of slots, where networks write them with a spare row.
+"""Makes lookups of rows of writes into slots and reads of slots that networks write with a spare row.
 
 Input:  `%3 = TensorScatterUpdate(zeros [17, 8], ExpandDims(%slot), %rows)`, `%4 = %3[:16]`, ...,
         `%7 = Concat(%6, zeros [1, 8])`, `%8 = Gather(%7, %slot)`
@@ -19,7 +19,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 
 OPERATORS = ("mspc.ops.tensor.embedding", "mspc.ops.tensor.scatter")
-"""The modules of what this is about: a graph has no such operator where nothing has loaded one."""
+"""The modules of these operators: a graph has none of them if nothing has loaded one."""
 
 
 @dataclass(frozen=True)

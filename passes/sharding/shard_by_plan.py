@@ -5,7 +5,7 @@ Input:  `plan_operators : (("Default/network-Net/MatMul-op0", "(2, 4) [0, 1]", "
 Output: the same node with `cnode_attrs: {strategy_from: "the plan"} {in_layouts: (2, 4) [0, 1]; (2, 4) [1, -]}
         {layout: (2, 4) [0, -] sum[1]}`, and nothing of the plan in the header
 
-What a plan says goes before strategies of the script, which are on the operators by then. Cells that it computes
+A plan has priority over strategies of the script, which are on the operators by then. Cells that it computes
 again are copied for gradients, parameters stored as it says. If it leaves nothing open there is nothing to search.
 All mistakes are reported together.
 """
@@ -58,13 +58,13 @@ class ShardByPlan(Pass):
 
 
 def _is_scanned(node: Node) -> bool:
-    """Return whether a node is what a turn of a loop reads of what the loop scans: it comes as that lies."""
+    """Return whether a node is an element that an iteration reads of a scanned value: it has that layout."""
     return isinstance(node.op, Enter) and node.op.scanned
 
 
 def _recompute(graph: Graph, plan: NotedPlan) -> None:
-    """Recompute cells, as a search does it: their copies follow the sharding of the originals. Raise MspcError if there
-    is no such cell."""
+    """Recompute cells, as a search does: their copies follow the sharding of the originals. Raise MspcError if there is
+    no such cell."""
     if not plan.recompute:
         return
     missing = mark_cells(graph, plan.recompute)
@@ -94,7 +94,7 @@ def _no_such_cells(graph: Graph, missing: list[str], said: str) -> MspcError:
 
 
 def check_known(wanted: list[str], known: list[str], file: str) -> None:
-    """Raise MspcError where a plan names operators that are not `known`."""
+    """Raise MspcError if a plan names operators that are not `known`."""
     unknown = [name for name in wanted if name not in set(known)]
     if unknown:
         raise MspcError(
@@ -128,7 +128,7 @@ def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
 
 
 def _store(graph: Graph, plan: NotedPlan) -> None:
-    """Store parameters as a plan says. Raise MspcError if one is not there, or cannot be sharded so."""
+    """Store parameters by the plan. Raise MspcError if one does not exist, or cannot be sharded so."""
     from mspc.ir.cell_names import each_of_cells  # late, as only a plan needs it
 
     known = {p.name: p for p in graph.parameters if p.kind == "parameter"}
@@ -154,8 +154,7 @@ def _store(graph: Graph, plan: NotedPlan) -> None:
 
 
 def _shard_loops(graph: Graph, plan: NotedPlan) -> None:
-    """Let the loops over equal layers carry and keep values in the layouts that a plan has for them. Raises
-    MspcError."""
+    """Let the loops over equal layers carry and store values in the plan's layouts. Raise MspcError if they cannot."""
     if not plan.loops:
         return
     owners = {node.place: node.op.owner for node in graph.nodes if node.place and isinstance(node.op, Joined)}
@@ -184,7 +183,6 @@ def _shard_loops(graph: Graph, plan: NotedPlan) -> None:
 
 
 def _fits(node: Node, layout: Layout) -> bool:
-    """Return whether a result may have a layout."""
     shape = node.tensor_type.shape
     return len(layout.dims) == len(shape) and layout.divides(shape)
 
@@ -216,7 +214,7 @@ def _shard(
 def _check_sizes(
     node: Node, rule: Rule, layouts: Sequence[Layout], results: Sequence[Layout] | None, file: str
 ) -> None:
-    """Raise MspcError where there are not as many layouts and dimensions as an operator has."""
+    """Raise MspcError if the numbers of layouts and dimensions are not those of the operator."""
     for given, wanted, what in ((layouts, rule.inputs, "operands"), (results, rule.outputs, "results")):
         if given is None:
             continue
@@ -236,7 +234,7 @@ def _shown(layouts: Sequence[Layout]) -> str:
 
 
 def _check_sums(node: Node, file: str) -> None:
-    """Raise MspcError where an operator is to take partial sums that its operand does not come out in."""
+    """Raise MspcError if an operator is to take partial sums that its operand does not have."""
     for value, layout in zip(node.inputs, node.in_layouts or (), strict=False):
         given = _comes_out(value)
         if layout is not None and layout.partial and not _sums_alike(given, layout):
@@ -248,7 +246,7 @@ def _check_sums(node: Node, file: str) -> None:
 
 
 def _sums_alike(given: Layout | None, taken: Layout) -> bool:
-    """Return whether what comes out has the same partial sums as what is taken, perhaps in other slices."""
+    """Return whether two layouts have the same partial sums, perhaps in other slices."""
     if given is None or given.reduction != taken.reduction:
         return False
     fine = common_mesh(given.mesh, taken.mesh)
@@ -256,7 +254,7 @@ def _sums_alike(given: Layout | None, taken: Layout) -> bool:
 
 
 def _comes_out(value: Value) -> Layout | None:
-    """The layout that a plan has given a tensor, after orderings and tuples."""
+    """Return the layout that a plan has given a tensor, after orderings and tuples."""
     while isinstance(value, Node):
         if isinstance(value.op, Depend):
             value = value.inputs[0]

@@ -57,7 +57,7 @@ class StepParallelBegin(Pass):
 
 
 def _leave_strategies(region: Graph) -> None:
-    """Leave the strategies of a region's nodes, and take away what else was decided."""
+    """Keep the strategies of a region's nodes, and remove other decisions."""
     for parameter in region.parameters:
         parameter.layout = None
     for node in region.nodes:
@@ -67,7 +67,7 @@ def _leave_strategies(region: Graph) -> None:
 
 
 def _strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:
-    """What the user gave, in the user's terms, or what the layouts say."""
+    """Return the user's strategy, in the user's terms, or else the one of the layouts."""
     if node.in_layouts is None:
         return None
     given = node.in_strategy or ()
@@ -77,7 +77,8 @@ def _strategy(node: Node) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _shown(graph: Graph) -> set[Node]:
-    """The forward operators, and updates whose results they compute with; what only has to run before is left out."""
+    """Return the forward operators, and updates whose results they compute with, without operators that only have to
+    run before."""
     shown = {node for node in graph.nodes if node.phase == "forward"}
     for node in reversed(graph.nodes):
         if node in shown:
