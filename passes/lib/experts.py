@@ -166,7 +166,7 @@ def route_experts(graph: Graph) -> bool:
 class _Route:
     """Blocks of the rows that go with one tensor of ends.
 
-    source: if the rows are from. index, numbers, slots, ends: results of ExpertPlaces. blocks: of values with these
+    source: the places of the rows. index, numbers, slots, ends: results of ExpertPlaces. blocks: of values with these
     rows, the values in blocks.
     """
 

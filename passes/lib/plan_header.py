@@ -65,7 +65,7 @@ class HeaderPlan(Protocol):
 
 @dataclass(frozen=True)
 class NotedPlan:
-    """A plan, read from a graph's header. file: if it came from, for messages. places: of the operators that were read,
+    """A plan, read from a graph's header. file: its origin, for messages. places: of the operators that were read,
     by cell and kind, how many there were. The rest as in a plan file."""
 
     file: str
@@ -81,7 +81,7 @@ class NotedPlan:
 
 
 def note_plan(graph: Graph, plan: HeaderPlan, file: str, places: Mapping[Node, str]) -> None:
-    """Write a plan into a graph that was read. file: if it came from. places: the names of the operators."""
+    """Write a plan into a graph that was read. file: its origin. places: the names of the operators."""
     noted: dict[str, Any] = {
         OPERATORS: _entries(plan.operators),
         RESULTS: _entries(plan.results),

@@ -458,7 +458,7 @@ class ChunkGraph:
 
 @dataclass
 class Chunks:
-    """The graphs of a body. made_in: if the values that graphs read of each other, and results, are made."""
+    """The graphs of a body. made_in: the graphs that make values for others, and results."""
 
     graphs: dict[Key, ChunkGraph]
     made_in: dict[Value, Key]

@@ -66,7 +66,7 @@ def list_in(value: Any, where: str) -> list[Any]:
 
 
 def entry(owner: dict[str, Any], name: str, where: str) -> Any:
-    """What an object has under a name."""
+    """Return the entry of an object under a name."""
     try:
         return owner[name]
     except KeyError:
@@ -149,7 +149,7 @@ def named(code: object, names: dict[int, str], where: str) -> str:
 
 
 LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
-"""What is before every member: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7."""
+"""The header before every member: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7."""
 LOCAL_MAGIC = b"PK\x03\x04"
 ENCRYPTED = 1
 """The bit of a member's flags that says so."""
@@ -167,9 +167,8 @@ class ArchivePlace:
 class Archive:
     """An archive by the names of its members inside of their folder.
 
-    Raises:
-        MspcError: there is no such file, it is no zip archive or cut short, or its members are not what they are said
-            to be: outside of its folder, twice, on top of each other, encrypted.
+    Raise MspcError if there is no such file, it is no zip archive or cut short, or its members are not as declared:
+    outside of its folder, twice, overlapping, encrypted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -260,7 +259,7 @@ class Archive:
         return found
 
     def _name(self, info: zipfile.ZipInfo) -> str:
-        """The name inside of the folder that all members are in."""
+        """Return the name inside of the folder of all members."""
         if "\\" in info.orig_filename or ":" in info.filename or "\0" in info.orig_filename:
             raise MspcError(f"{self.shown} names {info.orig_filename!r:.100}, which can be no member of a program")
         check_name(info.filename, self.shown)
@@ -277,7 +276,7 @@ class Archive:
             )
 
     def _local(self, file: BinaryIO, info: zipfile.ZipInfo) -> ArchivePlace:
-        """The place of a member by what is before it."""
+        """Return the place of a member by the header before it."""
         file.seek(max(0, info.header_offset))  # negative where bytes are missing
         header = file.read(LOCAL_HEADER.size)
         if info.header_offset < 0 or len(header) < LOCAL_HEADER.size or not header.startswith(LOCAL_MAGIC):
@@ -373,10 +372,10 @@ class _Entry:
 
 
 def weights_of(archive: Archive, model: str) -> tuple[ProgramWeights, Mapping[str, str]]:
-    """The tensors of a program in an archive, and those that are another one under a second name, by which.
+    """Return the tensors of a program in an archive, and those that are another one under a second name, with that
+    name.
 
-    Raises:
-        MspcError: a config is damaged or names what is not there, or tensors are pickled or compressed.
+    Raise MspcError if a config is damaged or names a missing member, or tensors are pickled or compressed.
     """
     entries = [
         each
@@ -414,7 +413,7 @@ def weights_of(archive: Archive, model: str) -> tuple[ProgramWeights, Mapping[st
 
 
 def _check_overlaps(archive: Archive, entries: Sequence[_Entry]) -> None:
-    """An update of a parameter must change no other, unless all of both are the same. Raises MspcError."""
+    """Raise MspcError if tensors overlap that are not the same: an update of a parameter must change no other."""
     by_member: dict[str, list[_Entry]] = {}
     for each in entries:
         if each.trains and archive.place(each.member).size:

@@ -86,7 +86,7 @@ BY_BATCH = frozenset((
     "batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
     "_native_batch_norm_legit_no_training", "instance_norm",
 ))  # fmt: skip
-"""Kinds with statistics and weights in Float32, whose first result has the type of what they normalise."""
+"""Kinds with statistics and weights in Float32, and a first result in the type of the normalised operand."""
 BLOCK = "higher_order.wrap_with_autocast"
 AS_THEY_ARE = Precision(FLOAT32)
 """Operators compute in the types of their operands."""
@@ -104,7 +104,7 @@ class Autocast:
     is_exported: bool = False
 
     def operands(self, name: str, given: Sequence[Any], call: Call, type_of: TypeOf) -> list[Any]:
-        """What a kind computes of."""
+        """Return the operands of a kind in the types of autocast."""
         if self.dtype is None:
             return list(given)
         if name in NARROW:
@@ -121,7 +121,7 @@ class Autocast:
         return [_within(value, dtype) for value in given]
 
     def results(self, name: str, given: Sequence[Any], found: list[Any], call: Call, type_of: TypeOf) -> list[Any]:
-        """The results of a kind that computed of what `operands` gave for this."""
+        """Return the results of a kind that computed with the operands of `operands`."""
         if self.dtype is None or name not in BY_BATCH:
             return found
         first = type_of(given[0])
@@ -135,10 +135,8 @@ def name_of(target: str) -> str:
 
 
 def inside(node: ExportedNode, around: Autocast | None) -> Autocast | None:
-    """How the graph inside of a node computes: as what is around it, or as a block of autocast says.
-
-    The arguments of autocast are the device, the element type, whether it is on, and whether casts are kept.
-    """
+    """Return the autocast of a graph inside of a node: that around it, or the one of an autocast block. The arguments
+    of autocast are the device, the element type, whether it is on, and whether casts are kept."""
     if node.target != BLOCK:
         return around
     values = [value for _, value in node.arguments]
@@ -166,7 +164,7 @@ def _widest(dtypes: set[DType]) -> DType:
 
 
 def _within(value: Any, dtype: DType) -> Any:
-    """A number that was the largest of Float32, as masks are filled with, as the largest of another type."""
+    """Return a number that was the largest of Float32, as masks are filled with, as the largest of another type."""
     if not isinstance(value, float) or not math.isfinite(value):
         return value
     largest = float(ml_dtypes.finfo(dtype.numpy).max)
@@ -174,7 +172,7 @@ def _within(value: Any, dtype: DType) -> Any:
 
 
 def _as(value: Any, dtype: DType, of: Sequence[DType], call: Call, type_of: TypeOf) -> Any:
-    """A tensor of one of the types `of` in another one; of a list its tensors; all else as it is."""
+    """Return a tensor of one of the types `of` in another one; of a list its tensors; anything else unchanged."""
     if isinstance(value, (tuple, list)):
         return tuple([_as(each, dtype, of, call, type_of) for each in value])
     type = type_of(value)
@@ -195,11 +193,11 @@ FEW = 16
 """Rows up to which every turn is nodes of its own."""
 
 Turned = Callable[[Any, ExportedGraph, Sequence[Any]], list[Any]]
-"""What a graph gives for operands, by an evaluator."""
+"""Returns the results of a graph for operands, by an evaluator."""
 
 
 class InnerGraph(Cell):
-    """A graph of a program as what a loop calls. compute: what it gives, of an evaluator and operands."""
+    """A graph of a program as the callee of a loop. compute: returns its results for an evaluator and operands."""
 
     is_imported = True
     plan = None
@@ -269,10 +267,10 @@ def _scanned(
 
 
 class Evaluator(Protocol):
-    """What the front end does for a program that is walked."""
+    """The front end's services for a program that is walked."""
 
     def at(self, frames: Frames, scope: str, precision: Precision | None) -> None:
-        """What is called next comes from these lines, in this module, and computes so; None: as the cell says."""
+        """Set the lines, the module and the precision of the next calls; None: the cell's."""
         ...
 
     def call(self, function: Function, operands: Sequence[Any]) -> Any:
@@ -280,7 +278,7 @@ class Evaluator(Protocol):
         ...
 
     def held(self, tensor: Tensor, name: str) -> Any:
-        """A tensor of the program as a value; `name` is what a constant is called."""
+        """Return a tensor of the program as a value; `name` is that of a constant."""
         ...
 
     def planned(self, name: str, value: Any) -> Any:
@@ -296,16 +294,14 @@ def evaluated(
     evaluator: Evaluator, program: ExportedProgram, held: Mapping[str, Tensor], given: Sequence[Any],
     results: Sequence[ProgramOutput], constants: dict[str, Tensor], half: DType | None = None,
 ) -> Any:  # fmt: skip
-    """What a program gives.
+    """Return the results of a program.
 
     held: its parameters, buffers and constants by the names of their values. given: the tensors that it is called with.
-    results: the outputs that are returned. constants: numbers that are known, by the names of their values: each is one
-    constant however often the program is walked. half: the element type in which kinds compute that do so under
-    autocast; results are Float32 all the same. Parameters that it overwrites are updated.
+    results: the outputs to return. constants: known numbers, by the names of their values: each is one constant however
+    often the program is walked. half: the element type of kinds under autocast; results are Float32 all the same.
+    Parameters that it overwrites are updated.
 
-    Raises:
-        MspcError: a node cannot be computed; the message names the kind and the module, the place is the line of the
-            module's source.
+    Raise MspcError if a node cannot be computed, with the kind and the module, at the line of the module's source.
     """
     walk = _Walk(evaluator, constants, None if half is None else Autocast(half))
     tensors = iter(given)
@@ -362,7 +358,7 @@ class _Walk:
         self._alike: dict[tuple[Any, ...], KnownTensor | None] = {}
         """Known results of calls with plain arguments, by these."""
         self._names: dict[int, str] = {}
-        """What a constant is called, by its numbers, which are in `known`."""
+        """The names of constants, by their numbers in `known`."""
 
     def run(self, graph: ExportedGraph) -> None:
         written = written_names(graph)
@@ -382,7 +378,7 @@ class _Walk:
             raise of_node(error, node) from None
 
     def _at(self, node: ExportedNode) -> None:
-        """What is called next comes from this node."""
+        """Attribute the next calls to this node."""
         precision = AS_THEY_ARE if self.autocast is not None and self.autocast.is_exported else None
         self.evaluator.at(frames_of(node), scope_of(node), precision)
 
@@ -403,13 +399,13 @@ class _Walk:
         return self._alike[key]
 
     def _as_known(self, value: Argument) -> Any:
-        """A known tensor in the place of its name."""
+        """Return a known tensor in place of its name."""
         if isinstance(value, NodeResult):
             return self.known.get(value.name, value)
         return tuple(map(self._as_known, value)) if isinstance(value, tuple) else value
 
     def named(self, name: str) -> NamedValue:
-        """What a name is for, which may have to be made first."""
+        """Return the value of a name, which may have to be made first."""
         if name not in self.values:
             known = self.known[name]
             if known.varies:
@@ -420,7 +416,7 @@ class _Walk:
         return self.values[name]
 
     def _constant(self, name: str, known: KnownTensor) -> Any:
-        """The numbers that are not repeated, as one constant for all who read them."""
+        """Return numbers without repetitions as one constant for all readers."""
         name = self._names.setdefault(id(known.base), name)
         return self.evaluator.held(self._constants.setdefault(name, Tensor(known.base)), name)
 
@@ -456,7 +452,7 @@ class _Walk:
         self.values.update(zip(node.results, self._shared(node, kind, operands, typed), strict=True))
 
     def _computed(self, node: ExportedNode, kind: Kind, operands: list[Any]) -> list[Any]:
-        """What a kind gives, in the element types of autocast."""
+        """Return the results of a kind, in the element types of autocast."""
         call, type_of, autocast, name = self.evaluator.call, self.evaluator.type_of, self.autocast, name_of(node.target)
         given = operands if autocast is None else autocast.operands(name, operands, call, type_of)
         found = call(kind.target, given)
@@ -464,7 +460,7 @@ class _Walk:
         return values if autocast is None else autocast.results(name, operands, values, call, type_of)
 
     def _shared(self, node: ExportedNode, kind: Kind, operands: list[Any], values: list[Any]) -> list[NamedValue]:
-        """The results, as views of the first argument if they share its elements."""
+        """Return the results, as views of the first argument if they share its elements."""
         first = returned(node, kind)
         base = None if first is None else self.values.get(first.name)
         if base is not None and kind.name in SPLITS:
@@ -508,8 +504,8 @@ class _Walk:
             named.write(self.evaluator.call, value, self.is_differentiated)
 
     def _typed(self, name: str, value: Any, type: ExportedType | None) -> Any:
-        """A result in the element type that the exporter says, or in the half that autocast says. Raise MspcError if it
-        has another shape."""
+        """Return a result in the exported element type, or in the half of autocast. Raise MspcError if it has another
+        shape."""
         found = self.evaluator.type_of(value)
         if type is None or found is None:
             return value
@@ -541,7 +537,7 @@ class _Walk:
             self._stop(node.results, [self.named(each.name) for each in operands if isinstance(each, NodeResult)])
 
     def _stop(self, results: Sequence[str], given: Sequence[NamedValue]) -> None:
-        """No gradient goes through what a graph has made; what it was given stays as it is, overwritten or not."""
+        """Stop gradients through the results of a graph; its operands stay, overwritten or not."""
         call = self.evaluator.call
         made: set[Storage] = set()
         for name in results:
@@ -556,7 +552,7 @@ class _Walk:
                 found.storage.replace(call(ops.stop_gradient, [found.storage.value]))
 
     def _choose(self, node: ExportedNode) -> None:
-        """Run the graph whose condition is known to hold; where only the run knows it, both, and take the elements of
+        """Run the graph whose condition is known to hold; if only the run knows it, both, and select the elements of
         one: neither changes anything else."""
         condition, graphs, operands = branches(node)
         answer = self.argument(condition)
@@ -570,7 +566,7 @@ class _Walk:
             self.values[name] = NamedValue(Storage(value), value)
 
     def _turn(self, node: ExportedNode) -> None:
-        """Run graphs again and again: while a condition holds, or for every row."""
+        """Run graphs repeatedly: while a condition holds, or for every row."""
 
         def turned(evaluator: Evaluator, graph: ExportedGraph, given: Sequence[Any]) -> list[Any]:
             inner = _Walk(evaluator, {}, self.autocast)
@@ -586,14 +582,14 @@ class _Walk:
             self.values[name] = NamedValue(Storage(value), value)
 
     def _inside(self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None) -> list[Any]:
-        """What a graph gives for these operands."""
+        """Return the results of a graph for these operands."""
         inner = self._entered(graph, operands, autocast, self.is_differentiated)
         return [inner.argument(output) for output in graph.outputs]
 
     def _entered(
         self, graph: ExportedGraph, operands: Sequence[Argument], autocast: Autocast | None, is_differentiated: bool
     ) -> _Walk:  # fmt: skip
-        """The walk of a graph with these operands, at its end."""
+        """Return the walk of a graph with these operands, at its end."""
         inner = _Walk(self.evaluator, {}, autocast, is_differentiated)
         for (name, _), operand in zip(graph.inputs, operands, strict=True):
             if isinstance(operand, NodeResult) and operand.name in self.halved:
@@ -607,7 +603,7 @@ class _Walk:
         return inner
 
     def _handed(self, name: str, autocast: Autocast | None) -> NamedValue:
-        """A half for a graph inside, whose block may compute in the types that were exported."""
+        """Return a half for an inner graph, whose block may compute in the types that were exported."""
         found = self.named(name)
         if autocast is None or not autocast.is_exported:
             return found
@@ -616,5 +612,4 @@ class _Walk:
 
 
 def _has_numbers(value: Any) -> bool:
-    """Return whether there is a known tensor in an argument."""
     return isinstance(value, KnownTensor) or (isinstance(value, tuple) and any(map(_has_numbers, value)))

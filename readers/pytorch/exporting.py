@@ -31,7 +31,7 @@ ASKED = "a module, or (module, inputs), or (module, inputs, inputs by name)"
 FAMILIES: Mapping[str, str] = {"input_ids": "int64", "pixel_values": "float32"}
 """Inputs of models of Hugging Face that can be made up."""
 STACKED, JOINED = "MergeModulelist", "Concatenate"
-"""What transformers does with the tensors of which it makes a parameter."""
+"""The ways in which transformers makes a parameter of several tensors."""
 BATCH, LENGTH = "batch", "length"
 EXAMPLE: Mapping[str, int] = {BATCH: 8, LENGTH: 128}
 """Sizes of an example's inputs, if nothing else is said."""
@@ -39,11 +39,9 @@ EXAMPLE: Mapping[str, int] = {BATCH: 8, LENGTH: 128}
 
 @dataclass(frozen=True)
 class Exported:
-    """An archive that was written.
-
-    same: parameters that are another one under a second name, by which. stored: what a folder's files have for
-    parameters, if that is not a tensor of their name. own_plan: the styles of layers that the module brings.
-    """
+    """An archive that was written. same: parameters that are another one under a second name, with that name. stored:
+    for parameters that are no tensor of their name in a folder's files, the tensors there. own_plan: the styles of
+    layers that the module brings."""
 
     path: Path
     same: Mapping[str, str]
@@ -52,13 +50,11 @@ class Exported:
 
 
 def export_made(made: Any, to: Path, where: str) -> Exported:
-    """Export what a user's function gave.
+    """Export the result of a user's function.
 
-    Args:
-        made: a module of PyTorch with inputs of an example. to: the archive that is written. where: the function.
+    made: a module of PyTorch with inputs of an example. to: the archive to write. where: the function.
 
-    Raises:
-        MspcError: PyTorch is not installed, `made` is something else, or PyTorch cannot export it.
+    Raise MspcError if PyTorch is not installed, `made` is something else, or PyTorch cannot export it.
     """
     torch = _library("torch", "--torch exports a module by PyTorch")
     parts = cast(Sequence[Any], made if isinstance(made, tuple) else (made,))
@@ -108,8 +104,8 @@ def export_folder(folder: Path, to: Path, sizes: Mapping[str, int], names: Seque
 
 
 def _config(transformers: Any, folder: Path) -> Any:
-    """Return the configuration in a folder. Code that the folder brings is not run: transformers would ask on stdin
-    whether to run it, if nothing was said."""
+    """Return the configuration in a folder. Code of the folder is not run: without an answer transformers would ask on
+    stdin whether to run it."""
     try:
         return transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except ValueError as error:
@@ -133,7 +129,8 @@ def _notes_of_own_code(folder: Path) -> list[str]:
 
 
 def _stored_names(model: Any, names: Sequence[str]) -> dict[str, JoinedWeight]:
-    """What transformers makes a parameter of: a tensor of another name, or several that it stacks and joins."""
+    """Return the tensors of each parameter that transformers makes of one of another name, or of several that it stacks
+    and joins."""
     mapping = importlib.import_module("transformers.conversion_mapping")
     loading = importlib.import_module("transformers.core_model_loading")
     transforms = mapping.get_model_conversion_mapping(model)
@@ -159,7 +156,7 @@ def _stored_names(model: Any, names: Sequence[str]) -> dict[str, JoinedWeight]:
 
 
 def _natural(name: str) -> list[Any]:
-    """Puts `experts.10` after `experts.9`."""
+    """Sort `experts.10` after `experts.9`."""
     return [(len(part), part) if part.isdigit() else part for part in name.split(".")]
 
 
@@ -208,8 +205,8 @@ def own_gradients(torch: Any) -> Generator[dict[str, str]]:
 
 
 def _each_its_own(torch: Any, inputs: Any) -> Any:
-    """The inputs with copies of tensors that are there twice, as words are that are labels, too: an exported program
-    would read one of the two inputs alone."""
+    """Return the inputs with copies of repeated tensors, as words that are labels too: an exported program would read
+    one of the two inputs alone."""
     tree = importlib.import_module("torch.utils._pytree")
     leaves, spec = tree.tree_flatten(inputs)
     seen: set[int] = set()
@@ -221,7 +218,7 @@ def _each_its_own(torch: Any, inputs: Any) -> Any:
 
 
 def _made_up(torch: Any, mode: Any, model: Any, config: Any, sizes: Mapping[str, int], folder: Path) -> dict[str, Any]:
-    """The inputs of an example, with labels if the model computes a loss of them."""
+    """Return the inputs of an example, with labels if the model computes a loss of them."""
     main = getattr(model, "main_input_name", "")
     if main not in FAMILIES:
         raise MspcError(
@@ -287,7 +284,7 @@ def in_type(dtype: Any) -> Generator[None]:
 
 @contextlib.contextmanager
 def _told(what: str) -> Generator[None]:
-    """An error of PyTorch's becomes a message of its first lines."""
+    """Return the first lines of PyTorch's error as a message."""
     try:
         yield
     except MspcError:
@@ -337,6 +334,6 @@ def read_folder(folder: Path, sizes: Mapping[str, int]) -> ExportedProgram:
 
 
 def _stored(folder: Path) -> Checkpoint | None:
-    """The weights in the folder; None if it has none."""
+    """Return the weights in the folder, or None."""
     found = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     return None if found is None else open_checkpoint(found)

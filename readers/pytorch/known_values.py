@@ -1,7 +1,7 @@
-"""Tensors whose numbers follow from the program alone: places, and the masks that are made of them.
+"""Tensors with numbers that follow from the program alone: places, and the masks made of them.
 
-Models build the masks of their attention of `arange` and comparisons. They are computed here, so that an attention may
-be told in one word what its mask says. Repeated dimensions are held once.
+Models build the masks of their attention of `arange` and comparisons. They are computed here, so that an attention gets
+the meaning of its mask in one word. Repeated dimensions are held once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class KnownTensor:
 
 
 def known_result(target: str, operands: Mapping[str, Any], type: ExportedType) -> KnownTensor | None:
-    """What a node gives whose operands are known tensors and numbers; None if that is not computed here."""
+    """Return the result of a node with operands that are known tensors and numbers, or None if it is not computed
+    here."""
     fold = FOLDS.get(target.removeprefix("aten."))
     shape = tuple(n for n in type.shape if isinstance(n, int))
     if fold is None or len(shape) != len(type.shape):
@@ -69,7 +70,7 @@ def _padded(base: Any, rank: int) -> Any:
 
 
 def _compact(base: Any) -> Any:
-    """With size 1 for dimensions that repeat one number."""
+    """Return the tensor with size 1 for dimensions that repeat one number."""
     for dim in range(base.ndim if base.size <= FEW else 0):
         first = base.take([0], dim) if base.shape[dim] > 1 else base
         repeated = np.broadcast_to(first, base.shape)
@@ -111,7 +112,7 @@ def _unsqueezed(shape: tuple[int, ...], /, self: Any, dim: int) -> Any:
 
 
 def _reshaped(shape: tuple[int, ...], /, self: Any, **_: Any) -> Any:
-    """In another shape: that of the result, whichever way it is asked for."""
+    """Reshape to the shape of the result, in any form of the kind."""
     if self.base.size == 1:
         return self.base.reshape((1,) * len(shape))
     whole = math.prod(self.shape)
@@ -124,7 +125,7 @@ def _repeated(shape: tuple[int, ...], /, self: Any, repeats: Sequence[int]) -> A
 
 
 def _along(self: Any, dim: int) -> tuple[Any, int]:
-    """The numbers with a dimension that is there, and its place."""
+    """Return the numbers along a dimension, and its place."""
     place = dim % len(self.shape)
     sizes = list(self.base.shape)
     sizes[place] = self.shape[place]
@@ -189,7 +190,7 @@ def _triangle(keeps: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _all_of(name: str) -> Callable[..., Any]:
-    """One number, which the kind says itself or takes by this name."""
+    """Return one number, which the kind has itself or takes by this name."""
     fixed = {"zeros": 0, "ones": 1}.get(name)
     return lambda shape, /, **given: _filled(shape, given[name] if fixed is None else fixed)
 
@@ -228,17 +229,17 @@ FOLDS: dict[str, Callable[..., Any]] = {
     "cumsum.default": _running_sum, "repeat.default": _repeated,
     "diff.default": _differences, "tril.default": _triangle(np.tril), "triu.default": _triangle(np.triu),
 }  # fmt: skip
-"""What is computed of known tensors, by kinds."""
+"""Functions of known tensors, by kinds."""
 NOT_READ = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "implicit"})
-"""Arguments that say where and how a tensor lies."""
+"""Arguments for the memory format or device of a tensor."""
 LIKE = frozenset({"zeros_like.default", "ones_like.default", "full_like.default", "new_zeros.default",
                   "new_ones.default", "new_full.default"})  # fmt: skip
 """Kinds that read no number of their first argument."""
 
 
 def allows(mask: KnownTensor) -> Any:
-    """If a mask lets a query look at a key, as the mask's base has it: a Bool mask says it, another one adds nothing
-    there and hides all else. None if it does neither, or where a query would look at nothing by numbers that are not
+    """Return whether a mask lets a query look at a key, as the mask's base has it: a Bool mask has it, an added one is
+    0 there and hides the rest. None if it does neither, or a query would look at nothing by numbers that are not
     infinite: those leave it an equal share of all keys."""
     if mask.base.dtype == bool:
         return mask.base

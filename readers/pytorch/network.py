@@ -34,23 +34,20 @@ _DEVIATION = 0.02
 
 
 class ImportedNetwork(Cell):
-    """What an exported program of PyTorch computes.
+    """An exported program of PyTorch as a cell.
 
-    Parameters and persistent buffers have the module's names and are read out of the file when a run needs them;
-    weights that are not there are drawn. Two names of one tensor are one parameter.
+    Parameters and persistent buffers have the module's names and are read from the file when a run needs them; missing
+    weights are drawn. Two names of one tensor are one parameter.
 
-    Args: program: with numbers for all of its sizes. returns: which of the results, by its path in what `forward`
-        returns (`loss`, `logits`, `0`); None for all: one as it is, several as a tuple. half: in which kinds compute
-        that do so under autocast.
+    program: with numbers for all of its sizes. returns: one of the results, by its path in the return value of
+    `forward` (`loss`, `logits`, `0`); None for all: one as it is, several as a tuple. half: the type of kinds under
+    autocast. plan: of its layers, or None.
 
-    plan: what is said of its layers, if anything is.
-
-    Raises:
-        MspcError: the program has kinds that are not known, all of which are named; it returns nothing of that path.
+    Raise MspcError if the program has unknown kinds, all of which are named, or it returns nothing of that path.
     """
 
     is_imported = True
-    """The front end asks the cell what it computes, and reads no `construct`."""
+    """The front end evaluates the program of the cell, and reads no `construct`."""
     plan: LayerPlan | None = None
 
     def __init__(self, program: ExportedProgram, returns: str | None = None, half: DType | None = None) -> None:
@@ -65,7 +62,7 @@ class ImportedNetwork(Cell):
         object.__setattr__(self, "results", _results(program, returns))
 
     def _held(self, program: ExportedProgram) -> dict[str, Tensor]:
-        """The parameters, buffers and constants by the names of their values in the graph."""
+        """Return the parameters, buffers and constants by the names of their values in the graph."""
         found: dict[str, Tensor] = {}
         tensors: dict[str, Tensor] = {}
         written = written_inputs(program)
@@ -112,7 +109,7 @@ class ImportedNetwork(Cell):
         raise ApiRuntimeError(f"{self.program.name} is computed where it is compiled")
 
     def evaluate(self, evaluator: Evaluator, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """What the program gives for these tensors, by the calls that the front end makes of its nodes."""
+        """Return the program's results for these tensors, by the calls that the front end makes of its nodes."""
         given = self.in_order(args, named)
         return evaluated(evaluator, self.program, self.held, given, self.results, self.constants, self.half)
 
@@ -129,7 +126,6 @@ def _values(program: ExportedProgram, each: ProgramInput, name: str) -> InitialV
 
 
 def _results(program: ExportedProgram, returns: str | None) -> tuple[ProgramOutput, ...]:
-    """The outputs that are returned."""
     users = tuple(output for output in program.outputs if output.kind in ("user", "loss"))
     if returns is None:
         return users
@@ -149,8 +145,8 @@ Array = Any
 
 @dataclass(frozen=True)
 class ModuleStep:
-    """What PyTorch has computed. results: those that the network returns, in order, or the loss alone. gradients: of
-    the loss, by the names of parameters; empty if nothing is differentiated."""
+    """Results of PyTorch. results: those that the network returns, in order, or the loss alone. gradients: of the loss,
+    by the names of parameters; empty if nothing is differentiated."""
 
     results: list[Array]
     gradients: dict[str, Array]
@@ -165,16 +161,14 @@ def module_step(
     trains: bool,
     masks: Sequence[Array] = (),
 ) -> ModuleStep:
-    """One forward pass, and backward if it `trains`.
+    """Run one forward pass, and backward if it `trains`.
 
-    Args:
-        network: the exported program. made: what a function gave: the module, with the inputs of an example. arrays:
-            the tensors that the network is called with, labels last if the loss needs some. weights: of parameters
-            and buffers by name, which the module gets. loss: `cross_entropy`, `mse`, or anything else for the result.
-        masks: what the program's calls of dropout keep, in order.
+    network: the exported program. made: the result of a function: the module, with the inputs of an example. arrays:
+    the tensors that the network is called with, labels last if the loss needs some. weights: of parameters and buffers
+    by name, which the module gets. loss: `cross_entropy`, `mse`, or anything else for the result. masks: the masks of
+    the program's calls of dropout, in order.
 
-    Raises:
-        MspcError: the module is called with other tensors than the program, or draws otherwise.
+    Raise MspcError if the module is called with other tensors than the program, or draws otherwise.
     """
     torch, tree = importlib.import_module("torch"), importlib.import_module("torch.utils._pytree")
     parts = cast(Sequence[Any], made if isinstance(made, tuple) else (made,))
@@ -221,7 +215,8 @@ def module_step(
 
 @contextmanager
 def _masked(torch: Any, masks: Sequence[Array]) -> Generator[None]:
-    """Let dropout of modules keep the elements of these masks, one call after the other. Raises MspcError."""
+    """Let dropout of modules keep the elements of these masks, one call after the other. Raise MspcError if they do not
+    fit."""
     functional, own, used = torch.nn.functional, torch.nn.functional.dropout, 0
 
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -243,7 +238,7 @@ def _masked(torch: Any, masks: Sequence[Array]) -> Generator[None]:
 
 
 def _loss(torch: Any, name: str, result: Any, labels: Any) -> Any:
-    """A loss of a result and labels, as `training.LOSSES` has it."""
+    """Return a loss of a result and labels, as `training.LOSSES` has it."""
     functional = torch.nn.functional
     if name == "mse":
         return functional.mse_loss(result, labels)
@@ -253,6 +248,6 @@ def _loss(torch: Any, name: str, result: Any, labels: Any) -> Any:
 
 
 def _array(tensor: Any) -> Array:
-    """As NumPy has it; of half-precision numbers those in Float32."""
+    """Return the tensor as NumPy has it; of half-precision numbers those in Float32."""
     found = tensor.detach()
     return (found.float() if str(found.dtype) in ("torch.bfloat16", "torch.float16") else found).numpy()

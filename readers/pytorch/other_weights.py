@@ -1,7 +1,7 @@
-"""A program takes its weights out of a checkpoint, which has them under the module's names.
+"""Weights of a program from a checkpoint, which has them under the module's names.
 
-If several tensors of a checkpoint are a parameter, as one for every expert may be, each of them is a part of it that
-is read if it lies.
+If several tensors of a checkpoint are a parameter, as one for every expert may be, each of them is a
+part that is read in place.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mspc.sharding.pieces import Box
 
 @dataclass(frozen=True)
 class JoinedWeight:
-    """The tensors that a parameter is made of: lists of names, each list stacked along the dimension `stacked`, and
-    what comes of that joined along `joined`; None: that is not done."""
+    """The tensors of a parameter: lists of names, each list stacked along the dimension `stacked`, and the results
+    joined along `joined`; None: not done."""
 
     names: tuple[tuple[str, ...], ...]
     stacked: int | None = None
@@ -41,15 +41,12 @@ SHOWN = 3
 def with_weights(
     program: ExportedProgram, stored: Checkpoint, names: Mapping[str, JoinedWeight] = NO_NAMES, advice: str = ""
 ) -> ExportedProgram:
-    """The program with the parameters of a checkpoint and those of its buffers that are there; others stay as they are,
-    and so do parameters that are not there and that nothing is computed of, which no run saves.
+    """Return the program with the parameters of a checkpoint and its buffers that are there.
 
-    Args:
-        names: what the checkpoint has for parameters, if that is not a tensor of their name. advice: a note of the
-            error.
+    Other buffers stay, and so do missing parameters that nothing is computed from, which no run saves. names: for
+    parameters that are no tensor of their name in the checkpoint, the tensors there. advice: a note of the error.
 
-    Raises:
-        MspcError: a parameter is not there, or of another type.
+    Raise MspcError if a parameter is missing, or of another type.
     """
     behind = len(program.weights.files.paths)
     tensors = dict(program.weights.tensors)
@@ -79,7 +76,7 @@ def with_weights(
 def _made_of(
     stored: Checkpoint, each: ProgramInput, same: Mapping[str, str], names: Mapping[str, JoinedWeight]
 ) -> JoinedWeight | None:
-    """The tensors of a parameter, which may have several names in the program; None if any is not there."""
+    """Return the tensors of a parameter, which may have several names in the program, or None if any is missing."""
     first = same.get(each.qualified, each.qualified)
     for name in (first, *(other for other, name in same.items() if name == first)):
         given = names.get(name, JoinedWeight(((name,),)))
@@ -92,7 +89,7 @@ def _made_of(
 
 
 def _packed(stored: Checkpoint, name: str, each: ProgramInput) -> JoinedWeight | None:
-    """The parts of a parameter that a plan has taken apart, as a run saves them: `gate_up_proj[0]` and `[1]`."""
+    """Return the parts of a parameter that a plan has taken apart, as a run saves them: `gate_up_proj[0]` and `[1]`."""
     parts: list[str] = []
     while f"{name}[{len(parts)}]" in stored.tensors:
         parts.append(f"{name}[{len(parts)}]")
@@ -104,7 +101,6 @@ def _packed(stored: Checkpoint, name: str, each: ProgramInput) -> JoinedWeight |
 
 
 def _joined(stored: Checkpoint, given: JoinedWeight, type: ExportedType) -> TensorPieces:
-    """The tensors as parts of one."""
     if given.stacked is None and given.joined is None:
         return stored.tensors[given.names[0][0]]
     pieces: list[StoredSlice] = []

@@ -43,7 +43,7 @@ Expression = Number | str | CallExpression
 
 
 def _divided(left: Number, right: Number) -> Number:
-    """Exact if that is a whole number."""
+    """Divide, exactly if the result is a whole number."""
     both_whole = isinstance(left, int) and isinstance(right, int)
     return left // right if both_whole and left % right == 0 else left / right
 
@@ -90,7 +90,7 @@ OPERATIONS: dict[str, Callable[..., Number]] = {
     "Or": lambda *each: any(each),
     "Not": operator.not_,
 }  # fmt: skip
-"""What calls compute."""
+"""The functions of calls."""
 OTHER_NAMES = {"Eq": "Equality", "Ne": "Unequality", "Lt": "StrictLessThan", "Le": "LessThan",
                "Gt": "StrictGreaterThan", "Ge": "GreaterThan", "Identity": "", "Integer": "", "Float": ""}  # fmt: skip
 """Names of the same; of "" the first operand is all."""
@@ -108,11 +108,7 @@ LITERALS: dict[str, Number] = {"true": True, "false": False, "oo": math.inf, "in
 
 @functools.lru_cache(maxsize=4096)
 def parsed(text: str) -> Expression:
-    """What an expression says.
-
-    Raises:
-        ValueError: it is none, or has an operation that is not known.
-    """
+    """Return the expression of a text. Raise ValueError if it is none, or has an unknown operation."""
     if len(text) > LONGEST:
         raise ValueError(f"an expression of {len(text)} characters is too long")
     try:
@@ -167,11 +163,8 @@ def symbols(expression: Expression) -> Iterator[str]:
 
 
 def value_of(expression: Expression, sizes: Mapping[str, int]) -> Number:
-    """What it is where symbols have these values.
-
-    Raises:
-        KeyError: a symbol has none. ValueError: there is no result.
-    """
+    """Return the value for these values of symbols. Raise KeyError if a symbol has none, ValueError if there is no
+    result."""
     if isinstance(expression, str):
         return sizes[expression]
     if not isinstance(expression, CallExpression):
@@ -198,7 +191,7 @@ def shown(expression: Expression) -> str:
 
 
 def _bracketed(operand: Expression, outer: str) -> str:
-    """An operand, in brackets if the sign around it would take only a part of it."""
+    """Return an operand, in brackets if the sign around it would take only a part of it."""
     text = shown(operand)
     plain = (
         not isinstance(operand, CallExpression)
@@ -251,7 +244,7 @@ class StorageLayout:
 
 @dataclass(frozen=True, slots=True)
 class ProgramDevice:
-    """If a tensor lies, by PyTorch's name: `cpu`, `cuda:0`, `meta`."""
+    """The device of a tensor, by PyTorch's name: `cpu`, `cuda:0`, `meta`."""
 
     name: str
 
@@ -269,11 +262,11 @@ class ExportedType:
 class ExportedNode:
     """One call.
 
-    target: the kind, `aten.linear.default`, `_operator.mul` or `higher_order.cond`. arguments: those that are given,
-    by the names of the kind's schema and in its order. results: the names of what it computes; of a list of tensors,
-    each has one. types: of the results, None for a number. frames: the call stack, the innermost first. scope: the path
-    of the module that called it, "" for the outermost one. modules: the classes on that path, the outermost first.
-    given_by_name: how many of the arguments, the last ones, were given by name.
+    target: the kind, `aten.linear.default`, `_operator.mul` or `higher_order.cond`. arguments: the given ones, by the
+    names of the kind's schema and in its order. results: their names; of a list of tensors, each has one. types: of the
+    results, None for a number. frames: the call stack, the innermost first. scope: the path of the module that called
+    it, "" for the outermost one. modules: the classes on that path, the outermost first. given_by_name: how many of the
+    arguments, the last ones, were given by name.
     """
 
     name: str
@@ -294,7 +287,7 @@ class ExportedNode:
 
 @dataclass(frozen=True, slots=True)
 class ExportedGraph:
-    """Nodes in the order of their calls. inputs: names and types (None for a number). outputs: what it gives."""
+    """Nodes in the order of their calls. inputs: names and types (None for a number). outputs: its results."""
 
     nodes: tuple[ExportedNode, ...]
     inputs: tuple[tuple[str, ExportedType | None], ...]
@@ -317,7 +310,7 @@ Argument = (
     | ProgramDevice
     | tuple["Argument", ...]
 )
-"""What a node is called with; a graph is what a control operator runs."""
+"""An argument of a node; a graph is one that a control operator runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,9 +337,9 @@ class ProgramOutput:
     """One output of the program.
 
     kind: "user", "loss", "buffer_mutation", "parameter_mutation", "user_input_mutation", "gradient_to_parameter" or
-    "gradient_to_user_input". value: what it is. target: of the others than "user" the name of the buffer, parameter
-    or input (as the graph calls it); of a user's output the path in what `forward` returns, as `loss`, `0` or
-    `past_key_values.0.1`, "" if that is the tensor itself.
+    "gradient_to_user_input". value: the output itself. target: of the others than "user" the name of the buffer,
+    parameter or input (as the graph calls it); of a user's output the path in the return value of `forward`, as `loss`,
+    `0` or `past_key_values.0.1`, "" if that is the tensor itself.
     """
 
     kind: str
@@ -381,12 +374,12 @@ Range = tuple[int | None, int | None]
 class ExportedProgram:
     """A program as its file has it.
 
-    name: what messages call it. graph: its nodes. inputs: in the order of the graph's. ranges: what every symbol may
-    be. examples: what a symbol was when the program was exported. weights: the tensors of parameters, buffers and
-    constants by their qualified names, which are read when they are needed; empty if the program was exported
+    name: for messages. graph: its nodes. inputs: in the order of the graph's. ranges: the possible values of every
+    symbol. examples: the values of symbols when the program was exported. weights: the tensors of parameters, buffers
+    and constants by their qualified names, which are read when they are needed; empty if the program was exported
     without any. same: tensors that are another one under a second name, as tied weights are, with the name of that.
-    schema: the version of the format. torch: that of PyTorch. own_plan: what the model itself says of its layers,
-    styles by patterns; files have none. parts: parameters that are slices of one of the module's.
+    schema: the version of the format. torch: that of PyTorch. own_plan: the model's own plan of its layers, styles by
+    patterns; files have none. parts: parameters that are slices of one of the module's.
     """
 
     name: str
@@ -421,7 +414,7 @@ CONTROL = frozenset({*INLINED, CONDITION, *LOOPS})
 
 
 def inlined(node: ExportedNode) -> tuple[ExportedGraph, Sequence[Argument], bool]:
-    """(the graph, what it is called with, whether gradients go through). Raise MspcError if there is none."""
+    """Return (the graph, its operands, whether gradients go through). Raise MspcError if there is none."""
     values = [value for _, value in node.arguments]
     for place, value in enumerate(values):
         if isinstance(value, ExportedGraph):
@@ -433,11 +426,8 @@ def inlined(node: ExportedNode) -> tuple[ExportedGraph, Sequence[Argument], bool
 
 
 def branches(node: ExportedNode) -> tuple[Argument, tuple[ExportedGraph, ExportedGraph], Sequence[Argument]]:
-    """(the condition, the graphs if it holds and where it does not, their operands).
-
-    Raises:
-        MspcError: it has no two graphs that take its operands.
-    """
+    """Return (the condition, the graphs for true and for false, their operands). Raise MspcError if there are not two
+    graphs that take its operands."""
     values = [value for _, value in node.arguments]
     if len(values) == 4:
         condition, holds, fails, operands = values
@@ -451,7 +441,7 @@ def branches(node: ExportedNode) -> tuple[Argument, tuple[ExportedGraph, Exporte
 
 
 LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
-"""What is before the path of a library's file, which differs from machine to machine."""
+"""The part of the path of a library's file that differs from machine to machine."""
 
 
 def frames_of(node: ExportedNode) -> Frames:

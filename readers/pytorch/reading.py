@@ -53,7 +53,7 @@ from mspc.readers.pytorch.program import (
 FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})(?:, in .*)?$')
 MOST_FRAMES = 256
 REPEATED = re.compile(r"@\d+$")
-"""What is after a module's path if it is called once more."""
+"""The suffix of a module's path if it is called once more."""
 _OLD_PATH = re.compile(r"\['?([^'\]]*)'?\]")
 
 
@@ -96,7 +96,7 @@ def modules_in(text: str) -> Modules:
 
 
 def _path(text: str) -> str:
-    """`layers.0.fc`, of older versions `L['self'].layers[0].fc`, too."""
+    """Return the path `layers.0.fc`, also from `L['self'].layers[0].fc` of older versions."""
     path = REPEATED.sub("", text).removeprefix("L['self']")
     return _OLD_PATH.sub(r".\1", path).strip(".")
 
@@ -116,7 +116,7 @@ def plain_number(tag: str, content: Any, where: str) -> int | float | bool:
 
 
 def _float(content: Any, where: str) -> float:
-    """A float; infinities and NaN may be words."""
+    """Return a float; infinities and NaN may be words."""
     if content in ("Infinity", "-Infinity", "NaN"):
         return float(content)
     if isinstance(content, bool) or not isinstance(content, int | float):
@@ -187,14 +187,14 @@ TARGETS: Mapping[str, tuple[str, str]] = {
     "gradient_to_parameter": ("gradient_to_parameter", "parameter_name"),
     "gradient_to_user_input": ("gradient_to_user_input", "user_input_name"),
 }
-"""Kinds of outputs but the caller's, and the entry with the name of what they belong to."""
+"""Kinds of outputs other than the caller's, and the entry with the name of their target."""
 DEEPEST = 64
 """Containers inside of each other."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What goes in and comes out."""
+    """The inputs and outputs of a program."""
 
     inputs: tuple[ProgramInput, ...]
     outputs: tuple[ProgramOutput, ...]
@@ -265,7 +265,7 @@ def _output(value: Any, where: str, known: Argument, paths: Iterator[str]) -> Pr
 
 
 def _paths(module: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The caller's names for the inputs and for the outputs, as far as the file has them."""
+    """Return the caller's names for the inputs and for the outputs, as far as the file has them."""
     calls = list_in(module.get("module_call_graph") or [], "its module_call_graph")
     outermost = next((each for each in calls if isinstance(each, dict) and each.get("fqn") == ""), None)
     found = object_in(outermost or {}, "its module_call_graph").get("signature")
@@ -280,7 +280,7 @@ def _paths(module: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def _named_tuples(module: dict[str, Any]) -> dict[str, list[str]]:
-    """The fields of named tuples by their types."""
+    """Return the fields of named tuples by their types."""
     listed = object_in(module.get("treespec_namedtuple_fields") or {}, "treespec_namedtuple_fields")
     return {
         name: [text_in(each, name) for each in list_in(object_in(value, name).get("field_names"), name)]
@@ -289,7 +289,7 @@ def _named_tuples(module: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _tree(owner: dict[str, Any], name: str) -> dict[str, Any]:
-    """How values are in containers, which the file has as a text of JSON."""
+    """Return the containers of values, which the file has as a text of JSON."""
     content = list_in(parsed_json(text_in(entry(owner, name, "the call"), name)), name)
     if len(content) != 2:
         raise ValueError(f"{name} is no description of containers")
@@ -297,7 +297,7 @@ def _tree(owner: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _argument_names(tree: dict[str, Any], names: list[str], fields: Mapping[str, list[str]]) -> Iterator[str]:
-    """A name for every value of `forward(*args, **kwargs)`: the argument's, and its path in there."""
+    """Return a name for every value of `forward(*args, **kwargs)`: the argument's, and its path in there."""
     children = list_in(tree.get("children_spec"), "in_spec")
     if len(children) != 2:
         yield from _leaves(tree, "", fields)
@@ -311,7 +311,7 @@ def _argument_names(tree: dict[str, Any], names: list[str], fields: Mapping[str,
 
 
 def _leaves(tree: dict[str, Any], path: str, fields: Mapping[str, list[str]], depth: int = 0) -> Iterator[str]:
-    """The path of every value, as `past.0.key`."""
+    """Return the path of every value, as `past.0.key`."""
     if depth > DEEPEST:
         raise ValueError("containers of inputs or outputs stand too deep in each other")
     if tree.get("type") is None:
@@ -324,7 +324,7 @@ def _leaves(tree: dict[str, Any], path: str, fields: Mapping[str, list[str]], de
 
 
 def _keys(tree: dict[str, Any], count: int, fields: Mapping[str, list[str]]) -> list[str]:
-    """What the entries of a container are called: keys if it has some, else numbers."""
+    """Return the names of a container's entries: keys if it has some, else numbers."""
     context = tree.get("context")
     try:
         said: Any = parsed_json(context) if isinstance(context, str) else context
@@ -345,16 +345,14 @@ def _keys(tree: dict[str, Any], count: int, fields: Mapping[str, list[str]]) -> 
 
 
 BY_NAME = 2
-"""What says of an argument that it was given by name."""
+"""The mark of an argument that was given by name."""
 DEEPEST_GRAPHS = 16
 """Graphs inside of each other."""
 
 
 class GraphReader:
-    """Reads graphs; what they share is kept once: places in sources, paths of modules.
-
-    examples: what symbols were when the program was exported, as far as they were met.
-    """
+    """Reads graphs, and shares places in sources and paths of modules. examples: values of symbols when the program was
+    exported, as far as they were met."""
 
     def __init__(self) -> None:
         self.examples: dict[str, int] = {}
@@ -362,7 +360,7 @@ class GraphReader:
         self._modules: dict[str, Modules] = {}
 
     def graph(self, value: Any, where: str = "its graph", depth: int = 0) -> ExportedGraph:
-        """A graph. Raises ValueError with what is wrong, and where."""
+        """Return a graph. Raise ValueError with the error and its place."""
         if depth > DEEPEST_GRAPHS:
             raise ValueError(f"{where} stands too deep in other graphs")
         return _OneGraph(self, object_in(value, where), where, depth).read()
@@ -407,7 +405,7 @@ class _OneGraph:
         return ExportedGraph(tuple(nodes), tuple(inputs), tuple(given))
 
     def _input(self, value: Any, where: str) -> tuple[str, ExportedType | None]:
-        """Its name, "" for a value that is a constant of the call, and its type."""
+        """Return its name, "" for a value that is a constant of the call, and its type."""
         tag, content = tagged(value, where)
         if tag == "as_tensor":
             return self._defined(self._name(content, where), where)
@@ -516,7 +514,7 @@ class _OneGraph:
         return whole_in(found, where, 0)
 
     def _number(self, value: Any, where: str) -> int | float | bool | SymbolicSize:
-        """A number that may depend on symbols."""
+        """Return a number that may depend on symbols."""
         tag, content = tagged(value, where)
         if tag == "as_expr":
             owner = object_in(content, where)
@@ -530,13 +528,13 @@ class _OneGraph:
         return plain_number(tag, content, where)
 
     def _note_example(self, expression: Expression, hint: Any) -> None:
-        """What a symbol was in the example that the program was exported with."""
+        """Note the value of a symbol in the example that the program was exported with."""
         value = hint.get("as_int") if isinstance(hint, dict) else None
         if isinstance(expression, str) and type(value) is int:
             self.reader.examples.setdefault(expression, value)
 
     def argument(self, value: Any, where: str) -> Argument:
-        """What a node is called with. Raises ValueError."""
+        """Return an argument of a node. Raise ValueError if it has another form."""
         tag, content = tagged(value, where)
         plain = PLAIN.get(tag)
         if plain is not None:
@@ -547,7 +545,7 @@ class _OneGraph:
         return special(self, content, where)
 
     def symbolic(self, content: Any, where: str) -> Argument:
-        """A number by the name of what computes it, or as it is."""
+        """Return a number by the name of its node, or itself."""
         tag, value = tagged(content, where)
         if tag != "as_name":
             return plain_number(tag, value, where)
@@ -558,7 +556,7 @@ class _OneGraph:
         return tuple(one(self, value, where) for value in list_in(content, where))
 
     def pairs(self, content: Any, where: str) -> Argument:
-        """What a dictionary holds, as pairs."""
+        """Return the entries of a dictionary as pairs."""
         return tuple((name, self.argument(value, where)) for name, value in object_in(content, where).items())
 
     def inner_graph(self, content: Any, where: str) -> Argument:
@@ -605,11 +603,10 @@ SAVE_AGAIN = "load it with torch.export.load there and save it with torch.export
 
 
 def read_program(path: Path) -> ExportedProgram:
-    """The program in a file.
+    """Return the program in a file.
 
-    Raises:
-        MspcError: there is no such file, it is none of `torch.export.save`, of a version that is not read, damaged, or
-            holds what cannot be read as data.
+    Raise MspcError if there is no such file, it is none of `torch.export.save`, of a version that is not read, damaged,
+    or has content that cannot be read as data.
     """
     archive = Archive(path)
     _check_format(archive)
@@ -662,7 +659,7 @@ def _check_format(archive: Archive) -> None:
 
 
 def _model(archive: Archive) -> str:
-    """The name of the one program in the archive."""
+    """Return the name of the one program in the archive."""
     found = [name.removeprefix(MODELS).removesuffix(".json") for name in archive.names(MODELS, ".json")]
     if not found:
         raise MspcError(
@@ -699,7 +696,8 @@ def _ranges(content: dict[str, Any]) -> dict[str, Range]:
 
 
 def _check_weights(archive: Archive, signature: Signature, weights: ProgramWeights) -> None:
-    """Tensors that the program has no values for are left to initializers, all or none; others are of its types."""
+    """Check that the program has values for all tensors, or none, which leaves them to initializers, and of its
+    types."""
     for each in signature.inputs:
         stored = weights.tensors.get(each.qualified) if each.kind in ("parameter", "buffer", "constant") else None
         if stored is not None and each.type is not None and (each.type.dtype, each.type.shape) != (

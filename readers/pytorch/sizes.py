@@ -1,4 +1,4 @@
-"""Symbols in the sizes of an exported program get values here, and what is left has numbers only."""
+"""Symbols in the sizes of an exported program get values here, and the rest has numbers only."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ from mspc.readers.pytorch.program import (
 
 ASSERTION = "aten._assert_scalar.default"
 CHECKS = ("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default")
-"""Kinds that only say what sizes may be, which `ranges` has."""
+"""Kinds that only restrict sizes, as `ranges` does."""
 MESSAGE = 200
 """Most characters of an assertion's text."""
 
 
 def with_sizes(program: ExportedProgram, given: Mapping[str, int]) -> ExportedProgram:
-    """The program with numbers for all sizes, without the nodes that compute nothing else.
+    """Return the program with numbers for all sizes, without the nodes that compute nothing else.
 
-    given: what symbols are (`s77`), or dimensions of inputs (`input_ids.0`). Others are what they were in the example
-    that the program was exported with.
+    given: values of symbols (`s77`), or of dimensions of inputs (`input_ids.0`). Others have their values in the
+    example that the program was exported with.
 
-    Raises:
-        MspcError: a name is no symbol, a value is out of its range, two are none together, a symbol has none, or is
-            known only when the program runs, or an assertion of the program does not hold for them.
+    Raise MspcError if a name is no symbol, a value is out of its range, two contradict each other, a symbol has none,
+    or is known only when the program runs, or an assertion of the program does not hold for them.
     """
     open_sizes = _symbols_of_inputs(program)
     sizes = _values(program, given, open_sizes)
@@ -63,7 +62,7 @@ def shown_range(found: Range) -> str:
 
 
 def _symbols_of_inputs(program: ExportedProgram) -> dict[str, list[str]]:
-    """The symbols in the shapes of inputs, each with the dimensions that it is (`x.0`), if any."""
+    """Return the symbols in the shapes of inputs, each with the dimensions that it is (`x.0`), if any."""
     found: dict[str, list[str]] = {}
     for each in program.inputs:
         for at, size in enumerate(each.type.shape if each.type is not None else ()):
@@ -111,7 +110,7 @@ def _values(program: ExportedProgram, given: Mapping[str, int], known: Mapping[s
 
 
 def _derived(program: ExportedProgram) -> dict[str, Expression]:
-    """The dimensions of inputs that are computed of one symbol."""
+    """Return the dimensions of inputs that are computed from one symbol."""
     return {
         f"{each.qualified}.{at}": size.expression
         for each in program.inputs
@@ -122,8 +121,8 @@ def _derived(program: ExportedProgram) -> dict[str, Expression]:
 
 
 def _solved(program: ExportedProgram, name: str, size: Expression, value: int) -> tuple[str, int]:
-    """The symbol of a size, and what it is where the size is `value`. Raises MspcError: the size never is, or grows
-    with the symbol by other steps than equal ones."""
+    """Return the symbol of a size, and its value if the size is `value`. Raise MspcError if the size never is, or does
+    not grow linearly with the symbol."""
     if isinstance(size, str):
         return size, value
     symbol = next(symbols(size))
@@ -140,7 +139,7 @@ def _solved(program: ExportedProgram, name: str, size: Expression, value: int) -
 
 
 def _check_data_dependent(program: ExportedProgram, known: set[str]) -> None:
-    """Raises MspcError: the sizes of some values depend on the numbers in others."""
+    """Raise MspcError if the sizes of some values depend on the numbers in others."""
     found: dict[str, ExportedNode] = {}
     for node in _nodes(program.graph):
         for symbol in _symbols_of_node(node):
@@ -196,7 +195,7 @@ class _Filled:
         return ExportedGraph(tuple(nodes), inputs, tuple(map(self.argument, graph.outputs)))
 
     def _node(self, node: ExportedNode) -> ExportedNode | None:
-        """The node; None: it computes numbers from sizes, or checks them."""
+        """Return the node, or None if it computes numbers from sizes, or checks them."""
         if node.target in CHECKS:
             return None
         if node.results and all(node.results) and not any(node.types):

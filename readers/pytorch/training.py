@@ -124,7 +124,7 @@ class _Search:
         self.trained = _dependent(nodes, [each.name for each in program.inputs if each.trainable])
 
     def ratios(self, value: Argument, is_sum: bool = False) -> Iterator[_Ratio]:
-        """Yield the ratios among the terms of a number. is_sum: it adds up what `value` has."""
+        """Yield the ratios among the terms of a number. is_sum: it adds up the elements of `value`."""
         node = self.maker.get(value.name) if isinstance(value, NodeResult) else None
         if node is None:
             return
@@ -164,7 +164,7 @@ class _Search:
         return replace(self.program, graph=new, inputs=tuple(fixed), outputs=outputs)
 
     def _of_labels(self, node: ExportedNode) -> _Ratio | None:
-        """The mean of losses with class numbers."""
+        """Return the mean of losses with class numbers."""
         target, weight, ignored = (_given(node, name) for name in ("target", "weight", "ignore_index"))
         type = self.types.get(target.name) if isinstance(target, NodeResult) else None
         if _given(node, "reduction") != MEAN or type is None or not type.dtype.is_integer:
@@ -189,7 +189,7 @@ class _Search:
         return _Ratio(node, name, _NUMBER, tuple(made))
 
     def _of_sums(self, node: ExportedNode, is_sum: bool) -> _Ratio | None:
-        """A sum over a function of another sum."""
+        """Return a sum over a function of another sum."""
         above, below = _given(node, "self"), _given(node, "other")
         if not self._is_number(below) or not (is_sum or self._adds_up(above)):
             return None
@@ -229,7 +229,7 @@ class _Search:
         return {name for node in self._needed({name}) for _, value in node.arguments for name in names_in(value)}
 
     def _needed(self, names: set[str]) -> list[ExportedNode]:
-        """The nodes that names are computed by, in order."""
+        """Return the nodes that compute names, in order."""
         needed, found = set(names), list[ExportedNode]()
         for node in reversed(self.program.graph.nodes):
             if not needed.isdisjoint(node.results):
@@ -246,7 +246,7 @@ class _Search:
 
 
 def _losses(program: ExportedProgram, ratios: Sequence[_Ratio], parts: int) -> ExportedProgram:
-    """The program whose ratios divide by the mean of all parts' counts, which are inputs."""
+    """Return the program with ratios that divide by the mean of all parts' counts, which are inputs."""
     by_node = {ratio.node.name: (number, ratio) for number, ratio in enumerate(ratios)}
     nodes: list[ExportedNode] = []
     inputs: list[ProgramInput] = []
@@ -272,7 +272,6 @@ def _losses(program: ExportedProgram, ratios: Sequence[_Ratio], parts: int) -> E
 
 
 def _divided(node: ExportedNode, mean: NodeResult) -> list[ExportedNode]:
-    """A ratio with another denominator."""
     if node.target not in MEANS:
         return [replace(node, arguments=tuple((n, mean if n == "other" else v) for n, v in node.arguments))]
     arguments = {**dict(node.arguments), "reduction": SUM}
@@ -288,7 +287,6 @@ def _divided(node: ExportedNode, mean: NodeResult) -> list[ExportedNode]:
 def _made(
     like: ExportedNode, target: str, arguments: Mapping[str, Argument], result: str, type: ExportedType | None
 ) -> ExportedNode:
-    """A node at the line of another one."""
     return replace(like, name=result, target=target, arguments=tuple(arguments.items()), results=(result,),
                    types=(type,), given_by_name=0)  # fmt: skip
 
@@ -303,19 +301,19 @@ def _renamed(node: ExportedNode, names: Mapping[str, str], result: str) -> Expor
 
 
 def _given(node: ExportedNode, name: str) -> Argument:
-    """An argument of a call, or its default."""
+    """Return an argument of a call, or its default."""
     kind = kind_of(node.target)
     assert kind is not None
     return dict(node.arguments).get(name, next(each.default for each in kind.arguments if each.name == name))
 
 
 def _plain(target: str) -> str:
-    """The kind that computes the same without writing into its first argument."""
+    """Return the kind that computes the same without writing into its first argument."""
     return target.replace("_.", ".") if not target.startswith("_") else target
 
 
 def _dependent(nodes: Sequence[ExportedNode], names: Iterable[str]) -> set[str]:
-    """The names that are computed of others."""
+    """Return the names that are computed from others."""
     found = set(names)
     for node in nodes:
         if any(not found.isdisjoint(names_in(value)) for _, value in node.arguments):
@@ -335,7 +333,7 @@ SCALE, STEPS_OF_SCALE = 65536.0, 2000
 IGNORED = -100
 """The label of a row that has no class."""
 LOSS = "loss"
-"""What a module calls the loss among its results."""
+"""The name of the loss among a module's results."""
 OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adamw": optim.AdamW, "adam": optim.Adam, "sgd": optim.SGD}
 """Optimizers with PyTorch's arguments, defaults and formulas."""
 
@@ -345,10 +343,10 @@ class Training:
     """How a program is trained.
 
     loss: `cross_entropy`, `mse`, or the path of a result (`loss`, `0`); "" for the one that is called loss, or the
-    first if that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the program
-    is computed as it is. precision: `bfloat16` or `float16`: kinds compute in it as under autocast, of weights in
+    first if that is a number. optimizer: as `adamw:lr=1e-4,weight_decay=0.1`; "" for none. With neither the program is
+    computed as it is. precision: `bfloat16` or `float16`: kinds compute in it as under autocast, from weights in
     Float32; losses are scaled for the second. accumulate: parts of a step's batch, each of the rows that the program
-    was exported for, whose gradients are added up. plan: what is said of layers, if anything is.
+    was exported for, whose gradients are added up. plan: of layers, or None.
     """
 
     loss: str = ""
@@ -461,10 +459,9 @@ class Scaled(Cell):
 
 
 def compiled_as(program: ExportedProgram, training: Training) -> CompiledStep:
-    """What is to be compiled of a program, whose sizes are numbers.
+    """Return the network to compile for a program with numbers for sizes.
 
-    Raises:
-        MspcError: the loss or the optimizer is none, the program has no loss, or it has kinds that are not known.
+    Raise MspcError if the loss or the optimizer is none, the program has no loss, or it has unknown kinds.
     """
     half = half_of(training.precision)
     if not training.loss and not training.optimizer:
@@ -501,8 +498,8 @@ def compiled_as(program: ExportedProgram, training: Training) -> CompiledStep:
 
 
 def _groups(network: ImportedNetwork, parameters: list[Any]) -> list[Any]:
-    """What an optimizer updates: parameters by which the loss has no gradient are not decayed, as PyTorch leaves those
-    as they are."""
+    """Return the groups of an optimizer: parameters without a gradient of the loss are not decayed, as PyTorch leaves
+    them unchanged."""
     results = [each.value.name for each in network.results if isinstance(each.value, NodeResult)]
     reached = differentiated_names(network.program.graph, results)
     found = {id(tensor) for name, tensor in network.held.items() if name in reached}
@@ -525,7 +522,7 @@ def half_of(name: str) -> DType | None:
 
 
 def _as_said(network: ImportedNetwork, plan: LayerPlan | None) -> ImportedNetwork:
-    """The network with the plan of its layers."""
+    """Return the network with the plan of its layers."""
     object.__setattr__(network, "plan", plan)
     return network
 
@@ -579,14 +576,14 @@ def optimizer_of(text: str) -> Callable[[Any], Cell]:
 
 
 def _is_finite(value: Any) -> bool:
-    """Return whether a value, and all in a list of them, is no endless number, which 1e400 is."""
+    """Return whether a value, and all in a list of them, is finite, which 1e400 is not."""
     if isinstance(value, tuple | list):
         return all(map(_is_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
 
 
 def _settings(text: str, rest: str) -> dict[str, Any]:
-    """The values in `lr=1e-4,betas=(0.9, 0.95)`, which are literals."""
+    """Return the values in `lr=1e-4,betas=(0.9, 0.95)`, which are literals."""
     try:
         call = ast.parse(f"f({rest})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
@@ -613,13 +610,13 @@ def type_of(program: ExportedProgram, output: ProgramOutput) -> ExportedType | N
 
 
 def _users(program: ExportedProgram) -> list[tuple[ProgramOutput, ExportedType]]:
-    """The results that are tensors, with their types."""
+    """Return the results that are tensors, with their types."""
     found = [(each, type_of(program, each)) for each in program.outputs if each.kind in ("user", LOSS)]
     return [(each, type) for each, type in found if type is not None]
 
 
 def _loss(program: ExportedProgram, path: str) -> ProgramOutput:
-    """The result that is the loss."""
+    """Return the result that is the loss."""
     users = _users(program)
     for each, type in users:
         if each.target == path if path else each.target == LOSS or each.kind == LOSS:
@@ -643,7 +640,7 @@ def _checked(program: ExportedProgram, output: ProgramOutput, type: ExportedType
 
 
 def _result(program: ExportedProgram) -> ProgramOutput:
-    """The result that a loss is computed of: the one called logits, else the first."""
+    """Return the result that a loss is computed of: the one called logits, else the first."""
     users = [each for each, type in _users(program) if type.dtype.is_float and type.shape]
     if not users:
         raise MspcError(f"{program.name} returns nothing that a loss could be computed of")

@@ -1,4 +1,4 @@
-"""What a program overwrites: names of one tensor, and what is written through any of them.
+"""Tensors that a program overwrites: their names, and writes through any of these.
 
 A name is the whole of a tensor or a view of it: steps that lead there. Writing into a view replaces that part of the
 tensor, and every other view of it is taken anew when it is read again, as the names share their elements in PyTorch.
@@ -32,14 +32,14 @@ Call = Callable[[Function, Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One step from a tensor to a view of it. operands: what the kind takes after the tensor."""
+    """One step from a tensor to a view of it. operands: the kind's arguments after the tensor."""
 
     kind: Kind
     operands: tuple[Any, ...]
 
 
 PARTS = frozenset({"aten.slice.Tensor", "aten.narrow.default", "aten.select.int"})
-"""Views of a part of a dimension, their second argument; of the first one what they leave follows each other."""
+"""Views of a part of a dimension, their second argument; the elements of a part of the first one follow each other."""
 TURNED = frozenset({
     "aten.transpose.int", "aten.swapdims.default", "aten.swapaxes.default", "aten.t.default", "aten.numpy_T.default",
     "aten.mT.default", "aten.adjoint.default", "aten.matrix_H.default", "aten.permute.default", "aten.movedim.int",
@@ -52,7 +52,7 @@ COPIED_IN_ORDER = frozenset({
     "aten.contiguous.default", "aten.reshape.default", "aten.reshape_as.default", "aten.flatten.using_ints",
     "aten.ravel.default",
 })  # fmt: skip
-"""Kinds that give a view where elements follow each other in memory, and a copy elsewhere."""
+"""Kinds that give a view if elements follow each other in memory, and a copy otherwise."""
 DROPPED = frozenset({"aten.dropout.default", "aten.feature_dropout.default"})
 """Kinds that give the tensor itself if they have nothing to draw."""
 SPLITS: Mapping[str, bool] = {
@@ -101,7 +101,7 @@ class Storage:
 
 
 class NamedValue:
-    """What a name of the graph is for. storage: whose elements; steps: the way to it from there."""
+    """The tensor of a name in the graph. storage: the owner of its elements; steps: the way to it from there."""
 
     def __init__(self, storage: Storage, value: Any, steps: tuple[ViewStep, ...] = ()) -> None:
         self.storage = storage
@@ -119,8 +119,8 @@ class NamedValue:
         return self._value
 
     def write(self, call: Call, value: Any, is_differentiated: bool) -> None:
-        """Replace the elements. What is not differentiated changes the numbers alone: the gradient goes on to what was
-        there, as PyTorch keeps it."""
+        """Replace the elements. Without differentiation it changes the numbers alone: the gradient goes on to the
+        former value, as PyTorch keeps it."""
         bases = [self.storage.value]
         for step in self.steps[:-1]:
             bases.append(call(step.kind.target, [bases[-1], *step.operands]))
@@ -147,7 +147,8 @@ class NamedValue:
         )
 
     def parts(self, kind: str, dim: int, values: Sequence[Any], sizes: Sequence[int]) -> list[NamedValue]:
-        """What a kind of `SPLITS` makes of this one's elements; sizes: of the parts along the dimension."""
+        """Return the parts that a kind of `SPLITS` makes of this one's elements; sizes: of the parts along the
+        dimension."""
         found: list[NamedValue] = []
         begin = 0
         for number, (value, size) in enumerate(zip(values, sizes, strict=True)):
@@ -159,7 +160,7 @@ class NamedValue:
         return found
 
     def view(self, kind: Kind, operands: Sequence[Any], value: Any) -> NamedValue:
-        """What a kind makes of this one's elements."""
+        """Return a kind's view of this one's elements."""
         made = NamedValue(self.storage, value, (*self.steps, ViewStep(kind, tuple(operands))))
         made._version = self._version
         return made
@@ -179,7 +180,8 @@ def written_names(graph: ExportedGraph) -> set[str]:
 
 
 def differentiated_names(graph: ExportedGraph, results: Iterable[str]) -> set[str]:
-    """The names of values by which results have gradients: what they are computed of, if nothing stops those."""
+    """Return the names of values by which results have gradients: everything they are computed from, unless something
+    stops gradients."""
     _, origin = _written_and_origin(graph, of_gradients=True)
     reached = {origin.get(name, name) for name in results}
     for node in reversed(graph.nodes):
@@ -198,7 +200,7 @@ def read_names(graph: ExportedGraph) -> set[str]:
 
 
 def _differentiated_operands(node: ExportedNode) -> set[str]:
-    """The operands by which the results of a node have gradients."""
+    """Return the operands by which the results of a node have gradients."""
     if node.target in STOPS or (node.types and not any(map(_is_differentiated, node.types))):
         return set()
     if node.target not in INLINED:
@@ -223,8 +225,8 @@ def names_in(value: Any) -> set[str]:
 
 
 def _written_and_origin(graph: ExportedGraph, of_gradients: bool = False) -> tuple[set[str], dict[str, str]]:
-    """(the names whose elements are overwritten, for every view the name of the whole). of_gradients: but for views
-    through which none go."""
+    """Return (the names whose elements are overwritten, for every view the name of the whole). of_gradients: except
+    through views without gradients."""
     origin: dict[str, str] = {}
     written: set[str] = set()
     for node in graph.nodes:
@@ -255,7 +257,8 @@ def returned(node: ExportedNode, kind: Kind) -> NodeResult | None:
 
 
 def _through(node: ExportedNode) -> tuple[set[str], dict[str, str]]:
-    """(the operands that a graph inside overwrites, for every result that shares an operand's elements that one)."""
+    """Return (the operands that an inner graph overwrites, for every result that shares an operand's elements that
+    one)."""
     try:
         graph, operands, _ = inlined(node)
     except MspcError:  # told when its turn comes

@@ -1,1 +1,1 @@
-"""The kinds of ATen that are read, one row each: a name, its arguments, and what they are over mspc's operators."""
+"""The kinds of ATen that are read, one row each: a name, its arguments, and a function of mspc's operators."""

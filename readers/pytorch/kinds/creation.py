@@ -154,7 +154,7 @@ def dropped_channels(input: Any, p: Any, train: Any) -> Any:
 
 
 def dropped_with_mask(input: Any, p: Any, train: Any) -> Any:
-    """(what `dropped` gives, which elements remain)."""
+    """Return (the result of `dropped`, a mask of the remaining elements)."""
     if train is False or p == 0:
         return input, ops.ones(input.shape, BOOL)
     out, mask = ops.Dropout(1.0 - p)(input)

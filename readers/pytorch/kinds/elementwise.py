@@ -105,7 +105,6 @@ def filled(self: Any, mask: Any, value: Any) -> Any:
 
 
 def numbers(self: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
-    """Numbers in the place of what is none."""
     return ops.nan_to_num(self, 0.0 if nan is None else nan, posinf, neginf)
 
 
@@ -149,7 +148,7 @@ def times_log(logarithm: Any, least: Any) -> Any:
 
 
 def relu_gradient(grad_output: Any, self: Any, threshold: Any) -> Any:
-    """The gradient where `self` is above the threshold."""
+    """Return the gradient for elements of `self` above the threshold."""
     return ops.where(ops.Greater()(self, threshold), grad_output, ops.zeros_like(grad_output))
 
 
@@ -335,8 +334,8 @@ def joined_parts(
     self: Any, n_fft: Any, hop_length: Any, win_length: Any, window: Any, center: Any, normalized: Any, onesided: Any,
     length: Any, return_complex: Any,
 ) -> Any:  # fmt: skip
-    """The signals whose parts have such Fourier transforms: parts are put one over the other, and divided by what the
-    window's squares add up to there."""
+    """Return the signals with parts that have such Fourier transforms: parts are added, and divided by the sum of the
+    window's squares."""
     if return_complex:
         raise ApiValueError("istft: return_complex is read as False alone, and is True")
     spectra = self if onesided in (None, True) else self[..., : n_fft // 2 + 1, :]

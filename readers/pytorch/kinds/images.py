@@ -22,16 +22,14 @@ SHARP, SOFT = -0.75, -0.5
 
 
 def _step(size: int, new: int, factor: float | None) -> float:
-    """How many of the pixels that are there a new one covers. factor: by how much the line grows, if that was given."""
+    """Return how many old pixels a new one covers. factor: by which the line grows, if given."""
     return size / new if factor is None else 1 / factor
 
 
 @cache
 def cubic_weights(size: int, new: int, corners: bool, factor: float | None, dtype: Any) -> np.ndarray:
-    """[new, size]: what every new pixel takes of the `size` that are there, four neighbours of each.
-
-    corners: the outermost pixels stay if they are. factor: by how much the line grows, if that was given.
-    """
+    """Return [new, size]: the weights of the `size` old pixels in every new one, four neighbours of each. corners: the
+    outermost pixels stay at their places. factor: by which the line grows, if given."""
     found = np.zeros((new, size))
     step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
     for place in range(new):
@@ -44,7 +42,7 @@ def cubic_weights(size: int, new: int, corners: bool, factor: float | None, dtyp
 
 @cache
 def filtered_weights(size: int, new: int, kind: str, dtype: Any, corners: bool, factor: float | None) -> np.ndarray:
-    """[new, size]: the same with a filter as wide as what one new pixel covers; kind: "bilinear" or "bicubic"."""
+    """Return [new, size]: the same with a filter as wide as one new pixel; kind: "bilinear" or "bicubic"."""
     found = np.zeros((new, size))
     step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
     kernel: Callable[[float], float] = _soft if kind == "bicubic" else _triangle
@@ -59,7 +57,7 @@ def filtered_weights(size: int, new: int, kind: str, dtype: Any, corners: bool, 
 
 @cache
 def linear_weights(size: int, new: int, factor: float | None, dtype: Any) -> np.ndarray:
-    """[new, size]: what every new pixel takes of its two neighbours."""
+    """Return [new, size]: the weights of the two neighbours of every new pixel."""
     found = np.zeros((new, size))
     step = _step(size, new, factor)
     for place in range(new):
@@ -73,8 +71,8 @@ def linear_weights(size: int, new: int, factor: float | None, dtype: Any) -> np.
 
 @cache
 def nearest_places(size: int, new: int, factor: float | None, is_exact: bool) -> np.ndarray:
-    """[new]: which pixel every new one is, by a product in Float32, as PyTorch rounds it; is_exact: the one that the
-    middle of the new one lies in."""
+    """Return [new]: the old pixel for every new one, by a product in Float32, as PyTorch rounds it; is_exact: the one
+    that contains the middle of the new one."""
     if new == size:
         return np.arange(size)
     step = np.float32(_step(size, new, factor))
@@ -168,7 +166,7 @@ def put_back(self: Any, indices: Any, output_size: Any) -> Any:
 
 
 def in_space(input: Any, output_size: Any, align_corners: Any, scale_factors: Any) -> Any:
-    """Volumes of other sizes, linearly between their elements: planes first, and then what lies across them."""
+    """Resize volumes, linearly between their elements: planes first, and then across them."""
     n, channels, depth, height, width = input.shape
     sizes, factors = sizes_of(input, output_size, scale_factors)
     if not align_corners and factors != (None, None, None):

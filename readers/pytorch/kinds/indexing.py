@@ -61,8 +61,8 @@ def put(self: Any, indices: Any, values: Any, accumulate: Any) -> Any:
 
 
 def values_ahead(shape: Any, taken: Any, places: Any, values: Any) -> Any:
-    """What is put at places along some dimensions of a shape, with the dimensions of the places first: they are after
-    what lies before the dimensions, if these follow each other."""
+    """Return the values put at places along some dimensions of a shape, with the dimensions of the places first: they
+    come after the dimensions before these, if these follow each other."""
     sizes = np.broadcast_shapes(*[each.shape for each in places])
     rest = [size for d, size in enumerate(shape) if d not in taken]
     ahead = taken[0] if taken[-1] - taken[0] + 1 == len(taken) else 0
@@ -89,8 +89,8 @@ def index_along(source: Any, dim: Any, index: Any) -> Any:
 
 
 def scattered_apart(self: Any, dim: Any, index: Any, src: Any, reduce: Any, include_self: Any) -> Any:
-    """The greatest, the least or the product of what is put at a place: every place looks at all that there is along
-    the dimension."""
+    """Return the greatest, the least or the product of the values put at each place: every place looks at all of them
+    along the dimension."""
     place = dim % len(self.shape)
     front = tuple([slice(0, size) for size in index.shape])
     part = src[front] if src.shape != index.shape else src
@@ -193,7 +193,7 @@ def bags(
     weight: Any, indices: Any, offsets: Any, scaled: Any, mode: Any, per_sample_weights: Any, include_last_offset: Any,
     padding_idx: Any,
 ) -> Any:  # fmt: skip
-    """Rows of a table, bag by bag: what is made of them; of what is for PyTorch's gradient nothing. Bags begin at
+    """Return rows of a table reduced by bag; nothing in the results that only PyTorch's gradient reads. Bags begin at
     `offsets`; mode 0 is their sum, 1 their mean."""
     if mode not in (0, 1) or scaled:
         raise ApiValueError("embedding_bag: sums and means are read, and neither maxima nor gradients by frequency")

@@ -1,4 +1,4 @@
-"""A kind is one row of the table: what ATen calls it, its arguments with their defaults, and a function for it."""
+"""A kind is one row of the table: its name in ATen, its arguments with their defaults, and a function for it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Known = Callable[[dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True)
 class KindArgument:
-    """One argument of a kind. is_read: whether the function takes it; how a tensor lies in memory, or on which device,
-    is not read. is_fixed: one that is not read, and has no other value than its default."""
+    """One argument of a kind. is_read: whether the function takes it; memory formats and devices are not read.
+    is_fixed: it is not read, and has no other value than its default."""
 
     name: str
     default: Any
@@ -33,10 +33,9 @@ class Kind:
 
     name: `aten.add.Tensor`. arguments: in the order of the schema. target: a function of mspc's operators, which the
     front end reads; it takes the arguments in that order. put: for a kind whose result shares its first argument's
-    elements, that argument with the result's elements replaced: it takes (argument, new result, the other
-    arguments). writes: arguments that the kind overwrites; the target returns what it computes and then a new value
-    for each, None for one that keeps its own. known: says arguments otherwise of which some are `KnownTensor`,
-    before the call.
+    elements, that argument with the result's elements replaced: it takes (argument, new result, the other arguments).
+    writes: arguments that the kind overwrites; the target returns its results and then a new value for each, None for
+    one that keeps its own. known: replaces arguments of which some are `KnownTensor`, before the call.
     """
 
     name: str
@@ -52,7 +51,8 @@ class Kind:
         return frozenset(argument.name for argument in self.arguments if not argument.is_read)
 
     def bound(self, given: Mapping[str, Any]) -> list[Any]:
-        """What the target takes. Raise MspcError for an argument that the row does not have, or that is missing."""
+        """Return the arguments of the target. Raise MspcError for an argument that the row does not have, or that is
+        missing."""
         known = {argument.name for argument in self.arguments}
         unknown = [name for name in given if name not in known]
         if unknown:
@@ -84,7 +84,7 @@ def row(
 
 
 def _parts(arguments: str) -> list[str]:
-    """The text at its commas, but for those inside of parentheses."""
+    """Split the text at its commas outside of parentheses."""
     found: list[str] = []
     for part in arguments.split(","):
         if found and found[-1].count("(") > found[-1].count(")"):

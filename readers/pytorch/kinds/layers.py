@@ -224,10 +224,8 @@ def sequence(
 
 
 def along(step: Any, kind: Any, x: Any, states: Any, own: Any, has_biases: Any, is_reverse: Any) -> Any:
-    """(outputs of all steps, the last states) of one layer in one direction.
-
-    own: weights of the input and of the state, their biases, and what makes a smaller state of one, if anything does.
-    """
+    """Return (outputs of all steps, the last states) of one layer in one direction. own: weights of the input and of
+    the state, their biases, and the weight that makes a smaller state of one, if any."""
     length, batch, columns = x.shape
     given = project(ops.Reshape()(x, (length * batch, columns)), own[0], own[2] if has_biases else None)
     given = ops.Reshape()(given, (length, batch, own[0].shape[0]))

@@ -69,7 +69,8 @@ def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> An
 
 
 def norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
-    """The norm of matrices if an order and two dimensions are meant, else that of all that lies along dimensions."""
+    """Return the norm of matrices if an order and two dimensions are meant, else that of all elements along
+    dimensions."""
     if order is None:
         return vector_norm(self, 2, dim, keepdim, dtype)
     dims = tuple(range(len(self.shape))) if dim is None else tuple(dim)
@@ -188,8 +189,8 @@ EXPERTS = (
 def attention(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any
 ) -> Any:
-    """softmax(query @ key^T * scale + mask) @ value. A Bool mask says what is looked at; a pair of numbers, how many
-    keys before and after a query's own place."""
+    """Return softmax(query @ key^T * scale + mask) @ value. A Bool mask has the visible keys; a pair of numbers, how
+    many keys before and after a query's own place."""
     heads, depth = query.shape[-3], query.shape[-1]
     batch = query.shape[:-3]
     q, k, v = _in_four(query), _in_four(key), _in_four(value)
@@ -217,7 +218,7 @@ def attention(
 
 
 def _in_four(x: Any) -> Any:
-    """All dimensions before the heads made one."""
+    """Return the tensor with all dimensions before the heads joined."""
     if len(x.shape) == 4:
         return x
     count = 1
@@ -227,7 +228,7 @@ def _in_four(x: Any) -> Any:
 
 
 def _in_four_by_ones(mask: Any) -> Any:
-    """With dimensions of size 1 in front."""
+    """Return the mask with dimensions of size 1 in front."""
     if len(mask.shape) == 4:
         return mask
     return ops.Reshape()(mask, (1,) * (4 - len(mask.shape)) + mask.shape)
@@ -276,13 +277,13 @@ def _written_out(
 def with_statistics(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any
 ) -> Any:
-    """(the result, and in the place of what only PyTorch's own gradient reads: nothing)."""
+    """Return (the result, nothing for each result that only PyTorch's own gradient reads)."""
     found = attention(query, key, value, attn_mask, dropout_p, is_causal, scale, True)
     return (found,) + (None,) * 8
 
 
 def with_known_mask(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an attention without a mask that hides nothing, or only what comes later."""
+    """Return the arguments of an attention without a mask that hides nothing, or only later keys."""
     name = "attn_mask" if "attn_mask" in given else "attn_bias"
     mask = given.get(name)
     seen = allows(mask) if isinstance(mask, KnownTensor) and not given.get("is_causal") else None

@@ -70,7 +70,6 @@ def extreme(operator: Any, self: Any, dim: Any, keepdim: Any) -> Any:
 
 
 def vector_norm(self: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any = None) -> Any:
-    """The norm of what lies along dimensions."""
     return ops.vector_norm(typed(self, dtype), ord, None if dim is None else axes(dim), keepdim)
 
 
@@ -80,7 +79,7 @@ def differences(self: Any, n: Any, dim: Any, prepend: Any, append: Any) -> Any:
 
 
 def running_sum(self: Any, dim: Any, dtype: Any) -> Any:
-    """Sums of what is so far along a dimension; integers and Bool add up to Int64."""
+    """Return cumulative sums along a dimension; integers and Bool add up to Int64."""
     return mint.cumsum(self, dim, dtype)
 
 
@@ -112,7 +111,7 @@ def ends(self: Any, dim: Any, keepdim: Any) -> Any:
 
 
 def mean_of_numbers(self: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
-    """The mean of what is a number."""
+    """Return the mean of the elements that are not NaN."""
     x = typed(self, dtype)
     there = ops.cast(ops.LogicalNot()(ops.IsNan()(x)), x.dtype)
     sums = ops.ReduceSum(keepdim)(ops.where(ops.IsNan()(x), ops.zeros_like(x), x), axes(dim))
@@ -120,7 +119,7 @@ def mean_of_numbers(self: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
 
 
 def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> Any:
-    """What a share of the numbers is below, linearly between two of them, or one of the two."""
+    """Return the quantile of a share, linearly between two numbers, or one of the two."""
     x = ops.Reshape()(self, (-1,)) if dim is None else self
     place = 0 if dim is None else dim
     at = q * (x.shape[place] - 1)

@@ -22,7 +22,7 @@ def reshaped(self: Any, shape: Any) -> Any:
 
 
 def as_before(base: Any, new: Any, *others: Any) -> Any:
-    """The elements in the shape of what they come from."""
+    """Return the elements in the shape of their base."""
     return reshaped(new, base.shape)
 
 
@@ -37,7 +37,7 @@ def expanded(self: Any, size: Any) -> Any:
 
 
 def expanded_back(base: Any, new: Any, size: Any) -> Any:
-    """What `expanded` did, undone: of what was repeated the first."""
+    """Undo `expanded`: keep the first of repeated elements."""
     rank, front = len(new.shape), len(new.shape) - len(base.shape)
     ends = [1 if d < front or base.shape[d - front] == 1 else n for d, n in enumerate(new.shape)]
     first = ops.StridedSlice()(new, (0,) * rank, tuple(ends), (1,) * rank)
@@ -60,7 +60,7 @@ def exchanged(self: Any, dim0: Any, dim1: Any) -> Any:
 
 
 def exchanged_back(base: Any, new: Any, dim0: Any, dim1: Any) -> Any:
-    """What `exchanged` did, undone."""
+    """Undo `exchanged`."""
     return exchanged(new, dim0, dim1)
 
 
@@ -70,7 +70,7 @@ def transposed(self: Any) -> Any:
 
 
 def transposed_back(base: Any, new: Any) -> Any:
-    """What `transposed` did, undone."""
+    """Undo `transposed`."""
     return transposed(new)
 
 
@@ -82,7 +82,7 @@ def permuted(self: Any, dims: Any) -> Any:
 
 
 def permuted_back(base: Any, new: Any, dims: Any) -> Any:
-    """What `permuted` did, undone."""
+    """Undo `permuted`."""
     rank = len(base.shape)
     order = [d % rank for d in dims]
     return permuted(new, tuple([order.index(d) for d in range(rank)]))
@@ -120,7 +120,7 @@ def unflattened(self: Any, dim: Any, sizes: Any) -> Any:
 
 
 def _bounds(size: int, start: Any, end: Any) -> Any:
-    """If a part of a dimension begins and ends."""
+    """Return the begin and the end of a part of a dimension."""
     first = 0 if start is None else start
     last = size if end is None or end > size else end
     first = max(0, first + size) if first < 0 else min(first, size)
@@ -173,7 +173,7 @@ def selected_replaced(base: Any, new: Any, dim: Any, index: Any) -> Any:
 
 
 def split_at(self: Any, split_size: Any, dim: Any) -> Any:
-    """Parts of a dimension: of one size, the last one of what is left, or of the sizes listed."""
+    """Split a dimension into parts: of one size, the last one of the rest, or of the sizes listed."""
     sizes = split_size if isinstance(split_size, int) else list(split_size)
     if isinstance(sizes, int) and sizes >= self.shape[dim]:
         return (self,)
@@ -350,7 +350,7 @@ def same(self: Any) -> Any:
 
 
 def same_back(base: Any, new: Any, *others: Any) -> Any:
-    """What was written into the tensor under its other name."""
+    """Return the values written into the tensor under its other name."""
     return new
 
 
@@ -360,7 +360,8 @@ def cast(self: Any, dtype: Any) -> Any:
 
 
 def cast_back(base: Any, new: Any, *others: Any) -> Any:
-    """What was written into a tensor under its name in another element type, which changes only if it is none."""
+    """Return the values written into a tensor under its name in another element type, which changes only if it is
+    none."""
     return new if new.dtype == base.dtype else base
 
 

@@ -29,9 +29,9 @@ THEMES: tuple[Iterable[list[Kind]], ...] = (
 )  # fmt: skip
 
 OVERWRITTEN = "self"
-"""What the first argument of a kind is called that writes into it."""
+"""The name of the first argument of a kind that writes into it."""
 GIVEN = "out"
-"""What the tensor is called, and the overload, if a kind writes its result into one that it is given."""
+"""The name of the tensor, and the overload, if a kind writes its result into one that it is given."""
 STOPPED = "aten.detach_.default"
 """The kind that takes a tensor's gradient away, and leaves its numbers."""
 

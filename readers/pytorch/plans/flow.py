@@ -147,7 +147,7 @@ def _dims(
 
 
 def _candidates(expected: Any, parts: int) -> Iterator[int | None]:
-    """The dimensions along which a result may be cut; last that it is not."""
+    """Yield the dimensions along which a result may be cut; last None."""
     yield from (dim for dim, size in enumerate(expected.shape) if size % parts == 0 and size)
     yield None
 
@@ -156,7 +156,7 @@ def _gives(
     kind: Kind, node: ExportedNode, slices: Sequence[Mapping[str, Any]], smaller: Mapping[int, int], place: int,
     wanted: Sequence[Any],
 ) -> bool:  # fmt: skip
-    """Return whether ranks get these arrays for a result, with the arguments as they are or with their own shape."""
+    """Return whether ranks get these arrays for a result, with the arguments unchanged or with their own shape."""
     shape = tuple(wanted[0].shape)
     for own in (None, shape) if any(name in SIZES for name, _ in node.arguments) else (None,):
         try:
@@ -173,7 +173,7 @@ def _computed(
     kind: Kind, node: ExportedNode, arrays: Mapping[str, Any], smaller: Mapping[int, int],
     own: tuple[int, ...] | None = None,
 ) -> list[Any]:  # fmt: skip
-    """The results. own: the shape that arguments for one have."""
+    """Return the results. own: the shape that arguments for one have."""
 
     def operand(value: Argument) -> Any:
         if isinstance(value, NodeResult):
@@ -204,7 +204,7 @@ def _numbers(type: ExportedType) -> tuple[int, ...]:
 
 
 def _smaller(shapes: Mapping[str, tuple[int, ...]], cuts: Mapping[str, int]) -> dict[int, int]:
-    """Smaller sizes in the place of those that no operand is cut along, where operands are large."""
+    """Return smaller sizes instead of those that no operand is cut along, for large operands."""
     if sum(int(np.prod(shape)) for shape in shapes.values()) <= SMALL:
         return {}
     fixed = {shapes[name][dim] for name, dim in cuts.items()}
@@ -279,11 +279,11 @@ State = SlicedValue | None
 
 
 class LayerFlow:
-    """What every value of a program is, as far as it is known.
+    """The state of every value of a program, as far as it is known.
 
-    styles: of parameters by their qualified names. tied: of modules whose parameters are those of others, too, by their
-    paths. parts: into how many slices they cut. placed: parameters of which a dimension is cut that no style says.
-    cuts: the states of values; those that are not there are not known.
+    styles: of parameters by their qualified names. tied: of modules that share parameters with others, by their paths.
+    parts: the number of slices. placed: parameters with a dimension that placements cut, not styles. cuts: the states
+    of values; missing ones are not known.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ class LayerFlow:
         self.cuts.update(zip(node.results, states, strict=True))
 
     def _weight(self, kind: str, given: Mapping[str, Argument]) -> str | None:
-        """The parameter that a product is with, by its qualified name."""
+        """Return the parameter of a matmul, by its qualified name."""
         if kind not in PRODUCTS:
             return None
         name = given.get(PRODUCTS[kind][1])
@@ -381,7 +381,7 @@ class LayerFlow:
         return _given(style, last, layer)
 
     def _check_input(self, layer: str, style: Style, cut: _State, last: int) -> None:
-        """Raise if the input is not there as the style says that it is."""
+        """Raise if the input is not cut as the style requires."""
         if style.takes == CUT and cut.dim != last:
             if style.weight == OUT:
                 raise _Wrong(
@@ -445,7 +445,7 @@ class LayerFlow:
         return SlicedValue(dim, state.layer)
 
     def _on_slices(self, node: ExportedNode, kind: str, states: Sequence[tuple[NodeResult, State]]) -> list[State]:
-        """The results of a kind that every rank computes of its slices."""
+        """Return the results of a kind that every rank computes from its slices."""
         cuts = {value.name: state for value, state in states if state is not None}
         held = [self.parameters[value.name] for value, _ in states if value.name in self.parameters]
         if any(name in self.styles or name in self.placed for name in (*held, *(cut.layer for cut in cuts.values()))):
@@ -593,14 +593,14 @@ class _Wrong(Exception):
 
 
 def _given(style: Style, last: int, layer: str) -> State:
-    """What a layer gives, by its style; what is handed on as a DTensor takes care of itself."""
+    """Return the state of a layer's result, by its style; a DTensor needs none."""
     if not style.is_local:
         raise _Unknown
     return None if style.gives in ("", WHOLE) else SlicedValue(1 if style.gives == SEQUENCE else last, layer)
 
 
 def _named(value: Argument, names: Mapping[str, str]) -> str:
-    """The text of an argument with other names."""
+    """Return the text of an argument with other names."""
     if isinstance(value, tuple):
         return f"({','.join(_named(each, names) for each in value)})"
     return f"%{names[value.name]}" if isinstance(value, NodeResult) else repr(value)

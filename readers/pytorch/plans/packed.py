@@ -1,8 +1,8 @@
-"""Parameters that are several weights one after another become those, so that each of them is cut by itself.
+"""Parameters that are several weights one after another become separate ones, each of which is cut by itself.
 
-A gate and what it lets through, or query, key and value, may be one parameter of twice or three times the rows: one
-product is split into parts. A slice of the parameter is no slice of every part, and ranks that cut it would have to
-gather what it gives. As parameters of their own the parts are cut alike, and nothing is gathered.
+A gate and the gated values, or query, key and value, may be one parameter of twice or three times the rows: one
+product is split into parts. A slice of the parameter is no slice of every part, and ranks that cut it
+would have to gather its result. As parameters of their own the parts are cut alike, and nothing is gathered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRODUCTS: Mapping[str, tuple[str, str, int]] = {
     "aten.addmm.default": ("mat2", "self", -1), "aten._grouped_mm.default": ("mat2", "", -1),
     "transformers.grouped_mm_fallback.default": ("weight", "", -1),
 }  # fmt: skip
-"""Products with a weight: the names of the weight and of what is added, and the weight's dimension that is given."""
+"""Matmuls with a weight: the names of the weight and of the bias, and the weight's dimension of the results."""
 TURNS = ("aten.transpose.int", "aten.t.default")
 SPLITS = ("aten.chunk.default", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.split.sizes")
 
@@ -66,10 +66,8 @@ class _Found:
 
 
 def unpacked(program: ExportedProgram, names: Collection[str]) -> tuple[ExportedProgram, dict[str, ProgramPart]]:
-    """The program with the parts of these parameters as parameters of their own, and those by their names.
-
-    A parameter is left as it is where others read it than one product, or where that is not split into equal parts.
-    """
+    """Return the program with the parts of these parameters as parameters of their own, and those by their names. A
+    parameter stays if another node than one matmul reads it, or the matmul's result is not split into equal parts."""
     users: dict[str, list[ExportedNode]] = {}
     for node in program.graph.nodes:
         for name in dict.fromkeys(values_in(tuple(value for _, value in node.arguments))):
@@ -139,7 +137,7 @@ def _only(users: Mapping[str, list[ExportedNode]], name: str) -> ExportedNode | 
 
 
 def _apart(program: ExportedProgram, packed: _Found, parts: dict[str, ProgramPart]) -> ExportedProgram:
-    """The program with the parts of one parameter."""
+    """Return the program with the parts of one parameter."""
     count = len(packed.split.results)
     cut = {packed.weight.name: packed.dim} | ({packed.bias.name: 0} if packed.bias is not None else {})
     inputs: list[ProgramInput] = []
@@ -169,7 +167,7 @@ def _apart(program: ExportedProgram, packed: _Found, parts: dict[str, ProgramPar
 
 
 def _part_of(node: ExportedNode, number: int, packed: _Found) -> ExportedNode:
-    """A node that computes with one part."""
+    """Return a node that computes with one part."""
     count = len(packed.split.results)
     turned = {packed.weight.name, *(packed.turn.results if packed.turn is not None else ())}
     turned |= {packed.bias.name} if packed.bias is not None else set()
@@ -204,7 +202,7 @@ def _cut(type: ExportedType, dim: int, count: int) -> ExportedType:
 
 
 def _weights(program: ExportedProgram, parts: Mapping[str, ProgramPart]) -> Checkpoint:
-    """The weights with the parts of those that are there."""
+    """Return the weights with the parts of those that are there."""
     weights = program.weights
     tensors = dict(weights.tensors)
     for name, part in parts.items():

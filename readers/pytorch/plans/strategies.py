@@ -57,12 +57,12 @@ def modules_of(program: ExportedProgram) -> dict[str, list[str]]:
 def matched(
     plan: str, patterns: Mapping[str, T], names: Iterable[str], what: str, may_miss: bool = False
 ) -> dict[str, tuple[str, T]]:  # fmt: skip
-    """What a plan says of every name that one of its patterns is for: (pattern, what it says); the longest pattern goes
-    before others. `*` is for one part of a name. A pattern may leave out the first part of names, as plans of base
-    models do. may_miss: those that name nothing are passed over.
+    """Return for every name that matches a pattern of a plan (pattern, its entry); the longest pattern has priority.
 
-    Raises:
-        MspcError: a pattern names nothing.
+    `*` is for one part of a name. A pattern may leave out the first part of names, as plans of base models do.
+    may_miss: patterns that match no name are passed over.
+
+    Raise MspcError if a pattern matches no name.
     """
     known = list(names)
     found: dict[str, tuple[str, T]] = {}
@@ -96,10 +96,11 @@ _BLOCK = re.compile(r"(.*?)\.(\d+)(?=\.|$)")
 
 
 def stages_of(plan: str, program: ExportedProgram, count: int, named: Sequence[str]) -> dict[str, int]:
-    """Stages by what the front end calls the scopes of nodes. plan: its name. named: modules, in their order.
+    """Return stages by the front end's names of scopes.
 
-    Raises:
-        MspcError: there are fewer blocks than stages, or a name is none of the program's.
+    plan: its name. named: modules, in their order.
+
+    Raise MspcError if there are fewer blocks than stages, or a name is none of the program's.
     """
     if count < 2:
         return {}
@@ -129,7 +130,7 @@ def stages_of(plan: str, program: ExportedProgram, count: int, named: Sequence[s
 
 
 def _lists(scopes: Sequence[str]) -> dict[str, list[str]]:
-    """Lists of modules by their names, outermost ones, each with its modules in order."""
+    """Return lists of modules by their names, outermost ones, each with its modules in order."""
     found: dict[str, list[str]] = {}
     for scope in scopes:
         block = _BLOCK.match(scope)
@@ -139,7 +140,7 @@ def _lists(scopes: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _of(scope: str, stages: Mapping[str, int]) -> int | None:
-    """The stage of the innermost module that has one."""
+    """Return the stage of the innermost module that has one."""
     while scope:
         if scope in stages:
             return stages[scope]
@@ -159,8 +160,8 @@ RANK = 3
 
 
 def inside_of_experts(program: ExportedProgram, styles: Mapping[str, Style]) -> dict[str, Style]:
-    """The styles with those of stacks: products with what the module takes are cut by what they give, and products
-    with what others of the stacks have given by what they take."""
+    """Return the styles with those of stacks: matmuls with the module's input are cut column-wise, and matmuls with
+    results of other stacks row-wise."""
     stacks = {
         each.name: each.qualified for each in program.inputs
         if each.kind == "parameter" and (style := styles.get(each.qualified)) is not None and style.weight == STACK
@@ -200,7 +201,7 @@ PASSING = frozenset(("Cast", "Load"))
 MATMULS = frozenset(("MatMul", "BatchMatMul"))
 EXPERTS, PACKED, GROUPED = 3, "packed_colwise", "GroupedProduct"
 IMPORTED = "-ImportedNetwork"
-"""What the front end calls the cell of a program."""
+"""The front end's name of the cell of a program."""
 COLWISE = STYLES["colwise"]
 MOST_TOLD = 5
 Cuts = dict[int, tuple[str, ...]]
@@ -209,12 +210,12 @@ Cuts = dict[int, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What a plan says of one program: styles of parameters by their qualified names, and placements of others.
+    """A plan for one program: styles of parameters by their qualified names, and placements of others.
 
     batch: the rows of the program's inputs, which axes beside the styles' one cut. cuts: dimensions of values that are
-    slices, by the names of values in the program. tied: styles of modules whose parameters are those of others, too, by
-    their scopes. program: that one, perhaps with parts of parameters as parameters of their own. whole: values that
-    every rank holds all of, sums of what ranks have of them. stages: of a pipeline, by what the front end calls scopes.
+    slices, by the names of values in the program. tied: styles of modules that share parameters with others, by their
+    scopes. program: that one, perhaps with parts of parameters as parameters of their own. whole: values that every
+    rank holds completely, sums of partial ones. stages: of a pipeline, by the front end's names of scopes.
     """
 
     program: ExportedProgram
@@ -239,11 +240,10 @@ class LayerPlan:
         return tuple(found)
 
     def given(self, builder: Builder, before: int, found: Any) -> Any:
-        """Give the operators from number `before` on that read parameters of the plan their strategies; what the call
-        that made them has given, held as their style says.
+        """Give the operators from number `before` on that read parameters of the plan their strategies; return the
+        results of the call that made them, held as their style requires.
 
-        Raises:
-            MspcError: ranks do not divide what a style cuts.
+        Raise MspcError if ranks do not divide a dimension that a style cuts.
         """
         style = None
         for node in builder.nodes[before:]:
@@ -267,7 +267,7 @@ class LayerPlan:
             node.attrs[STAGE] = stage
 
     def held(self, builder: Builder, name: str, value: Any) -> Any:
-        """A value of the program, held in slices where layers leave them."""
+        """Return a value of the program, held in slices if layers leave it so."""
         dim = self.cuts.get(name)
         is_whole = name in self.whole
         if not isinstance(value, Node) or not isinstance(value.type, TensorType) or (dim is None and not is_whole):
@@ -307,7 +307,7 @@ class LayerPlan:
         return None
 
     def _cuts(self, node: Node, number: int, style: Style) -> Cuts:
-        """Which dimensions of an operand, a parameter, a style cuts."""
+        """Return which dimensions of an operand, a parameter, a style cuts."""
         rank, axis = len(node.inputs[number].shape), self.plan.tensor_axis
         name = node.op.name
         if style.weight in (ROWS, COLUMNS):
@@ -330,7 +330,7 @@ class LayerPlan:
         return {gives if style.weight == OUT else 1 - gives: (axis,)}
 
     def _set(self, node: Node, number: int, cuts: Cuts, style: Style | None) -> None:
-        """The strategy of a node one of whose operands is cut so: dimensions of others that belong to it, too."""
+        """Set the strategy of a node with one operand that is cut so: dimensions of others that belong to it, too."""
         assert isinstance(node.op, Op)
         rule = node.op.parsed_rule(*(value.tensor_type for value in node.inputs))
         axes: dict[int, tuple[str, ...]] = {}
@@ -384,12 +384,11 @@ def parameter_of(value: Value) -> str:
 
 
 def planned(program: ExportedProgram, plan: WrittenPlan, is_own: bool = False) -> LayerPlan:
-    """What a plan says of a program, whose sizes are numbers.
+    """Return the plan of a program with numbers for sizes.
 
-    is_own: the model brings it, with patterns for all of its kind: some name nothing here.
+    is_own: the model brings it, with patterns for all of its kind: some match nothing here.
 
-    Raises:
-        MspcError: a pattern of it names nothing, or it is wrong.
+    Raise MspcError if a pattern of it matches nothing, or it is wrong.
     """
     modules = modules_of(program)
     parameters = [each.qualified for each in program.inputs if each.kind == "parameter"]
@@ -445,7 +444,7 @@ def scope_inside(scope: str) -> str:
 
 
 def _placements(program: ExportedProgram, plan: WrittenPlan) -> dict[str, Cuts]:
-    """What placements cut of parameters."""
+    """Return the dimensions of parameters that placements cut."""
     parameters = [each.qualified for each in program.inputs if each.kind == "parameter"]
     placed: dict[str, Cuts] = {}
     shapes = {each.qualified: each.type.shape for each in program.inputs if each.type is not None}
@@ -462,7 +461,7 @@ def _placements(program: ExportedProgram, plan: WrittenPlan) -> dict[str, Cuts]:
 
 
 def _prepare(styles: dict[str, Style], prepared: Mapping[str, Style]) -> None:
-    """Column-wise layers inside of modules whose input is gathered take what that was before."""
+    """Let column-wise layers inside of modules with gathered input take the input before it is gathered."""
     for module, style in prepared.items():
         for name, own in styles.items():
             if name.startswith(f"{module}.") and own.weight == OUT and own.takes == style.gives == WHOLE:
@@ -470,12 +469,12 @@ def _prepare(styles: dict[str, Style], prepared: Mapping[str, Style]) -> None:
 
 
 def _scopes(program: ExportedProgram, tied: Mapping[str, Style]) -> dict[str, Style]:
-    """Styles of modules by what the front end calls them."""
+    """Return styles of modules by the front end's names of scopes."""
     return {scope_of(node): tied[node.scope] for node in program.graph.nodes if node.scope in tied}
 
 
 def _given_by(program: ExportedProgram, modules: Collection[str]) -> frozenset[str]:
-    """The values that these modules give to others."""
+    """Return the values that these modules give to others."""
     made = {name: node.scope for node in program.graph.nodes if node.scope in modules for name in node.results}
     return frozenset(
         name for node in program.graph.nodes for name in values_in(tuple(value for _, value in node.arguments))

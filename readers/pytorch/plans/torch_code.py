@@ -51,7 +51,7 @@ def all_axes_of(layout: object) -> Iterator[Axis]:
 
 
 def tensor_axis(own: Sequence[Parameter], data: Axis | None) -> Axis | None:
-    """What cuts most parameters, beside the axis of the batch."""
+    """Return the axis that cuts most parameters, beside the axis of the batch."""
     counts: dict[Axis, int] = {}
     for parameter in own:
         for axis in all_axes_of(parameter.layout):
@@ -92,7 +92,7 @@ Parts = tuple[tuple[str, int, int], ...]
 
 
 class Searched(Protocol):
-    """What is known of a network's layers. users: of every node. wrong: what cannot be said, at which node."""
+    """The facts of a network's layers. users: of every node. wrong: mistakes with their nodes."""
 
     graph: Graph
     users: Mapping[Node, list[Node]]
@@ -117,10 +117,11 @@ class Searched(Protocol):
 
 
 def local_parts(search: Searched, module: str, scope: str) -> tuple[Parts, set[Node]] | None:
-    """The parameters of a module, and its nodes that sum over ranks; None if it cannot be said, which `wrong` has.
+    """Return the parameters of a module, and its nodes that sum over ranks, or None if the plan cannot express it,
+    which `wrong` has.
 
-    Every rank runs the module's own code with its slices. So nothing is exchanged inside but sums, and what is computed
-    of a sum is linear in it, so that it may come last; and the code may ask for no size of a slice.
+    Every rank runs the module's own code with its slices. So only sums are exchanged inside, and everything computed
+    from a sum is linear in it, so that it may come last; and the code may ask for no size of a slice.
     """
     nodes = [each for each in search.graph.nodes if each.scope == scope or each.scope.startswith(f"{scope}/")]
     inside, sums = set(nodes), set[Node]()
@@ -138,7 +139,7 @@ def local_parts(search: Searched, module: str, scope: str) -> tuple[Parts, set[N
 
 
 def _problem(search: Searched, module: str, node: Node, inside: Collection[Value]) -> str:
-    """Why ranks cannot run a node by themselves; "" if they can."""
+    """Return why ranks cannot run a node by themselves; "" if they can."""
     if search.is_of_gradients(node):
         return ""
     for value in node.inputs:
@@ -156,7 +157,7 @@ def _problem(search: Searched, module: str, node: Node, inside: Collection[Value
 
 
 def _is_last(search: Searched, node: Node, inside: Collection[Value]) -> bool:
-    """Return whether all that the module makes of a sum is linear in it."""
+    """Return whether everything that the module makes of a sum is linear in it."""
     pending, seen = [node], set[Node]()
     while pending:
         value = pending.pop()
@@ -199,11 +200,12 @@ MOST_TOLD = 8
 GRADIENTS = "Gradients/"
 PASSED = frozenset(("ShardingConstraint", "Cast", "Load"))
 ROW_BY_ROW = PASSED | set("Fill Reshape PadV3 StridedSlice Slice Equal NotEqual ExpandDims".split())
-"""Kinds that mix no rows of what they take."""
+"""Kinds that mix no rows of their operands."""
 PRODUCTS_OF_OWN = PASSED | set("MatMul Add BiasAdd Reshape".split())
-"""What modules of others than PyTorch's own classes may do with the parameters that are cut: DTensor follows it."""
+"""Kinds that modules of others than PyTorch's own classes may use with parameters that are cut: DTensor follows
+them."""
 SLICES = "LocalSlice"
-"""Takes a slice of what every rank holds, which costs no message."""
+"""Takes a slice of a value that every rank holds, which costs no message."""
 WHOLE = -1
 """Of a value: every rank of the tensor axis holds all of it. Else the dimension that is cut."""
 
@@ -211,9 +213,12 @@ WHOLE = -1
 @dataclass(frozen=True)
 class LayerBack:
     """A module with a style: kind `Colwise` or `Rowwise`; how it takes and gives (WHOLE, or a dimension), and the last
-    dimension of what it gives. cut: its parameters with the dimensions that are cut, of a module that is neither
-    `Linear` nor `Embedding`. same_as: the module whose parameters it has, too; "" for none. parts: of a module of
-    kind `Local`, its parameters with the dimension that is cut, and of how many weights one after another each is."""
+    dimension of its result.
+
+    cut: its parameters with the dimensions that are cut, of a module that is neither `Linear` nor `Embedding`. same_as:
+    the module whose parameters it shares, or "". parts: of a module of kind `Local`, its parameters with the dimension
+    that is cut, and the number of weights one after another in each.
+    """
 
     module: str
     kind: str
@@ -228,11 +233,9 @@ class LayerBack:
 
 @dataclass(frozen=True)
 class PlanBack:
-    """What is written.
-
-    data, tensor: the axes, None without. layers: in the order of the network. sharing: "" for none, `states`: the
-    optimizer's are shared over the axis of the batch, `parameters`: those are, too. modules: all that have parameters.
-    """
+    """A plan to be written. data, tensor: the axes, None without. layers: in the order of the network. sharing: "" for
+    none, `states`: the optimizer's are shared over the axis of the batch, `parameters`: those are, too. modules: all
+    that have parameters."""
 
     ranks: int
     data: Axis | None
@@ -244,8 +247,8 @@ class PlanBack:
 
 @dataclass
 class _Search:
-    """layers: found, by modules. operands: what they take, with their scopes. covered: nodes that move slices, which a
-    layer is for. wrong: what cannot be said."""
+    """layers: found, by modules. operands: theirs, with their scopes. covered: nodes that move slices and belong to a
+    layer. wrong: mistakes."""
 
     graph: Graph
     users: Mapping[Node, list[Node]]
@@ -302,7 +305,7 @@ class _Search:
         self.layers[module] = LayerBack(module, "Local", WHOLE, WHOLE, 0, parts=parts)
 
     def _parameters(self, owner: str) -> tuple[tuple[str, int], ...]:
-        """The parameters of a module that are cut, with their dimensions."""
+        """Return the parameters of a module that are cut, with their dimensions."""
         return tuple(
             (name, dims[0])
             for parameter in self.graph.parameters
@@ -311,7 +314,7 @@ class _Search:
         )
 
     def take(self) -> None:
-        """Say of the layers that were found how they take what others give."""
+        """Set how the layers take their inputs."""
         given = frozenset(self.covered)
         for module, (value, scope) in self.operands.items():
             layer = replace(self.layers[module], takes=self.taken(value, scope, given))
@@ -322,7 +325,7 @@ class _Search:
                 self.wrong.append((f"{module} {what}", value if isinstance(value, Node) else None))
 
     def taken(self, value: Value, scope: str, given: Collection[Node]) -> int:
-        """How the tensor axis cuts what comes into a module, before it moves: several modules may take it so."""
+        """Return how the tensor axis cuts a module's input, before it moves: several modules may take it so."""
         while isinstance(value, Node) and value.inputs and value not in given:
             if value.scope != scope and not self.moves(value):
                 break
@@ -335,8 +338,8 @@ class _Search:
         return self._one(value)
 
     def _slices(self, value: Value, given: Collection[Node]) -> set[Node]:
-        """The slices that ranks take of what they hold, if a value is cut by nothing else: a layer that takes all of it
-        cuts it later. given: what layers give."""
+        """Return the slices that ranks take of a value they hold, if nothing else cuts it: a layer that takes all of it
+        cuts it later. given: the results of layers."""
         found: set[Node] = set()
         pending, seen = [value], set[Value]()
         while pending:
@@ -352,7 +355,7 @@ class _Search:
         return found
 
     def given(self, node: Node, scope: str) -> tuple[int, int]:
-        """How it cuts what leaves a module, and the last dimension of that."""
+        """Return how the axis cuts a module's result, and the last dimension of that."""
         self.covered.add(node)
         while True:
             users = [each for each in self.users.get(node, []) if not each.scope.startswith(GRADIENTS)]
@@ -408,10 +411,11 @@ def module_at(scope: str) -> str:
 
 
 def plan_back(graph: Graph) -> PlanBack:
-    """What a network's plan is in DTensor's words. graph: of all ranks, with collectives.
+    """Return a network's plan in DTensor's words.
 
-    Raises:
-        MspcError: it has loops or branches, or something of it cannot be said; all that cannot is named.
+    graph: of all ranks, with collectives.
+
+    Raise MspcError if it has loops or branches, or parts that DTensor's words cannot express, all of which are named.
     """
     if any(node.regions for node in graph.nodes):
         raise MspcError("--out-torch writes plans of layers, and the network is compiled as loops or branches")
@@ -437,7 +441,7 @@ def plan_back(graph: Graph) -> PlanBack:
 
 
 def _check_mesh(ranks: int, data: Axis | None, tensor: Axis | None) -> None:
-    """Raise MspcError where the two axes are not all ranks."""
+    """Raise MspcError if the two axes are not all ranks."""
     axes = sorted((each for each in (data, tensor) if each is not None), key=lambda axis: axis.stride)
     stride = 1
     for axis in axes:
@@ -477,7 +481,7 @@ def _walk(search: _Search, own: Mapping[str, Parameter]) -> None:
 
 
 def _of_loss(node: Node, data: Axis | None) -> bool:
-    """A number that is summed over the batch's axis, which every process has of its own rows."""
+    """Return a number that is summed over the batch's axis, which every process has of its own rows."""
     source = node.inputs[0] if node.inputs else None
     layout = source.layout if source is not None else None
     return (
@@ -488,14 +492,14 @@ def _of_loss(node: Node, data: Axis | None) -> bool:
 
 
 def _of_batch(node: Node, data: Axis | None) -> bool:
-    """Return whether what moves differs before and after over the batch's axis alone."""
+    """Return whether a redistribution differs before and after over the batch's axis alone."""
     before, after = set(all_axes_of(node.inputs[0].layout)), set(all_axes_of(node.layout))
     return before ^ after == {data} and not (isinstance(node.layout, Layout) and node.layout.partial)
 
 
 def _of_rows(node: Node, data: Axis | None) -> bool:
-    """Return whether rows of the inputs themselves, or of what is the same everywhere, move over the batch's axis:
-    processes compute what they need of their own rows."""
+    """Return whether rows of the inputs themselves, or of values that are the same everywhere, move over the batch's
+    axis: processes compute them from their own rows."""
     if not _of_batch(node, data):
         return False
     pending, seen = [node.inputs[0]], set[Value]()
@@ -523,7 +527,7 @@ def _users(graph: Graph) -> dict[Node, list[Node]]:
 
 
 def _data_axis(graph: Graph) -> Axis | None:
-    """What cuts the rows of the first input that is cut."""
+    """Return the axis that cuts the rows of the first input that is cut."""
     wrong: list[tuple[str, Node | None]] = []
     found: Axis | None = None
     for parameter in graph.parameters:
@@ -541,7 +545,7 @@ def _data_axis(graph: Graph) -> Axis | None:
 
 
 def _refused(wrong: Sequence[tuple[str, Node | None]]) -> MspcError:
-    """The error of the first thing that cannot be said, with the others."""
+    """Return the error of the first mistake, with the others."""
     text, node = next((each for each in wrong if each[1] is not None), wrong[0])
     others = [each for each in dict.fromkeys(each for each, _ in wrong) if each != text]
     notes = [f"also: {each}" for each in others[:MOST_TOLD]]
@@ -625,7 +629,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def torch_code(plan: PlanBack, made_of: str, compile_id: str) -> str:
-    """The file. made_of: what was compiled, in words."""
+    """Return the text of the file. made_of: the compiled network, in words."""
     axes = [(axis, name) for axis, name in ((plan.data, DATA), (plan.tensor, TENSOR)) if axis is not None]
     axes.sort(key=lambda pair: -pair[0].stride)
     comma = "," if len(axes) == 1 else ""
@@ -683,7 +687,7 @@ def torch_code(plan: PlanBack, made_of: str, compile_id: str) -> str:
 
 
 def _told(plan: PlanBack) -> list[str]:
-    """What a reader has to know."""
+    """Return the notes for a reader."""
     found = ["Between layers are local tensors: a module that views them has to ask for their sizes, or for -1 heads."]
     if plan.tensor is not None:
         found.append("Parameters that no layer cuts stay tensors, beside DTensors: optimizers take `foreach=False`.")

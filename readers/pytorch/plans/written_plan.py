@@ -25,10 +25,11 @@ from mspc.ir.nearest import did_you_mean
 
 OUT, IN, ROWS, COLUMNS, NOTHING = "out", "in", "rows", "columns", "nothing"
 OPEN, PREPARED, STACK = "open", "prepared", "stack"
-"""What of a weight is cut: what it gives, what it takes, the rows or the columns of a table; OPEN: it is not said;
-PREPARED: it is about what layers inside of a module take; STACK: of several weights every rank has some."""
+"""How a weight is cut: by its result, by its operand, by the rows or the columns of a table; OPEN: not given; PREPARED:
+it is about the operands of layers inside of a module; STACK: of several weights every rank has some."""
 WHOLE, CUT, SEQUENCE = "whole", "cut", "sequence"
-"""How ranks hold what a layer takes or gives: all of it, a slice of the last dimension, or a slice of dimension 1."""
+"""How ranks hold the input or the result of a layer: whole, a slice of the last dimension, or a slice of dimension
+1."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ class Style:
 
     name: as it is written. weight, takes, gives: see the words above; takes "": as it comes. sums_gradient: ranks sum
     the gradient of a weight that each of them has whole, and of which each sees its own part of the data alone.
-    is_local: what it gives is every rank's own tensor, and no DTensor. sums: of a module, that what it gives is summed
-    over ranks.
+    is_local: its result is every rank's own tensor, and no DTensor. sums: the result of a module is summed over ranks.
     """
 
     name: str
@@ -75,7 +75,7 @@ STYLES: Mapping[str, Style] = {
         "packed_colwise packed_rowwise moe_identity_expert local_params local local_packed_rowwise isolated", OPEN,
     ),
 }  # fmt: skip
-"""All styles. Those that are OPEN say how ranks divide work by hand; what they do is divided as the rest suggests."""
+"""All styles. Those that are OPEN describe how ranks divide work by hand; that work is divided as the rest suggests."""
 _ARGUMENTS = ("desired_input_layouts", "input_layouts", "output_layouts", "use_local_output", "sequence_dim")
 
 
@@ -104,7 +104,7 @@ def style_of(text: str) -> Style:
 
 
 def _given(text: str) -> dict[str, ast.expr]:
-    """The arguments of a style that is written as a call, by their names."""
+    """Return the arguments of a style that is written as a call, by their names."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -120,7 +120,7 @@ def _given(text: str) -> dict[str, ast.expr]:
 
 
 def _held(text: str, value: ast.expr) -> str:
-    """How ranks hold a tensor by `Shard(-1)`, `Shard(1)` or `Replicate()`; of several the first one."""
+    """Return how ranks hold a tensor by `Shard(-1)`, `Shard(1)` or `Replicate()`; of several the first one."""
     if isinstance(value, ast.Tuple) and value.elts:
         value = value.elts[0]
     placement = placement_of(value)
@@ -271,7 +271,7 @@ def _table(shown: str, found: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _mesh(shown: str, found: Any, ranks: int) -> tuple[dict[str, int], int]:
-    """The axes of a stage's ranks, and the number of stages."""
+    """Return the axes of a stage's ranks, and the number of stages."""
     legal = isinstance(found, dict) and found and all(
         type(size) is int and size > 0 for size in cast("dict[str, Any]", found).values()
     )  # fmt: skip
