@@ -21,13 +21,9 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.lib.choices import merge, rule_of
 from mspc.sharding.factors import Dim, Rule
 
-# Finds which slices of a value are a rank's own rows: where the dimension along which data are fed goes, by the
-# operators' factor rules.
-#
-# Input: `x` fed as `(2) [0, -]`, `%0 = MatMul(%x, %w)`, `%1 = Transpose(%0) {perm: (1, 0)}`. Then the rows are in `%0`
-# as `(2) [0, -]` and in `%1` as `(2) [-, 0]`; a sum of `%0` over its rows, or `ReLU(%w)`, has none, whatever its size.
-# This is about what values mean, not about where operators run: one may need a dimension unsharded that still is the
-# batch.
+# The slices of a value that are a rank's own rows follow from the fed dimension by the operators' factor rules: if `x`
+# is fed as `(2) [0, -]`, `MatMul(%x, %w)` has rows `(2) [0, -]`, its transpose `(2) [-, 0]`, and a sum over the rows,
+# or `ReLU(%w)`, none. An operator may need a dimension unsharded that still is the batch.
 
 
 RowLayouts = tuple[Layout | None, ...]
@@ -152,10 +148,9 @@ def with_rows(b: Builder, values: Sequence[Value], gradients: Sequence[Value]) -
     return found
 
 
-# Finds where the rows of the batch are in the values of a graph that every rank runs on rows of its own.
-#
-# Input:  `x` fed in rows, `%0 = MatMul(%x, %w)`, `%1 = Transpose(%0) {perm: (1, 0)}`, `%2 = Reshape(%1) {shape: (-1,)}`
-# Output: `%0` (0, 1): along dimension 0; `%1` (1, 1): along dimension 1; `%2` (0, n): along dimension 0 in n parts
+# The place of the batch's rows in the values of a graph that every rank runs on rows of its own, as (dimension, outer):
+# if `x` is fed in rows, `%0 = MatMul(%x, %w)` has (0, 1), `%1 = Transpose(%0)` (1, 1), and `Reshape(%1) {shape: (-1,)}`
+# (0, n): along dimension 0 in n parts.
 
 
 Rows = tuple[int, int]

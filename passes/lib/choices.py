@@ -21,11 +21,8 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.cast import Cast
 from mspc.sharding.factors import Dim, Rule
 
-# Finds how one operator can be sharded, given what a plan says of it, and which sharding follows from the layouts
-# around it, for all sharding passes.
-#
-# An operator's sharding gives every factor of its rule some axes of a mesh. From it follow the layouts that the inputs
-# need and the layouts of the results, partial ones included. Nothing here knows an operator by name.
+# An operator's sharding gives every factor of its rule some axes of a mesh. The layouts of its inputs and results
+# follow, partial ones included. Nothing here knows an operator by name.
 
 
 Source = tuple[tuple[Dim, ...], Layout]
@@ -336,9 +333,6 @@ def options_of(
         found.append(make_choice(rule, *merge(rule, (*taken, *made), ranks)))
         found += choices(op, rule, layouts, made, ranks)
     return found
-
-
-# Removes sharding constraints once they have taken effect: who read one reads the constrained value itself.
 
 
 def release_constraints(graph: Graph) -> bool:

@@ -28,9 +28,6 @@ from mspc.ops.tensor.reshape import ExpandDims, Reshape
 from mspc.ops.tensor.scatter import TensorScatterAdd, TensorScatterUpdate
 from mspc.ops.tensor.slicing import StridedSlice
 
-# Grids of ranks for experts: which ranks share the batch, the experts, and the products of each.
-
-
 Entry = tuple[int, ...]
 
 
@@ -148,9 +145,6 @@ def _named(node: Node, x: object, w: object, ranks: int) -> ExpertMesh | None:
     if mesh.parts == 1 or rows % mesh.outer or experts % mesh.parts:
         return None
     return _with_room(node, mesh)
-
-
-# Grouped products on blocks of rows, for graphs that have any of it.
 
 
 def route_experts(graph: Graph) -> bool:
@@ -311,9 +305,6 @@ def _looked_up(value: Value) -> tuple[Value, Value] | None:
     return (table, ids) if value.op.axis % len(table.shape) == 0 and len(ids.shape) == 1 else None
 
 
-# Tells which operators compute row by row, so that they can do so with other rows.
-
-
 def with_other_rows(node: Node, rows: int, other: int) -> tuple[Op, tuple[int, ...]] | None:
     """Return (the operator that computes a node's function on `other` instead of `rows` rows, operands that have them).
     None unless the operator computes every row of all results from the same row of operands and from constants alone,
@@ -359,9 +350,6 @@ def _sliced(op: StridedSlice, node: Node, rows: int, other: int) -> tuple[Op, tu
     if op.ellipsis_mask & 1 or op.end_mask & 1 or not op.end:
         return op, (0,)
     return replace(op, end=(other, *op.end[1:])), (0,)
-
-
-# Rows of tables without a spare one, for graphs that have any of it.
 
 
 def route_slots(graph: Graph) -> bool:

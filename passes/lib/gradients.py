@@ -20,8 +20,8 @@ from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import NotDifferentiable, Op
 from mspc.ops.tensor.broadcast import filled
 
-# Reverse mode over a list of nodes: operators are visited from the last to the first, every operator's `bprop` is asked
-# once, and the terms of one gradient are added by a single AddN so that a sharded sum is reduced once.
+# Operators are visited from the last to the first, every operator's `bprop` is called once, and one AddN adds up the
+# terms of a gradient, so that a sharded sum is reduced once.
 
 
 Terms = dict[Value, list[Value]]
@@ -147,7 +147,7 @@ def summed(b: Builder, terms: list[Value], of: Node | None = None) -> Value:
     return total
 
 
-# Sums and zeros of stacks (`StackType`): what is added or made for every turn is done by a loop over their entries.
+# Sums and zeros of stacks (`StackType`) are made by a loop over their entries.
 
 
 def sum_of_stacks(b: Builder, terms: Sequence[Value]) -> Value:
@@ -206,9 +206,6 @@ def _for_all(b: Builder, count: Value, stacks: Sequence[Value], body: Graph) -> 
     return b.emit(TupleGetItem(0), made)
 
 
-# Removes the placeholders of gradients that the script defines, once gradients are taken.
-
-
 def drop_own_gradients(graph: Graph) -> bool:
     """Replace each OwnGradient by its results, and drop the nodes computed from placeholders; return whether there was
     any."""
@@ -225,14 +222,6 @@ def drop_own_gradients(graph: Graph) -> bool:
     graph.nodes = [node for node in graph.nodes if node not in gone]
     graph.results = [replaced.get(value, value) for value in graph.results]
     return bool(gone)
-
-
-# Numbers the nodes that run a graph which others run, too, and which draws: each draws numbers of its own.
-#
-# Input:  `%1 = Call(%0) {regions: @layer}`, `%3 = Call(%2) {regions: @layer}`, where @layer has a Dropout
-# Output: the same with `call: 1` and `call: 2` among their cnode_attrs
-#
-# The nodes that compute gradients of such a node have its number: what they draw again is what it has drawn.
 
 
 def number_calls(program: Graph) -> bool:
@@ -256,12 +245,6 @@ def number_calls(program: Graph) -> bool:
 
 def _draws(region: Graph) -> bool:
     return any(isinstance(node.op, Op) and node.op.draws for graph in region.graphs() for node in graph.nodes)
-
-
-# Saves the value that an operator read of a parameter which changes before the operator's gradient reads it again.
-#
-# Input:  `%1 = Mul(%0, %para_p)`, `%2 = Assign(%para_p, ...)`, a gradient that passes through %1
-# Output: `%1 = Identity(%para_p)`, `%2 = Mul(%0, %1)`, ... : the value as it was, which every reader of %1 gets.
 
 
 def keep_earlier_values(graph: Graph) -> None:

@@ -27,9 +27,6 @@ from mspc.passes.lib.stage_placement import chosen_schedule, has_weights_apart, 
 from mspc.passes.lib.stage_programs import work_of
 from mspc.passes.lib.timeline import ScheduleTimeline, Task, TaskCopies, copies_of, leaving, timeline
 
-# What cells and operators ask to have kept on the host is noted on forward nodes; here it is read.
-
-
 AUTO = 0
 
 
@@ -66,8 +63,7 @@ def distance(node: Node, cells: Mapping[str, str]) -> int | None:
     return int(ahead) if ahead.isdigit() else AUTO
 
 
-# When values leave for the host and come back: by the rates of a machine no operator waits for a copy, where there is
-# time enough; copies one way come one behind the other.
+# By the rates of a machine no operator waits for a copy if there is time enough; copies one way follow each other.
 
 
 SAME = 1 - 1e-9
@@ -150,9 +146,6 @@ class HostTimes:
         return found
 
 
-# New nodes between those of a graph, by the places at which these stand.
-
-
 LEAVE, FETCH_AT_ONCE, WAIT, FETCH, READ = range(5)
 """The order of nodes at one place: copies of the last node's results, copies that come back during other waits, waits
 for earlier copies, copies that come back into the memory freed so, and their readers."""
@@ -189,11 +182,6 @@ class Insertions:
             nodes += [node for _, node in sorted(ahead, key=lambda item: item[0])]
             nodes += self._graph.nodes[place : place + 1]
         self._graph.nodes = nodes
-
-
-# Finds the tensors of a rank's graph that gradients read again: who makes them, shows their memory, and reads them.
-#
-# They are results of forward nodes, and of calls of a stage's program what that has made.
 
 
 class HostReading(NamedTuple):
@@ -348,8 +336,8 @@ def _base(value: Value) -> tuple[Node, int] | None:
     return (value, index) if value.phase == "forward" else None
 
 
-# When a stage of a pipeline works on which micro-batch: a rank's graph has no other stage, so that all of them are
-# taken to work as long as this one does. What a stage waits for others is time for copies to the host and back.
+# A rank's graph has no other stage, so all stages are assumed to work as long as this one. Waits for other stages are
+# time for copies to the host and back.
 
 
 Spans = Mapping[Node, tuple[float, float]]
@@ -421,9 +409,6 @@ class StageClock:
                 shift = max(shift, begins[node] + first - self._ends[node])
                 found += [shift] * (place + 1 - len(found))
         return found + [shift] * (len(self._nodes) - len(found))
-
-
-# States that live on the host are fetched for their updates, one update after the other, and put back.
 
 
 AHEAD = 2
@@ -514,11 +499,9 @@ def _units(graph: Graph) -> Sequence[_Unit]:
     return units
 
 
-# What gradients read of marked cells waits for them on the host.
-#
-# A value leaves right behind the node that makes it. Its memory is free once the copy is over, at a place where by the
-# rates of a machine that is so, or as many operators later as the script says; in the same way it is fetched. What
-# would be wanted back before it has left stays.
+# A value leaves right after its node. Its memory is free once the copy is over by the rates of a machine, or as many
+# operators later as the script says; it is fetched likewise. A value that would be wanted back before it has left
+# stays.
 
 
 LONGER = 5e-3
@@ -622,8 +605,8 @@ class HostValues:
                 self._tuples.setdefault((place, operand), {})[element] = shown(read.inputs[element])
 
 
-# Takes updates whose states live on the host to where their gradients are known, so that the copies of states run
-# beside the gradients that are still to be computed.
+# Updates of states on the host run as soon as their gradients are known, so that the copies of states run beside the
+# remaining gradients.
 
 
 def update_early(graph: Graph) -> None:

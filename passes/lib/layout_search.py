@@ -33,10 +33,6 @@ from mspc.passes.lib.placement import (
 )
 from mspc.sharding.factors import Rule
 
-# Gives one operator its layouts: of all its choices the one that makes ranks send the fewest bytes.
-#
-# Every part of the propagation works on the one state that this module holds: rules, costs, and what is decided so far.
-
 
 class KnownRules(Mapping[Node, "Rule | None"]):
     """Rules by node, None if an operator has none. A node that has been given another operator, as attention in its
@@ -228,9 +224,6 @@ class Search:
         self.take(node, operandwise_choice(cast(Op, node.op), layouts, self.ranks), source)
 
 
-# Compares plans of layouts of a graph: what each costs, which is taken, and how the graph takes it on.
-
-
 MORE_BYTES = 1.1
 """How many times the fewest bytes a plan of fewer messages may send."""
 
@@ -274,9 +267,6 @@ def best_plan(found: Sequence[tuple[PlanTotal, list[State]]]) -> list[State]:
         return free
     least = min(nbytes for _, nbytes, _ in good)
     return found[min(plan for plan in good if plan[1] <= MORE_BYTES * least)[2]][1]
-
-
-# Puts operators into the form in which operands may lie as they are to, with the operators of their gradients.
 
 
 def other_rule(node: Node, ranks: int) -> Rule | None:

@@ -18,12 +18,10 @@ from mspc.passes.lib.layout_search import State, restore, state_of
 from mspc.passes.lib.opened_graphs import is_zero
 from mspc.passes.lib.placement import Traffic, result_layouts, sent_inside
 
-# Finds the layouts in which loops carry values, for graphs whose regions are open.
-#
-# What is carried has one layout at every turn. At first that is the one in which it enters the loop; where a turn
-# leaves it otherwise, that other layout is tried, and kept where ranks send fewer bytes over all turns. Sums that begin
-# at zero, as gradients of what every turn reads, may be carried as partial sums: ranks then add them up once, behind
-# the loop.
+# A carried value has one layout in all iterations. At first that is the one in which it enters the loop; if an
+# iteration leaves it in another layout, that one is tried, and kept if ranks send fewer bytes over all iterations. Sums
+# that begin at zero, as gradients of values that every iteration reads, may be carried as partial sums: ranks then add
+# them up once, after the loop.
 
 
 LEFT = "what a turn leaves"
@@ -209,9 +207,6 @@ def step_bytes(graph: Graph) -> float:
         inside = traffic.of_sum(node) + sent_inside([node])
         total += turns.made(node) * traffic.of_value(node) + turns.runs(node) * inside
     return total
-
-
-# Tells how often a step runs the nodes of a graph whose regions are open, and how often it makes their values.
 
 
 UNKNOWN_TURNS = 10

@@ -22,14 +22,11 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 
-# Opens a graph with regions, so that all their nodes are in one list; `closed_graphs.py` closes it again.
-#
-# Passes that decide on the layouts of all operators together work on the opened graph: a value that a region reads from
-# outside is read there as it is, and what is carried, scanned, kept or chosen goes through operators of its own
-# (`ops/control/borders.py`), whose rules say how layouts pass the border.
-#
-# A graph that several nodes run is opened as a copy for each but the first, since their layouts may differ; copies that
-# are equal behind the pass become one graph again.
+# Passes that decide on the layouts of all operators together work on the opened graph: a region's outside values are
+# read in place, and carried, scanned, stacked or selected values go through operators of their own
+# (`ops/control/borders.py`), whose rules say how layouts pass the boundary. A graph that several nodes run is opened as
+# a copy for each but the first, since their layouts may differ; copies that are equal after the pass become one graph
+# again.
 
 
 @contextmanager
@@ -226,10 +223,9 @@ def _element(layout: Layouts, number: int) -> Layout | None:
     return layout[number] if isinstance(layout, tuple) and layout else None
 
 
-# Closes a graph that `opened_graphs.py` has opened: every region gets its own nodes, parameters and results again.
-#
-# What a pass has put into a region is part of it by its place in the list; what nodes of a region read from outside
-# becomes an operand of the node that runs it: first what was one before, in that order, then the rest as it is read.
+# Closing: nodes that a pass has put into a region belong to it by their place in the list; outside values of a region
+# become operands of the node that runs it: first the former ones, in their order, then the rest in the order of
+# reading.
 
 
 COPY = "/copy"
@@ -468,7 +464,7 @@ def _equal(one: Graph, other: Graph) -> bool:
     return same
 
 
-# Sums that loops carry and that begin at zero: zeros lie in no layout that means anything, so each has its own.
+# Sums that loops carry begin at zero: zeros have no meaningful layout, so each sum has its own.
 
 
 def take_zeros_apart(graph: Graph) -> None:

@@ -24,8 +24,6 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.slicing import part_of
 from mspc.passes.communication.schedule_communication import ScheduleFacts, launch_order
 
-# How long a rank's computation stands still for each collective, in the order in which nodes are to be launched.
-
 
 def exposed_seconds(graph: Graph, machine: Machine) -> dict[Node, float]:
     """Seconds on a machine in which the main stream waits for a collective; those for which it never does are left out.
@@ -58,12 +56,10 @@ def exposed_seconds(graph: Graph, machine: Machine) -> dict[Node, float]:
     return found
 
 
-# How much of a GPU's multiprocessors a product fills: a part of a product fills them less than all of it does.
-#
 # Libraries compute blocks of a result, one on each multiprocessor at a time, and the last round may have few of them
 # (NVIDIA, "Matrix Multiplication Background User's Guide", on wave quantization). They choose among sizes of blocks. On
-# an H100 halves, quarters and eighths of the rows or columns of six products of 0.2 to 0.7 ms took what this says and a
-# launch of 4 us each, within a fifth, and on average within 7 %.
+# an H100 halves, quarters and eighths of the rows or columns of six matmuls of 0.2 to 0.7 ms took the time of this
+# model and a launch of 4 us each, within a fifth, and on average within 7 %.
 
 
 MULTIPROCESSORS = 132
@@ -89,11 +85,9 @@ def _filled(batch: int, rows: int, columns: int, processors: int) -> float:
     return most
 
 
-# What a step gains if a collective goes in pieces beside the products next to it, by the rates of a machine.
-#
-# Counted are the pieces of a collective one by one, each with its start; the products' pieces, each with a launch of
-# its own, at the rate of its size and with the multiprocessors that a collective leaves; and every copy: of the parts
-# that are sent or multiplied, and of what has to be put together for readers that need memory.
+# The model counts the pieces of a collective one by one, each with its start; the matmuls' pieces, each with a launch
+# of its own, at the rate of its size and with the multiprocessors that a collective leaves; and every copy: of parts
+# that are sent or multiplied, and of pieces put together for readers that need memory.
 
 
 NEARLY = 0.9
@@ -240,10 +234,8 @@ def _resized(type: TensorType, dim: int, pieces: int) -> TensorType:
     return type.with_shape((*type.shape[:dim], type.shape[dim] // pieces, *type.shape[dim + 1 :]))
 
 
-# Finds the products beside a collective: those that read what it gathers, and the one that makes what it sums.
-#
-# Between them stand views alone, which keep the last dimension as it is: what the products sum over in the one case,
-# what they make in the other.
+# Between a collective and its matmuls there are only views that keep the last dimension: the one the matmuls sum over
+# after a gather, and the one they make before a sum.
 
 
 Users = Mapping[Value, Sequence[tuple[Node, int]]]

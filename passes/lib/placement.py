@@ -24,8 +24,6 @@ from mspc.passes.lib.choices import ShardingChoice, composite_conflict, exchange
 from mspc.passes.lib.redistribution import plan
 from mspc.sharding.factors import Rule
 
-# Places tuples, operators sharded along the batch, and the caller's results, which follow from the graph alone.
-
 
 def operand_layouts(node: Node) -> tuple[Layout | None, ...]:
     """Return the layouts of the operands; None for constants and undecided parameters, which allow any."""
@@ -172,8 +170,6 @@ def result_layouts(graph: Graph) -> dict[Value, Layout]:
     return {value: rows.get(value) or Layout.replicated(ranks, len(value.shape)) for value in tensors}
 
 
-# Counts what a placement costs: bytes that the redistributions between operators make a rank send.
-#
 # The same accounting serves the pass that chooses layouts and the one that inserts redistributions: every value is
 # brought once to each layout that somebody needs, from the cheapest copy that exists by then.
 

@@ -14,16 +14,13 @@ from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
 from mspc.ir.text.source_text import Malformed
 
-# Carries a plan from the front end to `shard_by_plan`: in a graph's header, beside the names of its operators; and
-# names where an operator's strategy comes from.
-#
+# The front end hands a plan to `shard_by_plan` in a graph's header:
 #     plan_file : "plan.toml"
 #     plan_operators : (("Default/network-Net/MatMul-op0", "(2, 4) [0, -]", "(2, 4) [-, 1]"))
 #     plan_places : (("Default/network-Net/MatMul", 1))
 #     %0 = MatMul(%para1_x, %para2_w) {place: Default/network-Net/MatMul-op0}
-#
-# `plan_places` counts the operators of every cell and kind that were read: what passes put in their place is counted on
-# from there. `shard_by_plan` takes all of it out of the graph.
+# `plan_places` counts the operators of every cell and kind that were read: passes count their new ones from there.
+# `shard_by_plan` takes all of it out of the graph.
 
 
 PLAN_FILE, PLACES = "plan_file", "plan_places"
@@ -166,9 +163,6 @@ def _layouts(key: str, name: str, texts: Sequence[str], ranks: int) -> tuple[Lay
 SHARD, FILE, PLAN = "shard()", "the strategy file", "the plan"
 GIVEN = (SHARD, FILE, PLAN)
 """Those who go before all that is found."""
-
-
-# Reads from and writes to the header of a graph what a search reckons with beside the bytes that are sent.
 
 
 _KEY = "search_"

@@ -34,8 +34,6 @@ from mspc.passes.lib.placement import (
 from mspc.passes.lib.plan_header import GIVEN
 from mspc.sharding.factors import Rule
 
-# Gives forward operators without a strategy layouts: sharded along the batch, or propagated from what is decided.
-
 
 def shard_batch(search: Search, forward: list[Node]) -> None:
     """Shard every operator along the batch, or as its neighbours are if that costs less; casts of parameters follow
@@ -159,9 +157,6 @@ def _origin(node: Node, around: Iterable[Value]) -> str:
         if isinstance(value, Node) and value.in_layouts is not None:
             return value.label
     return "the data"
-
-
-# Gives backward operators and updates layouts, which follow their operands and the forward graph.
 
 
 class BackwardLayouts:
@@ -372,14 +367,10 @@ def _lies(forward: Node, index: int) -> Layout | None:
     return forward.in_layouts[index]
 
 
-# Lets partial sums go on through operators that are linear in them, where there are fewer elements behind.
-#
-# Propagation decides on one operator after another, each of which brings a sum no fewer bytes than the one ahead of it:
-# that a row is added up over several experts a few operators later is not seen.
-#
-# Input:  `%3 = Mul(%2)` at `(4) [-, -] sum[0]`, `%4 = Gather(%3)` at `(4) [-, -]`, `%5 = ReduceSum(%4)` of half the
-# size
-# Output: `%4` and `%5` at `sum[0]`, too: what reads `%5` needs the sum.
+# Propagation decides on one operator after another, each of which brings a sum no fewer bytes than the one before it,
+# so it does not see a sum over several experts a few operators later. Here partial sums go on through linear operators
+# to fewer elements: `%3 = Mul(%2)` at `(4) [-, -] sum[0]`, `%4 = Gather(%3)` at `(4) [-, -]`, `%5 = ReduceSum(%4)` of
+# half the size; then `%4` and `%5` become `sum[0]` too.
 
 
 def sum_later(search: Search, forward: Iterable[Node]) -> None:
@@ -440,13 +431,11 @@ def _has_gradient(costs: UnsetLayouts, value: Value) -> bool:
     return value in costs.graded
 
 
-# In semi-automatic mode, gives operators without a strategy layouts: along the batch or as their neighbours have them.
-#
 # Operators that read each other make a region, which ends at operators with a strategy, at parameters and at results. A
-# region is sharded along the batch, or every operator as its operands lie, or as its readers want it, whichever makes
-# ranks send the fewest bytes; then single operators are revisited for as long as that saves any. Three things stay as
-# they are along the batch: regions that touch no operator with a strategy, the slices in which parameters are stored,
-# and how much a product of matrices computes.
+# region is sharded along the batch, or every operator as its operands are, or as its readers want it, whichever makes
+# ranks send the fewest bytes; then single operators are revisited while that saves bytes. Three things stay as they are
+# along the batch: regions that touch no operator with a strategy, the slices in which parameters are stored, and the
+# work of matmuls.
 
 
 BATCH, NEIGHBOURS = "batch", "its neighbours"
@@ -731,9 +720,6 @@ def _gathered_gradients(search: Search, forward: Iterable[Node], graded: set[Val
     return sum(found.values())
 
 
-# Decides where updates of parameters run, and where they need the values that lead to them.
-
-
 def update_choice(node: Node, rule: Rule, op: Op, ranks: int) -> ShardingChoice | None:
     """An update runs on the parameter's own slices; None if no parameter that it names has slices yet."""
     sources = [
@@ -782,9 +768,6 @@ def _spread(graph: Graph, rules: Mapping[Node, Rule | None], ranks: int, wanted:
 def elementwise(rule: Rule) -> bool:
     """Return whether every operand is a scalar or has the layout of the only result."""
     return len(rule.outputs) == 1 and all(not dims or dims == rule.outputs[0] for dims in rule.inputs)
-
-
-# Gives parameters layouts: they are stored as their first configured readers need them, or else as their first.
 
 
 def store_parameters(search: Search, forward: list[Node]) -> None:
@@ -844,12 +827,11 @@ def _width(value: Value) -> int:
     return value.tensor_type.dtype.itemsize
 
 
-# Shards parameters that replicas would update alike once more, so that each updates a slice (optimizer parallel).
-#
+# Parameters that replicas would update alike are sharded once more, so that each updates a slice (optimizer parallel).
 # The additional sharding is on dimension 0, over the ranks that hold the same slice. Reading the parameter then gathers
 # it, and its gradient is scattered to the slices; optimizer states follow the parameter. Facts: MindSpore's
 # `enable_parallel_optimizer` with `parallel_optimizer_threshold` (KB, default 64), `optimizer_weight_shard_size` and
-# `optimizer_level`. By its `level3` what is gathered is not stored until the gradients: they gather it again.
+# `optimizer_level`. With `level3` gathered values are not stored for gradients: they are gathered again.
 
 
 EVERYTHING = "level3"

@@ -17,12 +17,10 @@ from mspc.ir.varying import Looks, RankField, Varying, VaryingConstant, constant
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import Op, RankPlacement
 
-# Finds ranks of one kind, whose graphs differ in nothing that a pass looks at: the passes run once for all of them.
-#
-# The passes get the graph of one rank in which stand-ins (`ir.varying`) take the place of what a rank's parts hold:
-# groups, offsets, constants. A rank is of the kind if its parts are made alike (the same operators with values of the
-# same classes) and its values answer all questions of the passes as those of the first rank did. Then the passes would
-# have done the same to it, and its graph is theirs with its own values in the place of the stand-ins.
+# The passes get the graph of one rank in which stand-ins (`ir.varying`) replace the rank's groups, offsets and
+# constants. Another rank is of the kind if its parts are made alike (the same operators with values of the same
+# classes) and its values answer all questions of the passes as those of the first rank did. Then the passes would have
+# done the same to it, and its graph is theirs with its own values instead of the stand-ins.
 
 
 RANK = RankField(-1, 0, "rank")
@@ -121,9 +119,6 @@ def _stand_ins(op: OpLike) -> dict[str, Varying]:
     return {name: value for name, value in values.items() if type(value) is Varying}
 
 
-# Stand-ins for a rank's parts
-
-
 def _hidden(part: RankElement, place: int, differences: VaryingParts, looks: Looks) -> RankElement:
     if part.constant is not None:
         return replace(part, constant=VaryingConstant(RankField(place, 0, "constant"), part.constant, looks))
@@ -157,9 +152,6 @@ def _value_at(slot: RankField, rank: int, parts: Sequence[RankElement]) -> Any:
     return tuple(sorted(value)) if slot.ascending else value
 
 
-# What parts made alike share
-
-
 def _frame(op: OpLike, differing: frozenset[str]) -> Hashable:
     """Return the class of an operator and its fields; of values that get stand-ins their class alone."""
     kind: type[Any] = type(op)
@@ -184,11 +176,9 @@ def _fixed(read: int | Constant) -> Hashable:
     return read if isinstance(read, int) else (read.type, constant_bytes(read))
 
 
-# Finds once for all ranks where their graphs differ: the places where a rank's part depends on the rank.
-#
-# A place is an operator that says itself what it is on a rank (`localize`, `expand`), or a sharded constant. Equal
-# operators on equal types and layouts are one place, so that many equal layers cost what one does. Everything else in a
-# rank's graph follows from types and layouts, which all ranks share.
+# A place is an operator that gives its own form on a rank (`localize`, `expand`), or a sharded constant. Equal
+# operators on equal types and layouts are one place, so that many equal layers cost as much as one. Everything else in
+# a rank's graph follows from types and layouts, which all ranks share.
 
 
 @dataclass(frozen=True, slots=True)

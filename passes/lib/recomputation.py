@@ -8,10 +8,6 @@ from itertools import groupby
 from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 
-# Finds the cells that a search may recompute for gradients and which of their operators that concerns, and marks those
-# that a plan recomputes.
-
-
 LARGE = 1 / 8
 """From this share of all values saved for gradients on, the cells inside of a cell are looked at one by one."""
 INNER = 1 / 2
@@ -134,10 +130,6 @@ def _planned(node: Node) -> str:
     mark = node.attrs.get("recompute")
     cell, _, number = mark.partition(_PLANNED) if isinstance(mark, str) else ("", "", "")
     return cell if number else ""
-
-
-# Finds what a plan may keep in the host's memory, and marks it as a script's own `offload()` does: cells whose values
-# gradients read, and states of optimizers.
 
 
 AUTO = "Auto"

@@ -334,9 +334,6 @@ def _reducing_steps(
     return steps
 
 
-# Computes the compiler's sums of halves over ranks in Float32, where the script asks for that.
-
-
 def emit_collective(b: Builder, op: Op, value: Value, layout: Layout | None, name: str) -> tuple[Node, Node]:
     """Emit a collective, between casts if it adds up halves and `force_fp32_communication` is set. Return it, and the
     result in the value's element type. layout: the value's."""

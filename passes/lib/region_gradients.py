@@ -30,15 +30,10 @@ from mspc.passes.lib.gradients import (
     zeros_like,
 )
 
-# The gradients of `Call` and `If`.
-#
-# Input:  `%3 = Call(%0, %para_w) {regions: @layer}`
-# Output: the same, whose graph also returns what its gradient reads, and
-#         `%9 = Call(%8, %7, %para_w) {regions: @layer_gradient}` of the gradient of its result, what was saved, and
-# what
-#         was captured; its results are the gradients of %0 and %para_w.
-#
-# An `If` saves for both of its branches; the one that did not run saves zeros that take no memory.
+# The gradient of `%3 = Call(%0, %para_w) {regions: @layer}`: the graph also returns the values that its gradient reads,
+# and `%9 = Call(%8, %7, %para_w) {regions: @layer_gradient}` takes the gradient of its result, the saved values, and the
+# captured ones; its results are the gradients of %0 and %para_w. An `If` saves for both of its branches; the one that
+# did not run saves zeros that take no memory.
 
 
 def gradient_of_branches(request: GradientRequest, differentiate: Differentiate) -> RegionGradient | None:
@@ -98,17 +93,13 @@ def _share_saved(
             found.append(split.reads[value] if each is split else Parameter(split.reads[value].name, value.type))
 
 
-# The gradients of loops.
-#
-# Input:  `%3 = For(%x, %para_w) {regions: @body} {turns: 5, carried: 1}`
-# Output: the same with what its gradient reads stacked, turn by turn, behind its results, and
-#         `%9 = For(%8, %7, %6, %para_w) {regions: @body_gradient} {turns: 5, carried: 2, scanned: 1, reverse: true}` of
-#         the gradient of what was carried, zeros to which the turns add the gradient of what was captured, what was
-#         saved, and what was captured.
-#
-# The backward loop runs the other way and has as many turns: a `While` counts its own. What was scanned is scanned
-# again; its gradients are stacked. Where the gradient reads what a turn was given and what it carries on, the former is
-# saved: the latter is what the next turn was given.
+# The gradient of `%3 = For(%x, %para_w) {regions: @body} {turns: 5, carried: 1}`: the loop stacks the values that its
+# gradient reads after its results, and
+# `%9 = For(%8, %7, %6, %para_w) {regions: @body_gradient} {turns: 5, carried: 2, scanned: 1, reverse: true}`
+# takes the gradients of carried values, zeros to which the iterations add the gradients of captured values, the saved
+# values, and the captured ones. The backward loop runs in reverse; a `While` counts its iterations. Scanned values are
+# scanned again; their gradients are stacked. If the gradient reads both the operands and the carried results of an
+# iteration, only the operands are saved: the results are the operands of the next one.
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,11 +313,7 @@ class _Backward:
         return RegionGradient(forward, (*others, split.forward), backward, (graph,), sources, self.grads, note)
 
 
-# Differentiates nodes that run regions: each gets regions that also return what its gradient reads, and a node of its
-# own that runs their gradients.
-#
-# `branch_gradients.py` and `loop_gradients.py` say how. Nodes that run the same graph, and whose gradients are wanted
-# in the same way, run the same graphs behind it, too.
+# Nodes that run the same graph, with the same wanted gradients, run the same gradient graphs too.
 
 
 class RegionGradients:
@@ -420,9 +407,6 @@ def _emitted(b: Builder, node: Node, douts: Sequence[Value | None], made: Region
     return found
 
 
-# What is asked of a node that runs regions when it is differentiated, and how it is answered.
-
-
 class Source(NamedTuple):
     """An operand of the backward node.
 
@@ -467,16 +451,12 @@ def wide_type(type: TensorType) -> TensorType:
     return TensorType(FLOAT32, type.shape) if narrow and not isinstance(type, StackType) else type
 
 
-# Decides which values of a region are saved for its gradient, and which the gradient computes again.
-#
-# Saved is what the gradient reads, but for
-# - views of other values, and in loops what is the same in every turn, since it comes from captured values alone;
-# - what stands in a cell that is marked (`Cell.recompute`), but for what reads a parameter that the region overwrites:
-#   others have written it by then;
-# - all of a loop whose turns, so many as are known, would save more than `MOST_SAVED` bytes: then every turn saves what
-#   it was given, and its gradient starts with the turn itself.
-#
-# What stages of a pipeline hand on is saved in any case (`recompute`).
+# The gradient's operands are saved, except
+# - views of other values, and in loops values that are the same in every iteration;
+# - values of a marked cell (`Cell.recompute`), unless they read a parameter that the region overwrites;
+# - all of a loop whose iterations, if their number is known, would save more than `MOST_SAVED` bytes: then every
+#   iteration saves its operands, and its gradient starts with the iteration itself.
+# Values that stages of a pipeline hand on are saved in any case (`recompute`).
 
 
 MOST_SAVED = 2**30
@@ -568,12 +548,9 @@ def _with_elements(joint: Joint, again: set[Value]) -> set[Value]:
     return found
 
 
-# Differentiates a region: the region and its gradient are first one graph, which then is split at the border between
-# them.
-#
-# What the gradient reads of the region is what the two graphs have to agree about: the forward one returns it behind
-# its own results, and the other gets it as a parameter. What is cheap, or is marked, or is too much to be saved, the
-# gradient computes again (`saved_values.py` decides that). Both graphs read what the node captures from outside.
+# The region and its gradient are first one graph, which then is split. The forward graph returns the values that the
+# gradient reads after its own results, and the gradient gets them as parameters. It recomputes cheap, marked or too
+# large values itself (`saving_of`). Both graphs read the node's captured values.
 
 
 @dataclass(frozen=True, eq=False)

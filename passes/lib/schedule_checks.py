@@ -26,9 +26,6 @@ from mspc.passes.lib.schedules import (
     reads,
 )
 
-# What is wrong with the order of a pipeline's work or of its messages.
-
-
 MISSING, DOUBLED, UNKNOWN, WRONG_STAGE = "missing", "doubled", "unknown", "wrong stage"
 """Of actions: one is not there, or twice; there is no such kind, chunk or micro-batch; another stage has the chunk."""
 TOO_EARLY = "too early"
@@ -57,9 +54,6 @@ class ScheduleProblem:
 def at(text: str, location: Location | None) -> str:
     """Return a note on something at a place; without the place if it is unknown."""
     return f"{text}, at {location}" if location else text
-
-
-# Whether a schedule has every action that there has to be, once, on the stage that has its chunk.
 
 
 Lines = Sequence[Sequence[Location]]
@@ -136,9 +130,6 @@ def _missing(schedule: Schedule, seen: dict[Action, Place], lines: Lines | None)
                 other = for_weights if apart == [for_inputs] else for_inputs
                 notes = (at(f"{apart[0]} on stage {seen[apart[0]][0]}", seen[apart[0]][1]),)
                 yield ScheduleProblem(MISSING, f"stage {stage}: {told(other)} is missing", end, notes)
-
-
-# A program of a stage as an order of events: its work, and the messages that it sends and receives.
 
 
 Value = tuple[str, int]
@@ -251,10 +242,8 @@ def name_of(value: Made) -> Value:
     return f"{_NAMES[value[0]]} of chunk {value[1]}", value[2]
 
 
-# The proof that the programs of all stages run to their end, which are walked as orders of events before the run.
-#
-# Found are messages without a partner, two that could change places, different orders or sizes on both sides, values
-# that are read before they are there, and stages that wait for each other. It takes time in proportion to the events.
+# The walk finds messages without a partner, two that could change places, different orders or sizes on both sides,
+# values that are read before they are there, and stages that wait for each other. Its time is linear in the events.
 
 
 Programs = Sequence[Sequence[Event]]
@@ -485,9 +474,6 @@ class _Walk:
             does = "receives" if isinstance(event, SendEvent) else "sends"
             notes.append(at(f"{_told(stage, event)}, and stage {other} {does} it later", event.location))
         return ScheduleProblem(CYCLE, f"stages {who} wait for each other{why}", events[0][1].location, tuple(notes))
-
-
-# The proof that a schedule is right: every action is there once, and no stage waits for what does not come.
 
 
 def check_schedule(schedule: Schedule, lines: Lines | None = None) -> list[ScheduleProblem]:

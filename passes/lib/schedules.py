@@ -14,10 +14,7 @@ GPIPE, ONE_FORWARD_ONE_BACKWARD, INTERLEAVED = "gpipe", "1f1b", "interleaved"
 ZERO_BUBBLE_H1, ZERO_BUBBLE_2P = "zero_bubble_h1", "zero_bubble_2p"
 ZERO_BUBBLE_V, DUAL_PIPE_V = "zero_bubble_v", "dual_pipe_v"
 """The schedules by the names that scripts give them."""
-# A schedule is data: for every stage of a pipeline the order of what it does to which micro-batch.
-#
-# Chunks are what stages run in one go, numbered as values flow: with v chunks on each of p stages there are p v of
-# them.
+# Chunks are numbered as values flow: with v chunks on each of p stages there are p v of them.
 
 
 FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "F", "B", "I", "W"
@@ -100,10 +97,8 @@ class Schedule:
         return [chunk for chunk, place in enumerate(self.placement) if place == stage]
 
 
-# Which values an action reads and makes: the one statement of what has to come before what.
-#
-# A forward reads the activation of the chunk before; a backward, or a gradient for inputs, what its own forward has
-# kept and the gradient of the chunk behind, if there is one; a gradient for weights the gradient for inputs.
+# A forward reads the activation of the previous chunk; a backward, or a gradient for inputs, its own forward's stored
+# values and the gradient of the next chunk, if there is one; a gradient for weights the gradient for inputs.
 
 
 Made = tuple[str, int, int]
@@ -136,9 +131,6 @@ def handed_on(action: Action, chunks: int) -> tuple[Made, int] | None:
     if action.kind in GRADIENTS and action.chunk:
         return (INPUT_GRADIENT, action.chunk, action.micro_batch), action.chunk - 1
     return None
-
-
-# What schedules ask of the numbers that they are made for, and the stages that their chunks are on.
 
 
 def check_counts(
@@ -247,13 +239,6 @@ def groups_of(micro_batches: int, stages: int) -> list[range]:
     size, larger = divmod(micro_batches, count)
     starts = [size * number + min(number, larger) for number in range(count + 1)]
     return [range(start, end) for start, end in pairwise(starts)]
-
-
-# The order of a stage that computes gradients for weights some micro-batches later than those for inputs.
-#
-# Both handcrafted schedules of arXiv 2401.10241 are of this form: the later a stage is in the pipeline, the longer it
-# puts gradients for weights off, and hands gradients for inputs back the sooner; what was put off fills the time at the
-# end in which the stages before it still wait for gradients.
 
 
 def with_delayed_weights(chunk: int, micro_batches: int, first: int, delay: int) -> tuple[Entry, ...]:
@@ -485,9 +470,6 @@ class _DualPipeVStage:
                 self._input_gradient(chunk)
         while self.late:
             self._weight_gradient()
-
-
-# The schedules by the names that scripts give them: MindSpore's, and those that mspc has beside them.
 
 
 SCHEDULES: dict[str, Callable[[int, int, int], Schedule]] = {

@@ -23,11 +23,8 @@ from mspc.passes.lib.schedules import (
     named_schedule,
 )
 
-# Says which chunk of a network is on which stage.
-#
-# Chunks are what stages run in one go, numbered as values flow. A stage has one, or, with interleaving, several: in
-# rounds (chunk k on stage k modulo p), or there and back (stage i has chunks i and 2 p - 1 - i), as the schedules with
-# a V have it.
+# A stage has one chunk, or, with interleaving, several: in rounds (chunk k on stage k modulo p), or there and back
+# (stage i has chunks i and 2 p - 1 - i), as in the schedules with a V.
 
 
 SCHEDULER, TABLE = "pipeline_scheduler", "pipeline_table"
@@ -126,9 +123,6 @@ def _placement_of_table(table: ScheduleTable, stages: int) -> StagePlacement:
     )  # fmt: skip
 
 
-# The schedule that the header of a graph asks for.
-
-
 def kinds_of(kind: str, weights_apart: bool) -> tuple[str, ...]:
     """The graphs of a chunk that an action of a kind runs: both gradients in one go are two if they are apart."""
     return (INPUT_GRADIENT, WEIGHT_GRADIENT) if kind == BACKWARD and weights_apart else (kind,)
@@ -156,9 +150,6 @@ def chosen_schedule(attrs: Mapping[str, Any], micro_batches: int) -> Schedule:
     chunks = -(-int(attrs.get(CHUNKS, stages)) // stages)
     fixed = name in THERE_AND_BACK or not interleave
     return named_schedule(name, stages, micro_batches, None if fixed else max(chunks, 2), interleave=interleave)
-
-
-# Finds the loop over micro-batches, of which a program has one at most, and checks who reads its sums.
 
 
 _SUMS = "accu_grads."

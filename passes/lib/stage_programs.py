@@ -25,11 +25,10 @@ from mspc.passes.lib.schedules import FORWARD, KINDS, actions_of
 from mspc.passes.lib.stage_placement import StagePlacement, chosen_schedule, has_weights_apart, kinds_of
 from mspc.passes.lib.stages import ChunkGraph, Key, chunk_graphs
 
-# What the calls of a stage's program hand to each other as tuples: parameters that all calls of a graph read, values
-# that a graph keeps for others on each micro-batch, and totals that it goes on with on the next one.
-#
-# A tuple is one operand, so that the program grows by micro-batches alone, not by micro-batches times tensors. One
-# tensor alone stays an operand, as do constants, which graphs take in, parameters that a graph overwrites, and stacks.
+# Calls of a stage's program hand each other tuples: of parameters that all calls of a graph read, of values that a
+# graph stores for others on each micro-batch, and of totals that it continues on the next one. A tuple is one operand,
+# so that the program grows by micro-batches alone, not by micro-batches times tensors. A single tensor stays an
+# operand, as do constants, parameters that a graph overwrites, and stacks.
 
 
 FEWEST = 2
@@ -127,9 +126,6 @@ def _put_in_order(call: Node, own: CallTuples) -> None:
     inside: dict[Value, Parameter] = dict(zip(call.inputs, graph.parameters, strict=True))
     singles = [p for value, p in zip(call.inputs, graph.parameters, strict=True) if value not in among]
     graph.parameters = singles + [inside[value] for value in together]
-
-
-# The work of a stage on all micro-batches, which is written down once in the body of a loop, in a schedule's order.
 
 
 class OrderedWork:
@@ -318,13 +314,10 @@ def _calls_behind(body: Graph) -> dict[Value, Node]:
     return found
 
 
-# Sends what a stage tells the others behind its work as soon as it is known.
-#
-# A result of the network, as the loss, is made by the last forward of one stage, and all ranks have it. It stands
-# behind the loop over micro-batches: sent there, the others, which look at losses before their updates, would wait for
-# gradients that the stage computes meanwhile. What needs results of the last work, as a norm of gradients, stays where
-# it is, and what is large: its receiver comes to it behind its own work, for which a communicator may let the sender
-# wait.
+# A result of the network, as the loss, is made by the last forward of one stage, and all ranks have it. It is placed
+# after the loop over micro-batches: sent there, the others, which look at losses before their updates, would wait for
+# gradients that the stage computes meanwhile. Results that need the last work, as a norm of gradients, stay, and so do
+# large ones: their receiver comes to them after its own work, and a communicator may let the sender wait for it.
 
 
 SMALL = 1 << 11
@@ -399,9 +392,6 @@ def _placed(nodes: Sequence[Node], moved: dict[Node, int]) -> list[Node]:
             found.append(node)
         found += following.get(place, ())
     return found
-
-
-# Writes the nodes of one stage's program: a loop over micro-batches with its work on one of them, and messages.
 
 
 CHUNK = "chunk"

@@ -26,8 +26,6 @@ from mspc.passes.lib.schedule_tables import ScheduleTable
 from mspc.passes.lib.schedules import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action, parts_of
 from mspc.passes.lib.stage_placement import StagePlacement
 
-# Brings nodes behind what they read.
-
 
 def in_order(graph: Graph) -> None:
     """Sort a graph's nodes so that each comes after its operands, and otherwise stays at its place."""
@@ -49,18 +47,11 @@ def in_order(graph: Graph) -> None:
     graph.nodes = nodes
 
 
-# Lets values pass the border between two stages where they are fewest and smallest.
-#
-# Input:  stage 0 has `%3 = ReLU(%2)` sharded over 4 ranks and `%4 = AllGather(%3)`, which stage 1 alone reads
-# Output: the AllGather is of stage 1, so that every rank sends its slice.
-#
-# The same holds for all that makes one tensor of one, belongs to no cell with a stage, and makes it larger.
-#
-# Input:  stage 0 has `%9 = AddN(%5, %7, %8)`, the gradient of what stages read, where %7 and %8 are of stage 1
-# Output: stage 1 has `%10 = AddN(%7, %8)`, and stage 0 `%9 = AddN(%5, %10)`.
-#
-# The same where %8 is of stage 2 and something of stage 1 reads it: it is there anyway, as gradients along residuals
-# are.
+# Values cross stages at their smallest: if stage 0 has `%3 = ReLU(%2)` sharded over 4 ranks and `%4 = AllGather(%3)`,
+# which only stage 1 reads, the AllGather moves to stage 1, so that every rank sends its slice; so do all operators of
+# one tensor that enlarge it and belong to no cell with a stage. If stage 0 has `%9 = AddN(%5, %7, %8)`, a gradient with
+# %7 and %8 of stage 1, stage 1 gets `%10 = AddN(%7, %8)`, and stage 0 `AddN(%5, %10)`; also if %8 is of stage 2 and
+# stage 1 reads it anyway, as gradients along residuals.
 
 
 FROM = "stage_from"
@@ -143,10 +134,8 @@ def _slice_bytes(value: Value) -> int:
     return value.type.with_shape(value.layout.local_shape(value.type.shape)).nbytes
 
 
-# Puts what reads parameters, and nothing that another chunk computes, into the chunk that reads it.
-#
-# A stage may have several chunks. What a cell makes of its parameters alone could run in the first of them, but a
-# parameter that micro-batches change must be read and changed in the same one: there micro-batches pass in their order.
+# Operators of a cell's parameters alone could run in the first of a stage's chunks, but a parameter that micro-batches
+# change must be read and changed in the same one: there micro-batches pass in their order.
 
 
 def near_their_readers(
@@ -221,10 +210,7 @@ def _together(
         ))  # fmt: skip
 
 
-# Finds the stages of parameters that a step changes outside of micro-batches: weights, states of optimizers, loss
-# scales, counters.
-#
-# A stage reads such a parameter where one of its own operators needs it, directly or through what is of no stage. All
+# A stage reads a parameter if one of its own operators needs it, directly or through values of no stage. All stages
 # that read it must update it. So the moments of a weight are updated on its stage alone, and a loss scale, which every
 # stage reads, on all of them, though the overflow that changes it is computed on one.
 
@@ -295,11 +281,8 @@ def _updating(graph: Graph, of: Mapping[Node, Stages], everyone: Stages) -> dict
     return found
 
 
-# Adds the gradients of a weight that several stages read up on each stage, and over the stages once, behind the loop.
-#
-# Input:  a loop over micro-batches that carries `%9 = AddN(%total, %5, %8)`, where %5 is of stage 0 and %8 of stage 3
-# Output: it carries a total for each, `%9 = AddN(%total, %5)` and `%10 = AddN(%total_1, %8)`, and `AddN` of both
-# follows.
+# If a loop over micro-batches carries `%9 = AddN(%total, %5, %8)`, with %5 of stage 0 and %8 of stage 3, it carries a
+# total for each stage instead, `%9 = AddN(%total, %5)` and `%10 = AddN(%total_1, %8)`, and `AddN` of both follows.
 
 
 def split_sums(graph: Graph, loop: Node, inside: dict[Value, int]) -> None:
@@ -415,14 +398,10 @@ def _carry(graph: Graph, loop: Node, more: list[tuple[int, Parameter, Node]]) ->
     graph.results = [sums.get(v, v) for v in graph.results]
 
 
-# Splits the body of a loop over micro-batches into a graph for each chunk of the network and kind of work.
-#
-# A chunk is what one stage runs in one go: operators with its number as `stage`. Kinds are `F`, its forward operators,
-# and `B`, those of its gradients; where a schedule has them apart `I`, what other chunks wait for of these, and `W`,
-# the
-# rest: the gradients of weights, but for cheap ones. What belongs to no chunk goes into every graph that reads it, and
-# what costs nothing to be made again into those of gradients. What else a graph reads of another one is a parameter of
-# it, and a result of the other.
+# The kinds of graphs of a chunk are `F`, its forward operators, and `B`, those of its gradients; in schedules that have
+# them apart `I`, the gradients that other chunks wait for, and `W`, the rest: the gradients of weights, except for
+# cheap ones. Nodes of no chunk go into every graph that reads them, and free ones are copied into those of gradients.
+# Other values that a graph reads of another one are parameters of it, and results of the other.
 
 
 _WORDS = {

@@ -20,8 +20,6 @@ from mspc.ops.op import Op, RequestedSharding
 from mspc.passes.lib.choices import rule_of
 from mspc.sharding.factors import Dim, Rule
 
-# Checks what an out_strategy asks of an operator's results, and makes the redistribution that carries it out.
-
 
 def out_layout(node: Node, ranks: int) -> Layout | None:
     """The layout that out_strategy asks for: the natural one, or a reduced scatter of the partial result. None if there
@@ -137,9 +135,6 @@ def insert_out_layouts(graph: Graph, after: dict[Node, Layout]) -> None:
     graph.results = [replaced.get(v, v) for v in graph.results]
 
 
-# Replaces operators that cannot have the strategy they were given by several that can.
-
-
 def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcError]]:
     """(whether anything was changed, mistakes by operator); an operator with a mistake stays as it is.
 
@@ -216,9 +211,6 @@ def _decomposed(b: Builder, node: Node, errors: dict[Node, MspcError], ranks: in
     return list(results)
 
 
-# Errors of strategies that have one cause for many operators, the number of ranks, are reported once.
-
-
 MOST_PLACES = 5
 """Places of further strategies that an error names."""
 
@@ -291,10 +283,8 @@ def _divisors_note(size: int, more: str = "") -> str:
     return f"shard it into {', '.join(map(str, legal[:-1]))} or {legal[-1]} slices{more}"
 
 
-# Checks that a parameter which several operators read is sharded alike for all of them, as it is stored once.
-#
-# The rule is MindSpore's: it refuses a parameter whose readers were given different strategies. Slices of one number
-# that two operators place on other ranks are redistributed, as those of a table that is also the head of a network.
+# The rule is MindSpore's: it refuses a parameter with readers of different strategies. Slices of one number that two
+# operators place on other ranks are redistributed, as those of a table that is also the head of a network.
 
 
 def differing_readers(graph: Graph) -> Iterator[MspcError]:

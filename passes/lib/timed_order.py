@@ -28,13 +28,10 @@ from mspc.passes.lib.schedules import (
 from mspc.passes.lib.stage_placement import kinds_of
 from mspc.passes.lib.timeline import Awaited, Copies, Durations, Messages, ScheduleTimeline, timeline
 
-# Betters the order of a pipeline's work move by move, judged by the time of a step among many.
-#
-# A move takes one action of one stage to another place in its order: one for which others wait to an earlier place, or
-# one that is there to a place where its stage waits. Where a stage does not keep more micro-batches than it may, and
-# each kind of action on a chunk still comes micro-batch by micro-batch, the pipeline is judged again. Moves are drawn,
-# the same each time; one that makes a step a little longer is taken at the beginning, as shorter ones may lie behind
-# it.
+# A move takes one action of a stage to another place in its order: one that others wait for to an earlier place, or one
+# that is there to a place at which its stage waits. If a stage stores no more micro-batches than it may, and each kind
+# of action on a chunk still comes micro-batch by micro-batch, the pipeline is judged again. Moves are drawn from a
+# fixed seed; a slightly longer step is accepted at the beginning, as shorter ones may follow.
 
 
 BUDGET = 30_000_000
@@ -166,14 +163,12 @@ class OrderSearch:
         return True
 
 
-# Finds the order of a pipeline's work by what its actions take, within the memory of an order that is known.
-#
-# Named schedules have the order that is best where forwards and both gradients take one time. Here stages are walked
-# along one clock: each that is free takes the first of the actions that it could begin, by a rule of preference, or
-# waits for one that is about to become possible. Of many such rules the quickest order is taken, the known one where
-# none is quicker, and bettered move by move (`order_search.py`). What is judged is a step among many
-# (`steps_in_row.py`). On every stage micro-batches come in their order, as sums of gradients ask for, and no stage
-# keeps more of them than in the known order, or than it may keep beyond that.
+# Named schedules have the order that is best if forwards and both gradients take one time. Here stages are walked along
+# one clock: each that is free takes the first of its possible actions, by a rule of preference, or waits for one that
+# is about to become possible. Of many such rules the quickest order is taken, or the known one if none is quicker, and
+# improved move by move (`OrderSearch`). A step is judged among many (`StepsInRow`). On every stage micro-batches come
+# in their order, as sums of gradients require, and no stage stores more of them than in the known order, or than it may
+# beyond that.
 
 
 PATIENCE = (0.0, 0.5, 1.0)
@@ -375,12 +370,10 @@ class _Clock:
         heapq.heappush(self.events, (end, stage))
 
 
-# How long a step takes among many: each stage begins its next step as soon as it has ended the one before.
-#
-# Steps in a row overlap: a stage that ends early begins the next step while others still work on this one. A step maps
-# the times at which stages become free to those at which they are free again; with the best such times, those that all
-# move on by the same, a step takes as long as the longest circle of waits through it. From any others the longest time
-# of a stage from begin to end is no less, so one step tells whether an order is better than that.
+# A stage that ends early begins the next step while others still work on this one. A step maps the times at which
+# stages become free to those at which they are free again; with the best such times, those that all move on by the
+# same, a step takes as long as the longest circle of waits through it. From any others the longest time of a stage from
+# begin to end is no less, so one step shows whether an order is better than that.
 
 
 STEPS = 6

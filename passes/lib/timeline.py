@@ -25,11 +25,9 @@ from mspc.passes.lib.schedules import (
     reads,
 )
 
-# When a pipeline's stages do what, by the times of actions: their idle time, and what they keep for backwards.
-#
-# Each stage takes its actions in their order, each as soon as the values that it reads are there. Messages pass beside
-# the work. What a stage does behind its last action, updates, may wait for what other stages send behind theirs. What
-# forwards keep may leave for the host meanwhile (`host_pace.py`). Times are in any one unit, seconds in a compile.
+# Each stage takes its actions in their order, each as soon as its operands are there. Messages pass beside the work.
+# Updates of a stage after its last action may wait for values that other stages send after theirs. Values stored by
+# forwards may leave for the host meanwhile. Times are in any one unit, seconds in a compile.
 
 
 Durations = Mapping[tuple[int, str], float]
@@ -219,9 +217,8 @@ class _Walk:
         return self.durations[chunk, kind]
 
 
-# How copies to the host and back pace the stages of a pipeline: what forwards keep of micro-batches leaves, and comes
-# back ahead of its gradients. Copies one way run one behind another, beside the work of their stage; where the program
-# of a stage waits for one its next work begins later.
+# Stored values leave after their forwards, and come back before their gradients. Copies one way run one after another,
+# beside the work of their stage; if the program of a stage waits for one, its next work begins later.
 
 
 AT_ONCE = 2
