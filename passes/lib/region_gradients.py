@@ -30,9 +30,9 @@ from mspc.passes.lib.gradients import (
     zeros_like,
 )
 
-# The gradient of `%3 = Call(%0, %para_w) {regions: @layer}`: the graph also returns the values its gradient reads,
-# and `%9 = Call(%8, %7, %para_w) {regions: @layer_gradient}` takes the gradient of its result, the saved values, and
-# the captured ones; its results are the gradients of %0 and %para_w. An `If` saves for both of its branches; the one that
+# The gradient of `%3 = Call(%0, %para_w) {regions: @layer}`: the graph also returns the values its gradient reads, and
+# `%9 = Call(%8, %7, %para_w) {regions: @layer_gradient}` takes the gradient of its result, the saved values, and the
+# captured ones; its results are the gradients of %0 and %para_w. An `If` saves for both of its branches; the one that
 # did not run saves zeros that take no memory.
 
 
