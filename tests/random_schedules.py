@@ -1,5 +1,4 @@
-"""Random schedules and programs of stages that are right, and the same ones with one fault, for tests and for
-`benchmarks/pipelines/faults.py`.
+"""Random schedules that are right, and the same ones with one fault, for tests and `benchmarks/pipelines/faults.py`.
 
 A right one is a random run: an action after the other is drawn from those that could be next, so that it runs to its
 end by the way it was made. Whether an exchange of two actions is a fault says a judge of its own, which sorts all
@@ -13,7 +12,6 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from random import Random
 
-from mspc.passes.lib.schedule_checks import Event, ReceiveEvent, SendEvent, WorkEvent
 from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,
@@ -24,13 +22,11 @@ from mspc.passes.lib.schedules import (
     Entry,
     Overlapped,
     Schedule,
-    handed_on,
     makes,
     parts_of,
     reads,
 )  # fmt: skip
 
-Programs = list[list[Event]]
 Order = list[list[Entry]]
 Run = tuple[list[int], int, list[Action]]
 """The stage of every chunk, the number of micro-batches, and all actions in the order of one run."""
@@ -112,42 +108,6 @@ def runs(schedule: Schedule) -> bool:
     except CycleError:
         return False
     return True
-
-
-def random_programs(draw: Random) -> Programs:
-    """Right ones: a message is sent when it is made, and received, in the order of its pair of stages, at any time
-    until it is read."""
-    placement, _, actions = random_run(draw)
-    chunks = len(placement)
-    programs: Programs = [[] for _ in range(max(placement) + 1)]
-    on_the_way: dict[tuple[int, int], list[tuple[str, int]]] = {}
-
-    def receive(pair: tuple[int, int]) -> tuple[str, int]:
-        value = on_the_way[pair].pop(0)
-        programs[pair[1]].append(ReceiveEvent(pair[0], *value, nbytes=8))
-        return value
-
-    for action in actions:
-        stage = placement[action.chunk]
-        for value in reads(action, chunks):
-            pair = placement[value[1]], stage
-            while _named(value) in on_the_way.get(pair, ()):
-                receive(pair)
-        read = tuple(map(_named, reads(action, chunks)))
-        programs[stage].append(WorkEvent(str(action), read, tuple(map(_named, makes(action)))))
-        handed = handed_on(action, chunks)
-        if handed is not None and placement[handed[1]] != stage:
-            target = placement[handed[1]]
-            programs[stage].append(SendEvent(target, *_named(handed[0]), nbytes=8))
-            on_the_way.setdefault((stage, target), []).append(_named(handed[0]))
-        waiting = [pair for pair, values in on_the_way.items() if values]
-        if waiting and draw.random() < 0.3:
-            receive(draw.choice(waiting))
-    return programs
-
-
-def _named(value: tuple[str, int, int]) -> tuple[str, int]:
-    return f"{value[0]} {value[1]}", value[2]
 
 
 # Faults of schedules
@@ -242,92 +202,4 @@ def _other(draw: Random, number: int) -> int:
 
 SCHEDULE_FAULTS = (
     drop_action, double_action, exchange_actions, exchange_over_stages, change_micro_batch, change_chunk, change_kind,
-)  # fmt: skip
-
-
-# Faults of messages
-
-
-def drop_message(draw: Random, programs: Programs) -> Programs | None:
-    """A side of a message is missing; None, here and below, where there is no message."""
-    return _edited(draw, programs, lambda event: [])
-
-
-def double_message(draw: Random, programs: Programs) -> Programs | None:
-    """A side of a message is there twice."""
-    return _edited(draw, programs, lambda event: [event, event])
-
-
-def change_message(draw: Random, programs: Programs) -> Programs | None:
-    """A side of a message is of another micro-batch."""
-    return _edited(draw, programs, lambda event: [replace(event, micro_batch=_other(draw, event.micro_batch))])
-
-
-def change_size(draw: Random, programs: Programs) -> Programs | None:
-    """A side of a message has another size."""
-    return _edited(draw, programs, lambda event: [replace(event, nbytes=4)])
-
-
-def change_partner(draw: Random, programs: Programs) -> Programs | None:
-    """A side of a message is for another stage, or for none that there is."""
-
-    def change(event: SendEvent | ReceiveEvent) -> list[Event]:
-        if isinstance(event, SendEvent):
-            return [replace(event, target=_other(draw, event.target))]
-        return [replace(event, source=_other(draw, event.source))]
-
-    return _edited(draw, programs, change)
-
-
-def exchange_messages(draw: Random, programs: Programs) -> Programs | None:
-    """A stage sends two messages to another stage in exchanged places."""
-    found = [
-        (stage, first, second)
-        for stage, program in enumerate(programs)
-        for first, event in enumerate(program)
-        for second in range(first)
-        if isinstance(event, SendEvent) and isinstance(program[second], SendEvent)
-        if event.target == program[second].target
-    ]
-    if not found:
-        return None
-    stage, first, second = draw.choice(found)
-    made = [list(program) for program in programs]
-    made[stage][first], made[stage][second] = made[stage][second], made[stage][first]
-    return made
-
-
-def plant_circle(draw: Random, programs: Programs) -> Programs | None:
-    """Some stages each wait for the next one before they send."""
-    if len(programs) == 1:
-        return None
-    made = [list(program) for program in programs]
-    chosen = draw.sample(range(len(programs)), draw.randint(2, len(programs)))
-    for stage, following in zip(chosen, [*chosen[1:], chosen[0]], strict=True):
-        before = chosen[chosen.index(stage) - 1]
-        place = draw.randint(0, len(made[stage]))
-        made[stage][place:place] = [ReceiveEvent(following, "planted", 0), SendEvent(before, "planted", 0)]
-        made[stage].insert(0, WorkEvent("planted", makes=(("planted", -1),)))
-    return made
-
-
-def _edited(
-    draw: Random, programs: Programs, edit: Callable[[SendEvent | ReceiveEvent], list[Event]]
-) -> Programs | None:
-    sides = [
-        (stage, place, event)
-        for stage, program in enumerate(programs)
-        for place, event in enumerate(program)
-        if not isinstance(event, WorkEvent)
-    ]
-    if not sides:
-        return None
-    stage, place, event = draw.choice(sides)
-    made = [list(program) for program in programs]
-    made[stage][place : place + 1] = edit(event)
-    return made
-
-
-MESSAGE_FAULTS = (
-    drop_message, double_message, change_message, change_size, change_partner, exchange_messages, plant_circle,
 )  # fmt: skip

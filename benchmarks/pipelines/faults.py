@@ -1,9 +1,9 @@
-"""Whether random schedules and programs with a planted fault are refused, and right ones are not, and in what time.
+"""Whether random schedules with a planted fault are refused, and right ones are not, and in what time.
 
     python -m benchmarks.pipelines.faults [--schedules N]
 
-So many of each are drawn: right schedules and right programs of messages, and as many with a fault each, whose kinds
-take turns. `tests/random_schedules.py` makes them. Times are those of the checks alone, on one core.
+So many right ones are drawn, and as many with a fault each, whose kinds take turns.
+`tests/random_schedules.py` makes them. Times are those of the checks alone, on one core.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from mspc.passes.lib.schedule_checks import check, check_schedule
-from tests.random_schedules import MESSAGE_FAULTS, SCHEDULE_FAULTS, random_programs, random_schedule
+from mspc.passes.lib.schedule_checks import check_schedule
+from tests.random_schedules import SCHEDULE_FAULTS, random_schedule
 
 
 def draw_all(
@@ -61,7 +61,6 @@ def main() -> None:
     parser.add_argument("--schedules", type=int, default=10_000)
     count = parser.parse_args().schedules
     wrong = draw_all("schedules", count, random_schedule, SCHEDULE_FAULTS, check_schedule)
-    wrong += draw_all("programs", count, random_programs, MESSAGE_FAULTS, check)
     sys.exit(bool(wrong))
 
 
