@@ -18,12 +18,11 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.ops.control.loops import For, Loop, While, body_of
-from mspc.ops.math.arithmetic import Add, Maximum, Minimum, Mul, Sub
-from mspc.ops.math.comparison import Greater, GreaterEqual, Less, LessEqual, LogicalAnd
+from mspc.ops.control.regions import For, Loop, While, body_of
+from mspc.ops.math.arithmetic import Add, Greater, GreaterEqual, Less, LessEqual, LogicalAnd, Maximum, Minimum, Mul, Sub
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import Fill, Ones, Range, Zeros
+from mspc.ops.tensor.reshape import Cast
 
 BOUNDS = "bounds"
 """The attribute of a graph's parameter: its least and its largest number."""

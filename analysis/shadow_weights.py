@@ -22,8 +22,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType
 from mspc.ir.varying import OpKey
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat
+from mspc.ops.tensor.reshape import Cast
 
 SHADOW = "kept"
 """The attribute of the nodes that make such copies."""

@@ -32,7 +32,7 @@ def step_elements(program: Graph) -> int:
     several makes and reads nothing."""
     if not any(node.regions for node in program.nodes):
         return _of_nodes(program)
-    from mspc.ops.control.times import times_of  # late: most programs have no regions
+    from mspc.ops.control.regions import times_of  # late: most programs have no regions
 
     return sum(times.count * _of_nodes(graph) for graph, times in times_of(program).items())
 

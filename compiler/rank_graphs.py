@@ -272,7 +272,7 @@ def _opened_copy(graph: Graph) -> tuple[Graph, dict[Node, int]]:
     """A copy with its regions open, the graph itself where it has none, and how often a step runs what was in them."""
     if not any(node.regions for node in graph.nodes):
         return graph, {}
-    from mspc.ops.control.times import nodes_with_times  # late: few graphs have regions
+    from mspc.ops.control.regions import nodes_with_times  # late: few graphs have regions
     from mspc.passes.lib.opened_graphs import open_regions, unshare_regions
 
     made = copied_region(graph)

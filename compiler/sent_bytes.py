@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.times import nodes_with_times
+from mspc.ops.control.regions import nodes_with_times
 
 LOOKED_AT = 1024
 """Ranks that are looked at, the first ones."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.text.families import gradient_names
 from mspc.ops.collective.base import Collective
-from mspc.ops.control.loops import is_stack_of_parameters
+from mspc.ops.control.regions import is_stack_of_parameters
 
 LISTED = 8
 """Names of parameters that the warning spells out."""

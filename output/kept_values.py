@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mspc.ir.graph import WORK, Graph, Node
-from mspc.ops.collective.stage_messages import ReceiveFromStage
+from mspc.ops.collective.point_to_point import ReceiveFromStage
 from mspc.ops.control.structural import taken_elements
 from mspc.passes.lib.schedules import FORWARD
 from mspc.passes.lib.stage_programs import work_of

@@ -14,8 +14,7 @@ import numpy as np
 from mspc.checkpoint.mindir_graph import CALL
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TensorType, Type
-from mspc.ops.control.loops import COUNT, For, Loop, While
-from mspc.ops.control.regions import If
+from mspc.ops.control.regions import COUNT, For, If, Loop, While
 
 REGIONS = ("If", "While", "For", "Call")
 """Operators that are written so."""

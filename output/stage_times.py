@@ -13,7 +13,7 @@ from mspc.analysis.cost.nodes import seconds
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import WORK, Graph, Node
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.output.copied_values import CopiedValues, call_of
 from mspc.output.copies_beside import CopiesBeside, is_copy
 from mspc.output.kept_values import kept_of_chunks

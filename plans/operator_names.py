@@ -13,7 +13,7 @@ from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value, element_layout
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
-from mspc.ops.control.loops import Loop, MakeStack, runs_layers, runs_micro_batches
+from mspc.ops.control.regions import Loop, MakeStack, runs_layers, runs_micro_batches
 from mspc.passes.autodiff.recompute_cells import ASKED as RECOMPUTE_CELLS
 from mspc.passes.lib.choices import options_of, rule_of
 from mspc.passes.lib.plan_header import FILE, GIVEN, PLAN_FILE, kind_of, kinds_of, made_places

@@ -17,8 +17,8 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import gradient_index, member_of
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
+from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.memory import GradientPart, GradientSlices
 

@@ -12,7 +12,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.collective.base import is_summed_by_reader
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.loops import Loop
+from mspc.ops.control.regions import Loop
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, moved_operands, replaceable_operands, step_types
 from mspc.ops.fused.grouped_update import GroupedUpdate

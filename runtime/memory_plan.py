@@ -31,7 +31,7 @@ from mspc.analysis.shadow_weights import marked_shadow_weights
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import DType
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.loops import Loop, MakeStack
+from mspc.ops.control.regions import Loop, MakeStack
 from mspc.ops.control.structural import MakeTuple, taken_elements
 from mspc.ops.op import Op
 from mspc.runtime.accesses import find_waits, late_readers

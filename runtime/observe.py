@@ -18,8 +18,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import MICRO_BATCH, WORK, Constant, Graph, Node, Parameter, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import StackType, TensorType
-from mspc.ops.control.loops import Scan, body_of
-from mspc.ops.control.regions import spread
+from mspc.ops.control.regions import Scan, body_of, spread
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.runtime.backend import NumPyBackend

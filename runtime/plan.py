@@ -17,7 +17,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
-from mspc.ops.optim.all_finite import AllFinite
+from mspc.ops.optim.optimizer import AllFinite
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import RegionResultBuffer, buffered_kernels
 from mspc.runtime.comm.arrivals import arrival_kernels

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import StackType
-from mspc.ops.control.loops import Loop, body_of
+from mspc.ops.control.regions import Loop, body_of
 
 DEVICE_ALIGNMENT = 256
 """Bytes to which places on a GPU are aligned."""

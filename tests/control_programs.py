@@ -37,7 +37,7 @@ import numpy as np
 from mspc.commands.run import run_script
 from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import MspcError
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from tests.control.on_gpu import OtherNumbers, run_on_gpu
 from tests.control.plain import Arrays, Plain
 from tests.control.program import STEPS, ControlProgram

@@ -36,8 +36,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, element_types
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor

@@ -38,7 +38,7 @@ from mspc.commands.run import run_directory
 from mspc.compiler import pipeline
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.printer import print_graph
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.passes.base import PassManager, parse_passes
 from tests.commands.test_run_script import NETWORK
 from tests.conftest import LOADED

@@ -9,8 +9,7 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Node
 from mspc.ir.types import StackType
-from mspc.ops.control.loops import Loop, While
-from mspc.ops.control.regions import If
+from mspc.ops.control.regions import If, Loop, While
 
 Run = Callable[[Graph, Sequence[Any]], list[Any]]
 """The results of a graph for what its parameters hold; these are overwritten in place."""

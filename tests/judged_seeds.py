@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import MspcError
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from tests.control.watched import Outcome, watched
 
 EQUAL, WRONG, REFUSED, FAILS, HANGS = "equal", "differs", "is refused", "fails", "hangs"

@@ -32,7 +32,7 @@ from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.passes.lib.choices import ShardingChoice
 from mspc.passes.sharding.propagate_sharding import begun
 from mspc.plans.operator_names import CONFIGURED

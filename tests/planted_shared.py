@@ -81,7 +81,7 @@ STEPS = (
             "ops.minimum(ops.maximum(grown, self.least), self.most)", "ops.maximum(grown, self.least)"),
     Planted("centralized-over-all", "api/nn/optim/optimizer.py", "tuple(range(1, len(parameter.shape))), True)",
             "tuple(range(0, len(parameter.shape))), True)"),
-    Planted("overflow-of-the-first", "ops/optim/all_finite.py", "all(map(_finite, inputs))",
+    Planted("overflow-of-the-first", "ops/optim/optimizer.py", "all(map(_finite, inputs))",
             "all(map(_finite, inputs[1:]))"),
     Planted("gradients-stay-scaled", "api/nn/loss_scale.py",
             "grads = [gradient * as_dtype(inverse, gradient.dtype) for gradient in grads]", "grads = list(grads)"),
@@ -105,7 +105,7 @@ THROUGH_MPI = (
 IN_PARALLEL = (
     Planted("masks-alike", "passes/sharding/draw_rows.py", "node.op = node.op.over_rows(dimension, outer)",
             "node.op = node.op.over_rows(dimension, outer) if outer > 1 else node.op"),
-    Planted("mask-of-another-rank", "ops/random/row_offsets.py", "rest * rank, *(0", "rest * (ranks - 1 - rank), *(0"),
+    Planted("mask-of-another-rank", "ops/random/words.py", "rest * rank, *(0", "rest * (ranks - 1 - rank), *(0"),
     Planted("sum-for-mean", "passes/communication/reduce_gradients.py", "b.constant(1.0 / ranks,", "b.constant(1.0,"),
     Planted("gradient-lost", "passes/communication/reduce_gradients.py", "if node in trained and node in used",
             'if node in trained and trained[node][0].name != "last.bias" and node in used'),
@@ -119,7 +119,7 @@ IN_PASSES = {
                 'copy = Node(node.op, inputs, node.type, node.name, node.instance, scope, node.frames, "backward")',
                 'from dataclasses import replace\n    op = replace(node.op, Seed0=9) if node.op.draws else node.op\n'
                 '    copy = Node(op, inputs, node.type, node.name, node.instance, scope, node.frames, "backward")'),
-        Planted("expanded-with-another-epsilon", "ops/nn/rms_norm.py", "b.constant(self.epsilon, wide), entry=row",
+        Planted("expanded-with-another-epsilon", "ops/nn/norm.py", "b.constant(self.epsilon, wide), entry=row",
                 "b.constant(0.05, wide), entry=row"),
         Planted("equal-by-the-first-operand", "passes/cleanup/simplify.py",
                 "key = (tuple(map(id, node.inputs)), node.phase", "key = (tuple(map(id, node.inputs[:1])), node.phase"),
@@ -130,7 +130,7 @@ IN_PASSES = {
                 "copied_node(node, [outside.get(value, value) for value in node.inputs][::-1])"),
     ),
     "experts": (
-        Planted("first-row-of-experts-elsewhere", "ops/nn/expert_places.py",
+        Planted("first-row-of-experts-elsewhere", "ops/nn/experts.py",
                 "sources = xp.where(own < 0, -1, source[own])",
                 "sources = xp.where(own < 0, -1, source[own + (own == 0)])"),
     ),
@@ -140,7 +140,7 @@ BY_THEMSELVES = {
     "network": (
         Planted("masks-equal-in-every-step", "ops/random/words.py", "if turns or calls else step",
                 "if turns or calls else 1"),
-        Planted("more-is-kept", "ops/random/keep_mask.py", "round(keep_prob * 65536)", "round(keep_prob * 60000)"),
+        Planted("more-is-kept", "ops/random/words.py", "round(keep_prob * 65536)", "round(keep_prob * 60000)"),
         Planted("gathered-backwards", "runtime/slices.py", "zip(members, stacked, strict=True)",
                 "zip(members, stacked[::-1], strict=True)"),
     ),

@@ -23,7 +23,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.passes.base import VERIFY, parse_passes, run_passes
 from tests.interpret import Apart, same, steps_global, steps_on_ranks
 from tests.networks import PASSES, RandomNetwork, usable

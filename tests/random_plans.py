@@ -27,7 +27,7 @@ from mspc.compiler.frontend.trace import Traced
 from mspc.compiler.sent_bytes import sent_by_ranks
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import Layout
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.plans.files.plan_file import write_plan
 from mspc.runtime.memory_plan import plan_memory
 from mspc.search.calibration.machine_file import machine_of

@@ -12,9 +12,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT64, INT64, TensorType
-from mspc.ops.control.loops import For, Loop, Scan, While
-from mspc.ops.control.outlining import captured_values, outlined
-from mspc.ops.control.regions import Call, If, RegionOp, emit_regions
+from mspc.ops.control.regions import Call, For, If, Loop, RegionOp, Scan, While, captured_values, emit_regions, outlined
 from mspc.ops.op import REGISTRY
 
 COUNT = TensorType(INT64, ())

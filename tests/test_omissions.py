@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from mspc.commands.verbs.table import VERBS
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op, has_gpu_kernel
+from mspc.ops.op import REGISTRY, Op, has_gpu_kernel, load_operators
 from mspc.passes.base import pass_names
 from mspc.verify.pytorch.counterparts import counterparts, counterparts_of_draws
 from tests.ops.collective.every import cases

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ops.control.loops import Scan, body_of
+from mspc.ops.control.regions import Scan, body_of
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 

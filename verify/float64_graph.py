@@ -17,7 +17,7 @@ from mspc.ir.types import COMPLEX128, FLOAT64, DType, StackType, TensorType, Tup
 from mspc.ops.control.custom import OwnGradient
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.faults.failure import RegionFailure
 from mspc.runtime.faults.record import PLACE_WORDS

@@ -11,9 +11,9 @@ from mspc.analysis.index_ranges import distributions, index_limits
 from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, TensorType
-from mspc.ops.math.comparison import Equal, NotEqual
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.one_hot import OneHot
+from mspc.ops.math.arithmetic import Equal, NotEqual
+from mspc.ops.tensor.embedding import OneHot
+from mspc.ops.tensor.reshape import Cast
 
 Array = Any
 SMALL = 8

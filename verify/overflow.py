@@ -11,8 +11,8 @@ import numpy as np
 from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.optim.all_finite import AllFinite
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
+from mspc.ops.optim.optimizer import AllFinite
 
 Array = Any
 

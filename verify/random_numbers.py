@@ -16,8 +16,7 @@ import numpy as np
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.op import Op
-from mspc.ops.random.dropout import Dropout
-from mspc.ops.random.random_mask import DropoutGenMask
+from mspc.ops.random.dropout import Dropout, DropoutGenMask
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.verify.difference import ComparedValue

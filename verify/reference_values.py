@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from functools import cache, partial
 
 from mspc.ir.graph import Graph, Node
-from mspc.ops.control.loops import Scan
+from mspc.ops.control.regions import Scan
 from mspc.verify.difference import ComparedValue
 from mspc.verify.one_device import OneDevice, Values
 from mspc.verify.same_values import Comparison

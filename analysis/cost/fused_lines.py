@@ -12,10 +12,10 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
+from mspc.ops.bases import axes_of
 from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps, has_moves, loaded_bytes
 from mspc.ops.fused.space import row_of
 from mspc.ops.op import Op
-from mspc.ops.reduced_dimensions import axes_of
 from mspc.ops.tensor.broadcast import ReductionOp
 
 LONGEST_ROW = 24 * 1024

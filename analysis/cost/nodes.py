@@ -59,8 +59,10 @@ def seconds_inside(
 ) -> tuple[float, float]:
     """(seconds that compute, seconds that communicate) of the graphs that a node runs: of all turns together, of one
     where nobody has counted them ahead, and of the longer one of two branches. known: of one run of graphs."""
-    from mspc.ops.control.regions import If  # late: most programs have no regions
-    from mspc.ops.control.times import ONCE
+    from mspc.ops.control.regions import (
+        ONCE,
+        If,  # late: most programs have no regions
+    )
 
     found = [(0.0, 0.0)]
     for number, region in enumerate(node.regions):

@@ -38,8 +38,10 @@ def _inside(graph: Graph, known: dict[Graph, Operations], seen: bool) -> Operati
 
 
 def _of_node(node: Node, known: dict[Graph, Operations], seen: bool) -> Operations:
-    from mspc.ops.control.regions import If  # late: most programs have no regions
-    from mspc.ops.control.times import ONCE
+    from mspc.ops.control.regions import (
+        ONCE,
+        If,  # late: most programs have no regions
+    )
 
     if "unused" in node.attrs:
         return Operations()

@@ -10,7 +10,7 @@ import numpy as np
 from mspc.api.common.dtype import promoted_scalar
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.ir.types import FLOAT32, dtype_of
-from mspc.ops.promotion import promoted
+from mspc.ops.bases import promoted
 
 
 class TensorOperators:

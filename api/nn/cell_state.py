@@ -20,7 +20,7 @@ from mspc.api.settings import OFFLOADED_CELLS
 from mspc.ir.graph import OFFLOAD, OFFLOAD_INSIDE
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32
 from mspc.ops.operator_arguments import describe
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 
 __all__: tuple[str, ...] = ()
 Hook = Callable[..., Any]

@@ -33,7 +33,7 @@ def _operator(name: str) -> Any:
 
 
 def _operators() -> Iterable[str]:
-    from mspc.ops.modules import load_operators
+    from mspc.ops.op import load_operators
 
     return load_operators()
 

@@ -14,9 +14,9 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ops.bases import operand_dtypes, promotes_from
 from mspc.ops.op import Op
 from mspc.ops.operator_arguments import describe, misfit
-from mspc.ops.promotion import operand_dtypes, promotes_from
 
 VIEWS = frozenset(
     "BroadcastTo Depend ExpandDims Reshape Slice SliceExt Split SplitTensor SplitV SplitWithSize Squeeze StopGradient "

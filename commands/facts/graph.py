@@ -48,7 +48,7 @@ from mspc.ops.optim.optimizer import Update
 from mspc.runtime.memory_plan import plan_memory
 
 if TYPE_CHECKING:
-    from mspc.ops.control.times import Times
+    from mspc.ops.control.regions import Times
 
 NO_WORK = frozenset({"Depend", "MakeTuple", "TupleGetItem", "Load", "UpdateState", "call", "J", "RefToEmbed",
                      "EnvironGet", "EnvironSet", "EnvironAdd", "_VirtualDataset", "partial"})  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mspc.analysis.cost.machine import Machine
 from mspc.commands.facts.model import PipelineFacts, RankFacts, StageFacts
 from mspc.ir.graph import STAGES, WORK, Graph
-from mspc.ops.collective.stage_messages import SendToStage
+from mspc.ops.collective.point_to_point import SendToStage
 
 
 def pipeline_facts(

@@ -21,7 +21,7 @@ from mspc.runtime.memory import MemoryPlan
 from mspc.runtime.memory_plan import plan_memory
 
 if TYPE_CHECKING:
-    from mspc.ops.control.times import Times
+    from mspc.ops.control.regions import Times
 
 MOST_LINES = 3
 """Lines of the script that are named for an operator that a GPU has no kernel for."""
@@ -229,7 +229,7 @@ def ran_nodes(program: Graph) -> list[tuple[Node, Times | None]]:
     """Every node of a program and of its graphs, and how often a step runs it; None of a program without loops."""
     if not any(node.regions for node in program.nodes):
         return [(node, None) for node in program.nodes]
-    from mspc.ops.control.times import nodes_with_times
+    from mspc.ops.control.regions import nodes_with_times
 
     return list(nodes_with_times(program))
 

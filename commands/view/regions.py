@@ -11,7 +11,7 @@ from mspc.commands.view.graph_facts import graph_columns
 from mspc.commands.view.origins import Origins
 from mspc.commands.view.tables import NodeTables
 from mspc.ir.graph import Graph
-from mspc.ops.control.times import times_of
+from mspc.ops.control.regions import times_of
 
 
 def add_regions(

@@ -10,7 +10,7 @@ from mspc.commands.view.memory import sizes_of
 from mspc.commands.view.schedule import rounded
 from mspc.commands.view.tables import NodeTables
 from mspc.ir.graph import STAGE, STAGES, WORK, Graph, Node
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.passes.lib.timeline import StepTail
 from mspc.runtime.memory_plan import plan_memory
 

@@ -22,11 +22,11 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import MISSING, Frame
 from mspc.ir.graph import Node, Value, element_types
 from mspc.ir.types import BOOL
-from mspc.ops.control.loops import While
-from mspc.ops.math.comparison import Select
+from mspc.ops.control.regions import While
+from mspc.ops.math.arithmetic import Select
 from mspc.ops.math.reduce import ReductionOp
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 
 
 class Ways:

@@ -33,7 +33,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, TensorType
-from mspc.ops.promotion import promoted
+from mspc.ops.bases import promoted
 
 Place = tuple[str, Any]
 """("name", a name), ("contents", the identity of a list or dict) or ("attribute", the key of an attribute)."""

@@ -16,7 +16,7 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
 from mspc.ir.graph import Parameter
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 
 
 def as_it_is(tracer: Tracer, value: Any) -> Any:

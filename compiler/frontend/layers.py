@@ -27,8 +27,7 @@ from mspc.compiler.frontend.turns import UNROLLED, tried
 from mspc.compiler.frontend.values import Frame
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE, Node, Parameter, Value
-from mspc.ops.control.loops import For, MakeStack
-from mspc.ops.control.regions import with_effects
+from mspc.ops.control.regions import For, MakeStack, with_effects
 
 Block = Callable[[Tracer, Frame, list[ast.stmt]], Any]
 

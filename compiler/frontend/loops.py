@@ -21,9 +21,7 @@ from mspc.compiler.frontend.values import LEFT, MISSING, NEVER_ENDS, RETURNED, E
 from mspc.ir.graph import Constant, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, INT64, TensorType
-from mspc.ops.control.loops import COUNT, For, Loop, Scan, While
-from mspc.ops.control.outlining import captured_values, outlined
-from mspc.ops.control.regions import emit_regions
+from mspc.ops.control.regions import COUNT, For, Loop, Scan, While, captured_values, emit_regions, outlined
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 

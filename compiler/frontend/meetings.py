@@ -19,10 +19,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import Depend, Gradient
-from mspc.ops.math.arithmetic import AddN, Maximum, Minimum, Mul
-from mspc.ops.math.comparison import LogicalAnd, LogicalOr
+from mspc.ops.math.arithmetic import AddN, LogicalAnd, LogicalOr, Maximum, Minimum, Mul
 from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReduceSum

@@ -18,8 +18,7 @@ from mspc.compiler.frontend.state import INLINE_LIMIT, Tracer
 from mspc.compiler.frontend.values import MISSING, POISON, OnlyInLoop, Undecided
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.types import BOOL, DType, TensorType
-from mspc.ops.control.outlining import captured_values, outlined
-from mspc.ops.control.regions import If, emit_regions
+from mspc.ops.control.regions import If, captured_values, emit_regions, outlined
 from mspc.ops.control.structural import Depend, TupleGetItem
 
 Contents = Sequence[Mapping[int, Any]]

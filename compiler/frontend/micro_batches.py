@@ -21,8 +21,7 @@ from mspc.compiler.frontend.values import Frame
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Parameter, Value
 from mspc.ir.location import Location
-from mspc.ops.control.loops import MakeStack, Scan, body_of
-from mspc.ops.control.regions import with_effects
+from mspc.ops.control.regions import MakeStack, Scan, body_of, with_effects
 
 
 def in_micro_batches(

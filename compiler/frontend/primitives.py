@@ -21,8 +21,7 @@ from mspc.ir.named_layout import NamedLayout
 from mspc.ops.control.structural import Depend
 from mspc.ops.op import Op, RequestedSharding
 from mspc.ops.operator_arguments import misfit
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]

@@ -17,9 +17,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, asks_for_host
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.ops.control.loops import MakeStack, Scan
-from mspc.ops.control.outlining import outlined
-from mspc.ops.control.regions import emit_regions
+from mspc.ops.control.regions import MakeStack, Scan, emit_regions, outlined
 from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
 
 

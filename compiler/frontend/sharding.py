@@ -13,7 +13,7 @@ from typing import Any
 
 from mspc.compiler.frontend.state import Tracer
 from mspc.ir.graph import Value
-from mspc.ops.control.constraint import constrained
+from mspc.ops.control.structural import constrained
 
 INSTANCE = "shard"
 """Instance name of the operators that carry the strategies."""

@@ -28,11 +28,10 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, dtype_of
-from mspc.ops.control.constraint import is_constraint
-from mspc.ops.control.structural import Depend, TupleGetItem
+from mspc.ops.bases import operand_dtypes, promoted, promotes_from
+from mspc.ops.control.structural import Depend, TupleGetItem, is_constraint
 from mspc.ops.op import REGISTRY, Op
-from mspc.ops.promotion import operand_dtypes, promoted, promotes_from
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 
 INLINE_LIMIT = 16
 """Constant tensors of more elements become parameters of kind "constant"."""

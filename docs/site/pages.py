@@ -119,7 +119,7 @@ def members(module: str) -> list[tuple[str, Any]]:
     """Public classes and functions of a module; the operators of `ops` have pages of their own."""
     import importlib
 
-    from mspc.ops.modules import load_operators
+    from mspc.ops.op import load_operators
 
     found = importlib.import_module(f"mspc.{module}".rstrip("."))
     operators = load_operators() if module == "ops" else {}
@@ -202,7 +202,7 @@ def plain(text: str) -> str:
 def operator_pages() -> Iterator[tuple[str, str]]:
     """For every room of ops/ a page: its operators with their rules, as `mspc ops` has them."""
     from mspc.commands.ops import describe
-    from mspc.ops.modules import load_operators
+    from mspc.ops.op import load_operators
 
     rooms: dict[str, list[dict[str, Any]]] = {}
     for operator in load_operators().values():

@@ -1,4 +1,4 @@
-"""All collectives share this base: the group, its two forms, who waits for whom, and what is sent."""
+"""The base of collectives, and ranks' values that are known to be zero."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeGuard, cast
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.layout import group_of
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.types import TensorType, Type
+from mspc.ir.varying import VaryingConstant
+from mspc.ops.control.structural import Depend
 from mspc.ops.op import ArrayBackend, Op, RankPlacement
 from mspc.ops.operator_arguments import describe
 from mspc.sharding.groups import group_name
@@ -260,3 +262,15 @@ def one_tensor(op: Op, types: Sequence[Type]) -> TensorType:
     if len(types) != 1 or not isinstance(types[0], TensorType):
         raise MspcError(f"{op.name} takes one tensor, not {', '.join(map(str, types)) or 'none'}")
     return types[0]
+
+def is_all_zero(value: Value) -> bool:
+    """Whether every element is zero, as far as the operators show it: made so, and what linear ones of one operand
+    (Reshape, Cast, sums) give of it."""
+    while isinstance(value, Node):
+        if isinstance(value.op, Op) and value.op.uniform() == 0:
+            return True
+        is_linear = isinstance(value.op, Op) and len(value.inputs) == 1 and 0 in value.op.linear_in
+        if not (is_linear or isinstance(value.op, Depend)):
+            return False
+        value = value.inputs[0]
+    return isinstance(value, Constant) and not isinstance(value, VaryingConstant) and not value.value.any()

@@ -1,34 +1,37 @@
-"""Collectives of a group of ranks are operators like any other; so are the abstract changes of placement.
-
-Every one has two forms. In the graph of all ranks the group is named by mesh axes (`mesh`, `axes`): types
-are global, and the operator changes the placement alone. On a rank (`localize`) it is named by its ranks
-(`rank_list`, `group`) and types are the rank's own. Scripts that place their slices by hand write the
-second form; its ranks are filled in by `with_ranks`.
-"""
+"""Collectives in which all ranks of a group take part, each with equal, uneven or one rank's data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from itertools import accumulate
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Value, element_types
+from mspc.ir.graph import Constant, Node, Value, element_types, operand_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
-from mspc.ops.collective.base import Collective, Ranks, Rendezvous, check_fields, message, same
+from mspc.ops.collective.base import (
+    Collective,
+    Ranks,
+    Rendezvous,
+    check_fields,
+    check_reduction,
+    message,
+    one_tensor,
+    same,
+)
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import Mul, RealDiv
-from mspc.ops.math.comparison import Equal
+from mspc.ops.math.arithmetic import Equal, Mul, RealDiv
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.operator_arguments import ints_of, split_call
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.groups import WORLD_GROUPS
 
@@ -66,7 +69,7 @@ class AllReduce(Collective):
 
     def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
         """Of zeros there is nothing to combine, whether they are read as global or as every rank's own."""
-        from mspc.ops.collective.known_zeros import is_all_zero  # late: few scripts call collectives in global modes
+        from mspc.ops.collective.base import is_all_zero  # late: few scripts call collectives in global modes
 
         return list(inputs) if all(map(is_all_zero, inputs)) else None
 
@@ -330,7 +333,9 @@ class NeighborExchange(Collective):
         return lambda *arrays: tuple(comm.exchange(list(zip(ranks, arrays, strict=True)), receives))
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.collective.gpu_launch import launch_exchange  # late: only a GPU needs it
+        from mspc.ops.collective.gpu_launch import (
+            launch_exchange,  # late: only a GPU needs it  # late: only a GPU needs it
+        )
 
         sends = list(zip(self.send_rank_ids, inputs, strict=True))
         receives = list(zip(self.recv_rank_ids, out, strict=True))
@@ -396,3 +401,269 @@ def resized(op: Op, shape: tuple[int, ...], dim: int, times: int, parts: int) ->
     if shape[dim] % parts:
         raise MspcError(f"{op.name}: dimension {dim} is {shape[dim]}, which does not divide by {parts} ranks")
     return (*shape[:dim], shape[dim] * times // parts, *shape[dim + 1 :])
+
+WORDS = 4096
+"""32-bit words that a rank sends to each other one at most."""
+COMBINED = {"float32": "float", "int32": "int"}
+"""Element types whose elements are combined, and their names in CUDA C++."""
+COMBINATIONS = ("sum", "prod", "max", "min")
+
+
+def takes(nbytes: int, dtype: np.dtype, op: str) -> bool:
+    """Whether what each rank gets, so many bytes, is small. op: what combines elements, or "" where none are."""
+    return nbytes % 4 == 0 and nbytes <= 4 * WORDS and (not op or (dtype.name in COMBINED and op in COMBINATIONS))
+
+
+def is_small(node: Node) -> bool:
+    """Whether all that a collective's node moves is small."""
+    op = node.op
+    if not isinstance(op, AllReduce | AllGather | ReduceScatter):
+        return False
+    how = "" if isinstance(op, AllGather) else op.op
+    parts = op.group_size if isinstance(op, ReduceScatter) else 1
+    types = operand_types(node)
+    if len(types) > 1 and not isinstance(op, AllReduce):
+        return False
+    return takes(sum(t.nbytes for t in types) // parts, types[0].dtype.numpy, how)
+
+NOTHING = (1,)
+"""The shape of what a rank gets that gets nothing: one zero."""
+
+
+class Rooted(Collective, abstract=True):
+    """The base of these collectives; a subclass has the fields `group`, `rank_list` and `rank_id`."""
+
+    omitted = ("group", "rank_list", "rank_id")
+    differs_by_rank = True
+
+    @property
+    def root(self) -> int:
+        """The number in the job of the rank at which everything arrives, or from which it comes."""
+        raise NotImplementedError(self.name)
+
+    @property
+    def at_root(self) -> bool:
+        """Whether this rank is the root."""
+        return self.ranks[getattr(self, "rank_id", 0)] == self.root
+
+    def checked(self, types: Sequence[Type]) -> TensorType:
+        """The operand's type. Raises MspcError where the root, or this rank's number, is none of the group."""
+        x = one_tensor(self, types)
+        mistake = self.mistake_in_group()
+        if mistake:
+            raise MspcError(mistake, kind=ValueError)
+        number: int = getattr(self, "rank_id", 0)
+        if not 0 <= number < self.group_size:
+            raise MspcError(f"{self.name}: rank_id {number} is no number in a group of {self.group_size} ranks")
+        return x
+
+    def on_rank(self, rank: int) -> Self:
+        return replace(self, rank_id=self.members.index(rank)) if rank in self.members else self
+
+
+class Reduce(Rooted):
+    """The group's tensors combined by `op` ("sum", "max", "min" or "prod") on the rank with number `dest_rank` in the
+    group; one zero on the others."""
+
+    dest_rank: int = 0
+    op: str = "sum"
+    group: str = WORLD_GROUPS[0]
+    rank_list: Ranks = ()
+    rank_id: int = 0
+    ordered = False
+
+    @property
+    def root(self) -> int:
+        return self.ranks[self.dest_rank]
+
+    def mistake_in_group(self) -> str:
+        count = len(self.members)
+        if not count or 0 <= self.dest_rank < count:
+            return ""
+        place = f"group {self.group!r}, which has {count} rank{'s' * (count != 1)}, counted from 0"
+        return f"Reduce: dest_rank {self.dest_rank} is no number in {place}"
+
+    def infer(self, *types: Type) -> Type:
+        x = self.checked(types)
+        check_reduction(self, self.op)
+        return x if self.at_root else x.with_shape(NOTHING)
+
+    @classmethod
+    def sent_bytes(cls, operand: float, group: float) -> float:
+        """Those of an AllReduce, of which only one rank stores the result."""
+        return 2 * operand * (group - 1) / group
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        """Every rank gets the gradient of the one result."""
+        given = dout if self.at_root else _zeros(x)
+        back = b.emit(Broadcast(self.root, self.group, rank_list=self.rank_list), given)
+        return (b.emit(TupleGetItem(0), back),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        comm, op, ranks, xp, keeps = be.comm, self.op, self.ranks, be.xp, self.at_root
+
+        def kernel(x: Any) -> Any:
+            found = comm.all_reduce(x, op, ranks)
+            return found if keeps else xp.zeros(NOTHING, x.dtype)
+
+        return kernel
+
+
+class CollectiveGather(Rooted):
+    """The group's tensors side by side along dimension 0, in the order of the group, on rank `dest_rank`; one zero on
+    the others."""
+
+    dest_rank: int = 0
+    group: str = WORLD_GROUPS[0]
+    rank_list: Ranks = ()
+    rank_id: int = 0
+    named = ("dest_rank",)
+
+    @property
+    def root(self) -> int:
+        return self.dest_rank
+
+    def infer(self, *types: Type) -> Type:
+        x = self.checked(types)
+        gathered_shape = resized(self, x.shape, 0, self.group_size, 1)
+        return x.with_shape(gathered_shape if self.at_root else NOTHING)
+
+    @classmethod
+    def sent_bytes(cls, operand: float, group: float) -> float:
+        """Those of an AllGather, of which only one rank stores the result."""
+        return operand * (group - 1)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        """Every rank gets its slice of the gradient."""
+        gathered_shape = (x.shape[0] * self.group_size, *x.shape[1:])
+        given = dout if self.at_root else Constant(np.zeros(gathered_shape), x.tensor_type.dtype)
+        return (b.emit(CollectiveScatter(self.dest_rank, self.group, self.rank_list, self.rank_id), given),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        comm, ranks, keeps, xp = be.comm, self.ranks, self.at_root, be.xp
+
+        def kernel(x: Any) -> Any:
+            gathered = comm.all_gather(x, ranks, 0)
+            return gathered if keeps else xp.zeros(NOTHING, x.dtype)
+
+        return kernel
+
+
+class CollectiveScatter(Rooted):
+    """Part i along dimension 0 of the tensor of rank `src_rank` on rank i of the group. On the others the tensor gives
+    shape and element type alone."""
+
+    src_rank: int = 0
+    group: str = WORLD_GROUPS[0]
+    rank_list: Ranks = ()
+    rank_id: int = 0
+    ordered = False  # of what travels, a broadcast; each rank takes its slice by its number
+    named = ("src_rank",)
+
+    @property
+    def root(self) -> int:
+        return self.src_rank
+
+    def infer(self, *types: Type) -> Type:
+        x = self.checked(types)
+        part = resized(self, x.shape, 0, 1, self.group_size)
+        return x.with_shape(part)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        """The slices' gradients come together on the rank that had the tensor; on the others it had no effect."""
+        back = b.emit(CollectiveGather(self.src_rank, self.group, self.rank_list, self.rank_id), dout)
+        return (back if self.at_root else _zeros(x),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        comm, ranks, root, place = be.comm, self.ranks, self.root, self.rank_id
+
+        def kernel(x: Any) -> Any:
+            rows = x.shape[0] // len(ranks)
+            return comm.broadcast(x, root, ranks)[place * rows : (place + 1) * rows].copy()
+
+        return kernel
+
+
+def _zeros(like: Value) -> Constant:
+    kind = like.type
+    assert isinstance(kind, TensorType)
+    return Constant(np.zeros(kind.shape), kind.dtype)
+
+class AlltoAllV(Collective):
+    """Slices of a tensor of one dimension go to the ranks of the group in order, and what arrives is joined in order.
+
+    Called as `AlltoAllV(group, block_size)(x, send_numel_list, recv_numel_list)`: how many blocks of `block_size`
+    elements go to and come from each rank. The numbers may differ from rank to rank.
+    """
+
+    group: str = WORLD_GROUPS[0]
+    block_size: int = 1
+    send_numel_list: tuple[int, ...] = ()
+    recv_numel_list: tuple[int, ...] = ()
+    rank_list: Ranks = ()
+    ordered = False  # of what travels, messages; the numbers say which goes where
+    omitted = ("group", "rank_list")
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("send_numel_list", "recv_numel_list"))
+        return replace(self, **{name: self._numbers(name, value) for name, value in found.items()}), tensors
+
+    def _numbers(self, name: str, value: Any) -> tuple[int, ...]:
+        held = value.value if isinstance(value, Constant) else value
+        return ints_of(self.name, name, held.reshape(-1).tolist() if hasattr(held, "reshape") else held)
+
+    def infer(self, *types: Type) -> Type:
+        x = one_tensor(self, types)
+        for name, counts in (("send_numel_list", self.send_numel_list), ("recv_numel_list", self.recv_numel_list)):
+            if len(counts) != self.group_size or min(counts, default=0) < 0:
+                what = f"{self.group_size} numbers from 0 on, one for each rank of the group"
+                raise MspcError(f"{self.name}: {name} must be {what}, not {counts}")
+        if self.block_size < 1:
+            raise MspcError(f"{self.name}: block_size must be at least 1, not {self.block_size}")
+        sent = sum(self.send_numel_list) * self.block_size
+        if x.shape != (sent,):
+            raise MspcError(f"{self.name}: the tensor has shape {x.shape}, and send_numel_list says ({sent},)")
+        return x.with_shape((sum(self.recv_numel_list) * self.block_size,))
+
+    def meetings(self, rank: int, types: Sequence[Type]) -> list[Rendezvous]:
+        """One with every rank that it sends to or hears from."""
+        (x,) = types
+        assert isinstance(x, TensorType)
+        to = [message(rank, r, x.with_shape((n,))) for r, n in self._pieces(self.send_numel_list)]
+        of = [message(r, rank, x.with_shape((n,))) for r, n in self._pieces(self.recv_numel_list)]
+        return [meeting for meeting in to + of if meeting.ranks != (rank, rank)]
+
+    def _pieces(self, counts: Sequence[int]) -> list[tuple[int, int]]:
+        """(rank, elements) of the slices that are not empty."""
+        return [(rank, n * self.block_size) for rank, n in zip(self.ranks, counts, strict=True) if n]
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        back = replace(self, send_numel_list=self.recv_numel_list, recv_numel_list=self.send_numel_list)
+        return (b.emit(back, dout),)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        sends, receives = self._pieces(self.send_numel_list), self._pieces(self.recv_numel_list)
+        xp, comm = be.xp, be.comm
+
+        def kernel(x: Any) -> Any:
+            arrived = comm.exchange(_split(x, sends), [(rank, (n,), x.dtype) for rank, n in receives])
+            return xp.concatenate(arrived) if arrived else xp.empty((0,), x.dtype)
+
+        return kernel
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.collective.gpu_launch import launch_exchange  # late: only a GPU needs it
+
+        (x,) = inputs
+        return launch_exchange(
+            device,
+            _split(x, self._pieces(self.send_numel_list)),
+            _split(out, self._pieces(self.recv_numel_list)),
+            self.ranks,
+        )
+
+
+def _split(x: Any, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, Any]]:
+    """(rank, its slice) of an array in which the slices lie one after another."""
+    ends = accumulate(n for _, n in pieces)
+    return [(rank, x[end - n : end]) for (rank, n), end in zip(pieces, ends, strict=True)]

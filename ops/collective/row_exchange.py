@@ -20,7 +20,7 @@ from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective, Ranks
 from mspc.ops.collective.collectives import NO_GRADIENT
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.nn.expert_rows import require_below
+from mspc.ops.nn.experts import require_below
 from mspc.ops.op import ArrayBackend, Op, RankPlacement
 from mspc.sharding.groups import WORLD_GROUPS
 

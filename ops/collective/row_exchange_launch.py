@@ -18,7 +18,7 @@ from mspc.ops.cuda.row_exchange import ArrivedRows, NamedPlaces, Slots, slots_ea
 from mspc.ops.cuda.row_names import divided
 from mspc.ops.cuda.source import lanes_of
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.nn.expert_rows import require_below
+from mspc.ops.nn.experts import require_below
 
 
 def launch_fetch(device: Device, ranks: Ranks, table: Array, places: Array, out: Array, limit: int) -> Launch:

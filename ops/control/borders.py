@@ -15,8 +15,7 @@ from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import StackType, TensorType, TupleType, Type
-from mspc.ops.control.loops import COUNT, kept_type
-from mspc.ops.control.regions import RegionOp
+from mspc.ops.control.regions import COUNT, RegionOp, kept_type
 from mspc.ops.control.structural import MakeTuple
 from mspc.ops.op import Op
 from mspc.sharding.rules import factor_names, same_rule

@@ -1,19 +1,17 @@
-"""Operators that run graphs: a choice of two, and the call of one. `loops.py` has those that run one again and again.
-
-A region is a graph of its own: what it reads from outside is handed in with the operands, so that its parameters stand
-for operands of the node, and its results for those of the node, which always is a tuple. What a region overwrites among
-its parameters (`mutates`) is the memory of the operand, as with any operator that updates a parameter.
-"""
+"""Operators that run graphs: branches, calls and loops."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeGuard
+
+import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.types import BOOL, TensorType, TupleType, Type
+from mspc.ir.free_names import free_name
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.types import BOOL, INT64, StackType, TensorType, TupleType, Type
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 
 
@@ -270,3 +268,333 @@ def check_alike(op: RegionOp, what: str, one: Sequence[Type], other: Sequence[Ty
     for number, (left, right) in enumerate(zip(one, other, strict=True)):
         if left != right:
             raise MspcError(f"{op.name}: result {number} is {left} from one {what} and {right} from the other")
+
+def captured_values(nodes: Sequence[Node], results: Sequence[Value], own: Collection[Value] = ()) -> list[Value]:
+    """What the nodes and results read that is made outside, but for constants, in the order in which they read it.
+
+    own: values that the region is handed otherwise.
+    """
+    made = {*nodes, *own}
+    read = [*(value for node in nodes for value in node.inputs), *results]
+    return list(dict.fromkeys(value for value in read if value not in made and not isinstance(value, Constant)))
+
+
+def outlined(
+    name: str,
+    nodes: Sequence[Node],
+    results: Sequence[Value],
+    own: Sequence[Value] = (),
+    captured: Sequence[Value] | None = None,
+) -> tuple[Graph, list[Value]]:
+    """A region of these nodes, which are its own from now on, and the values that it captures.
+
+    Its parameters stand for `own`, then for what is captured: for the given values, which may be more than it reads,
+    or else for those that it reads. Nobody else may read a node of it.
+    """
+    found = captured_values(nodes, results, own) if captured is None else list(captured)
+    region = Graph(name)
+    region.returns_tuple = True
+    taken: set[str] = set()
+    inside: dict[Value, Value] = {}
+    for value in (*own, *found):
+        wanted = value.name if isinstance(value, Parameter | Node) and value.name else "captured"
+        made = Parameter(free_name(wanted, taken), value.type, "input")
+        region.parameters.append(made)
+        inside[value] = made
+    region.nodes = list(nodes)
+    region.results = list(results)
+    region.replace(inside)
+    return region, found
+
+
+def name_apart(program: Graph) -> None:
+    """Give graphs names of their own, where a graph and one made of it are both in a program."""
+    taken: set[str] = set()
+    for graph in program.graphs():
+        name, number = graph.name, 1
+        while graph.name in taken:
+            number += 1
+            graph.name = f"{name}_{number}"
+        taken.add(graph.name)
+
+COUNT = TensorType(INT64, ())
+"""The type of a number of turns, and of the number of a turn."""
+
+
+class Loop(RegionOp, abstract=True):
+    """A loop. Its body is the last region.
+
+    carried: values that go from turn to turn. scanned: operands of which every turn gets one entry, from the last on
+    with `reverse`. stacked: results of the body of which every turn's is kept, in the places of the entries.
+    """
+
+    carried: int = 0
+    scanned: int = 0
+    stacked: int = 0
+    reverse: bool = False
+    leading: ClassVar[int] = 0
+    """Parameters of the body ahead of those for operands: the number of the turn."""
+
+    @property
+    def first(self) -> int:
+        """Operands ahead of what is carried."""
+        return 0
+
+    @property
+    def carried_operands(self) -> range:
+        return range(self.first, self.first + self.carried)
+
+    @property
+    def scanned_operands(self) -> range:
+        return range(self.first + self.carried, self.first + self.carried + self.scanned)
+
+    @property
+    def passed_operands(self) -> range:
+        return self.carried_operands
+
+    def known_turns(self, types: Sequence[Type]) -> int:
+        """The number of turns where it is known from the operands' types and the attributes, else -1."""
+        return -1
+
+    def inside(self, number: int, operand: int) -> int | None:
+        return operand - self.first + self.leading if operand >= self.first else None
+
+    def body_types(self, types: Sequence[Type]) -> list[Type]:
+        """The types of the body's parameters, from those of the operands. Raises MspcError."""
+        turns = self.known_turns(types)
+        entries = [_entry(self, types[index], turns) for index in self.scanned_operands]
+        behind = self.first + self.carried
+        return [COUNT] * self.leading + [*types[self.first : behind], *entries, *types[behind + self.scanned :]]
+
+    def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
+        check_count(self, regions)
+        if len(types) < self.first + self.carried + self.scanned:
+            raise MspcError(f"{self.name}: {len(types)} operands for {self.carried} carried and {self.scanned} scanned")
+        body = regions[-1]
+        check_parameters(self, "body", body, self.body_types(types))
+        results = result_types(body)
+        if len(results) != self.carried + self.stacked:
+            wanted = f"{self.carried} carried and {self.stacked} stacked"
+            raise MspcError(f"{self.name}: @{body.name} returns {len(results)} tensors, not {wanted}")
+        for number, index in enumerate(self.carried_operands):
+            if results[number] != types[index]:
+                name = body.parameters[self.leading + number].name
+                raise MspcError(
+                    f"{self.name}: {name} is {types[index]} ahead of the loop, and {results[number]} behind a turn",
+                    notes=["what a loop carries keeps its shape and element type in every turn"],
+                )
+        return TupleType((*results[: self.carried], *self.kept(results[self.carried :], self.known_turns(types))))
+
+    def kept(self, entries: Sequence[TensorType], turns: int) -> tuple[TensorType, ...]:
+        """The types of the results that hold every turn's entry."""
+        return tuple(kept_type(entry, turns) for entry in entries)
+
+
+class While(Loop):
+    """Runs the body while the condition, of the same parameters, holds ahead of a turn. With `stacked` results, or with
+    `counted`, it also returns how many turns there were, ahead of the stacks."""
+
+    counted: bool = False
+    region_names = ("condition", "body")
+
+    @property
+    def tells_turns(self) -> bool:
+        """Whether the number of turns is among the results."""
+        return self.counted or self.stacked > 0
+
+    def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
+        found = super().results_of(regions, types)
+        check_parameters(self, "condition", regions[0], self.body_types(types))
+        told = result_types(regions[0])
+        check_condition(self, told[0] if len(told) == 1 else TupleType(told))
+        return found
+
+    def kept(self, entries: Sequence[TensorType], turns: int) -> tuple[TensorType, ...]:
+        return (*([COUNT] if self.tells_turns else []), *super().kept(entries, turns))
+
+
+class For(Loop):
+    """Runs the body `turns` times, or, with -1, as often as operand 0 counts; its first parameter is the number of the
+    turn, from 0, or from the last one down to 0 with `reverse`."""
+
+    turns: int = -1
+    region_names = ("body",)
+    leading = 1
+
+    @property
+    def first(self) -> int:
+        return 1 if self.turns < 0 else 0
+
+    def known_turns(self, types: Sequence[Type]) -> int:
+        return self.turns
+
+    def results_of(self, regions: Sequence[Graph], types: Sequence[Type]) -> TupleType:
+        if self.turns < 0 and (not types or types[0] != COUNT):
+            raise MspcError(f"For: the number of turns is {types[0] if types else 'missing'}, not {COUNT}")
+        return super().results_of(regions, types)
+
+
+class Scan(Loop):
+    """Runs the body `turns` times, each on its entry of what is scanned.
+
+    micro_batches: the turns are parts of a batch, which the stages of a pipeline hand on; what a turn saves for its
+    gradient does not wait for the other turns (`join_micro_batches`).
+    """
+
+    turns: int = 0
+    micro_batches: bool = False
+    region_names = ("body",)
+
+    def known_turns(self, types: Sequence[Type]) -> int:
+        return self.turns
+
+
+class MakeStack(Op):
+    """Tensors of one type as the entries of a stack, one a turn, without a copy: what a loop overwrites in an entry it
+    overwrites in the tensor."""
+
+    takes_complex = True
+    is_view = True
+    widens = False
+    bprop = NotDifferentiable("gradients are taken with respect to all of the stack")
+
+    def infer(self, *types: Type) -> Type:
+        first = types[0] if types else None
+        if not isinstance(first, TensorType):
+            raise MspcError("MakeStack: it takes tensors of one type, at least one")
+        other = next((type for type in types if type != first), None)
+        if other is not None:
+            raise MspcError(f"MakeStack: its entries are {first} and {other}; they must be of one type")
+        return StackType.of(first)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return list(inputs)
+
+    def aliased_operands(self, count: int) -> Sequence[int]:
+        return range(count)
+
+
+class TurnCount(Op):
+    """How many turns of a loop have put something on a stack: Int64 of shape ()."""
+
+    takes_complex = True
+    bprop = NotDifferentiable("it is a number of turns")
+
+    def infer(self, *types: Type) -> Type:
+        if len(types) != 1 or not isinstance(types[0], StackType):
+            raise MspcError(f"TurnCount: it takes a stack, not {', '.join(map(str, types)) or 'nothing'}")
+        return COUNT
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return np.asarray(len(inputs[0]), np.int64)
+
+
+def is_stack_of_parameters(value: Value) -> TypeGuard[Node]:
+    """Whether a value is a stack whose entries are parameters."""
+    return isinstance(value, Node) and isinstance(value.op, MakeStack) and isinstance(value.inputs[0], Parameter)
+
+
+def runs_layers(node: Node) -> bool:
+    """Whether a node is a loop over the weights of equal layers, or over what belongs to each."""
+    op = node.op
+    if not isinstance(op, For | Scan) or op.turns < 0:
+        return False
+    return any(isinstance(node.inputs[i].type, StackType) for i in op.scanned_operands)
+
+
+def runs_micro_batches(node: Node) -> bool:
+    """Whether a node is the loop over the micro-batches of a network in stages."""
+    return isinstance(node.op, Scan) and node.op.micro_batches
+
+
+def body_of(node: Node) -> Graph:
+    """The body of a loop."""
+    return node.regions[-1]
+
+
+def kept_type(entry: TensorType, turns: int) -> TensorType:
+    """The type of such entries of all turns: a tensor where the number of turns is known, and they are no stacks."""
+    if turns < 0 or isinstance(entry, StackType):
+        return StackType.of(entry)
+    return entry.with_shape((turns, *entry.shape))
+
+
+def _entry(op: Loop, type: Type, turns: int) -> TensorType:
+    """The type of one entry of what is scanned. Raises MspcError."""
+    if isinstance(type, StackType):
+        return type.entry
+    if not isinstance(type, TensorType) or not type.shape or (turns >= 0 and type.shape[0] != turns):
+        wanted = f"a tensor of {turns} entries" if turns >= 0 else "a stack"
+        raise MspcError(f"{op.name}: it scans {type}, not {wanted}")
+    return type.with_shape(type.shape[1:])
+
+class Times(NamedTuple):
+    """How often something runs in a step.
+
+    count: so often, where `known`, else for each turn of the loops whose turns only the run counts. always: no
+    condition decides; else it runs so often at most.
+    """
+
+    count: int = 1
+    known: bool = True
+    always: bool = True
+
+    def inside(self, node: Node, number: int) -> Times:
+        """Of region `number` of a node that runs so often."""
+        if isinstance(node.op, If):
+            return self._replace(always=False)
+        if not isinstance(node.op, Loop):
+            return self
+        turns = node.op.known_turns([value.type for value in node.inputs])
+        if turns < 0:
+            return self._replace(known=False)
+        return self._replace(count=self.count * (turns + (isinstance(node.op, While) and number == 0)))
+
+    def __add__(self, other: object) -> Times:  # type: ignore[override]  # never a plain tuple
+        """Of what runs at two places."""
+        assert isinstance(other, Times)
+        return Times(self.count + other.count, self.known and other.known, self.always and other.always)
+
+    @property
+    def text(self) -> str:
+        """`3 times`, `once a turn`, `at most 2 times`; "" of what runs once."""
+        if self == ONCE:
+            return ""
+        count = "once" if self.count == 1 else f"{self.count} times"
+        return f"{'' if self.always else 'at most '}{count}{'' if self.known else ' a turn'}"
+
+
+ONCE = Times()
+
+
+
+def times_of(program: Graph) -> dict[Graph, Times]:
+    """How often a step runs each graph of a program, the program itself first."""
+    found = {program: ONCE}
+    for graph in program.graphs():
+        for node in graph.nodes:
+            for number, region in enumerate(node.regions):
+                times = found[graph].inside(node, number)
+                found[region] = found[region] + times if region in found else times
+    return found
+
+
+def nodes_with_times(program: Graph) -> Iterator[tuple[Node, Times]]:
+    """Every node of a program and of its graphs once, those that a node runs behind it where it is the first that does,
+    and how often a step runs it."""
+    times = times_of(program)
+    yield from _nodes(program, times, {program})
+
+
+def _nodes(graph: Graph, times: dict[Graph, Times], seen: set[Graph]) -> Iterator[tuple[Node, Times]]:
+    own = times[graph]
+    for node in graph.nodes:
+        yield node, own
+        yield from _inside(node.regions, times, seen)
+
+
+def _inside(regions: Sequence[Graph], times: dict[Graph, Times], seen: set[Graph]) -> Iterator[tuple[Node, Times]]:
+    for region in regions:
+        if region not in seen:
+            seen.add(region)
+            yield from _nodes(region, times, seen)

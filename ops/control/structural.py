@@ -1,16 +1,19 @@
-"""These operators give a graph its shape: tuples, ordering, and the request for a gradient."""
+"""Operators that shape a graph: tuples, gradients, dependences, constraints of layouts, rows of data sets."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.types import TensorType, TupleType, Type
+from mspc.ir.types import DType, TensorType, TupleType, Type
+from mspc.ops.bases import Unary
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.sharding.rules import factor_names, sized
 
 CALL = "call"
 """The attribute of a node by whose number, from 1, what its graphs draw differs from what they draw for other nodes."""
@@ -152,3 +155,82 @@ def label_of_result(node: Node) -> str:
     if isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node):
         return f"result {node.op.index} of {node.inputs[0].label}"
     return node.label
+
+class ShardingConstraint(Unary):
+    """x itself, sharded as the operator's strategy says: `ShardingConstraint().shard(((2, 4),))(x)`.
+
+    Operators around it take their shardings from it, and a parameter that is read through it is stored so. It moves
+    nothing by itself: once all forward layouts are decided its readers read x, from the copy that is the nearest.
+    Gradients follow their operands, not the constraint.
+    """
+
+    takes_complex = True
+    constrains = True
+    follows_neighbours = True
+    linear_in = (0,)
+    is_view = True
+    widens = False
+    cuda = "{0}"
+    samples = (sample((8, 16)), sample(()), sample((8, 4), dtypes=("Int32",), gradient=False))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (dout,)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        return _itself
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return inputs[0]
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+def constrained(b: Builder, value: Value, entry: Any, instance: str = "") -> Node:
+    """`value` held to `entry`, a tuple of numbers of slices or a NamedLayout."""
+    node = b.emit(ShardingConstraint(), value, instance=instance)
+    node.in_strategy = (entry,)
+    return node
+
+
+def is_constraint(value: Value) -> bool:
+    """Whether a value is another one, held to a strategy."""
+    return isinstance(value, Node) and bool(getattr(value.op, "constrains", False))
+
+class GetNext(Op):
+    """The next tensors of the queue `shared_name`, of the given element types and shapes over all ranks.
+
+    Networks with it can be compiled, to see how they are split; no queue is filled here, so that none can run.
+    """
+
+    types: tuple[DType, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    output_num: int = 1
+    shared_name: str = ""
+    has_side_effect = True
+
+    def rule(self) -> str:
+        names = iter(factor_names(sum(map(len, self.shapes))))
+        sides = ([sized(name, n) for name, n in zip(itertools.islice(names, len(s)), s, strict=True)]
+                 for s in self.shapes)  # fmt: skip
+        return " -> " + ", ".join(" ".join(side) for side in sides)
+
+    def infer(self, *types: Type) -> Type:
+        if not self.types or not len(self.types) == len(self.shapes) == self.output_num:
+            raise MspcError(
+                f"GetNext: {len(self.types)} types and {len(self.shapes)} shapes for output_num {self.output_num}",
+                kind=ValueError,
+            )
+        if any(size < 1 for shape in self.shapes for size in shape):
+            raise MspcError(f"GetNext: shapes {self.shapes} must be positive", kind=ValueError)
+        return TupleType(tuple(map(TensorType, self.types, self.shapes)))
+
+    def bprop(self, b: Builder, *out_and_gradient: Any) -> Sequence[Value | None]:
+        return ()
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        raise ExecutionError(
+            "GetNext: there is no queue of data here",
+            notes=["call the network with its data, or train it with Model.train, which hands them in"],
+        )

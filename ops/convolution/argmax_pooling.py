@@ -19,10 +19,8 @@ from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.bases import require_float
 from mspc.ops.control.structural import items
 from mspc.ops.convolution.base import Shape
-from mspc.ops.convolution.pooling import MaxPool, MaxPool3D
-from mspc.ops.convolution.pooling_base import Pooling
-from mspc.ops.convolution.pooling_kernels import greatest_places
-from mspc.ops.convolution.resampling import adaptive_lengths
+from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling, greatest_places
+from mspc.ops.convolution.resizing import adaptive_lengths
 from mspc.ops.convolution.window import numbers, paddings
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.operator_arguments import plain

@@ -1,12 +1,11 @@
-"""Convolutions share this base: attributes, and the rule over batch, channels, groups and the dimensions of the image.
-"""
+"""Bases of convolutions: shapes, layouts of images in memory, and matmuls on GPUs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
@@ -15,12 +14,268 @@ from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.collective.exchange import exchanged
-from mspc.ops.convolution.device_products import convolution_by_products
-from mspc.ops.convolution.memory_format import ImageOperator, Shape
-from mspc.ops.convolution.window import Window, numbers, places_of_slices, result_lengths, slices_of, windows
-from mspc.ops.device import Array, Device, Launch, Sliding
-from mspc.ops.op import ArrayBackend, RankPlacement
+from mspc.ops.convolution.window import (
+    Window,
+    clipped,
+    met,
+    numbers,
+    places_of_slices,
+    reach_of,
+    result_lengths,
+    slices_of,
+    taps,
+    windows,
+)
+from mspc.ops.device import Array, Device, Launch, Sliding, in_order
+from mspc.ops.memory_order import MemoryOrder, Reordered
+from mspc.ops.op import ArrayBackend, Op, RankPlacement
 from mspc.sharding.borders import Needed, border_bytes, border_exchange, is_sharded, own_span, place_of, request
+
+Shape = tuple[int, ...]
+SECOND = {2: "NCHW", 3: "NCDHW"}
+LAST = {2: "NHWC", 3: "NDHWC"}
+"""The attribute data_format by the dimensions of the image, where channels come second as the shapes say, and last."""
+
+
+def last_order(rank: int) -> Shape:
+    """The dimensions of (batch, channels, places) as (batch, places, channels)."""
+    return 0, *range(2, rank), 1
+
+
+def first_order(rank: int) -> Shape:
+    """The dimensions of (batch, places, channels) as (batch, channels, places)."""
+    return 0, rank - 1, *range(1, rank - 1)
+
+
+class ImageOperator(Op, abstract=True):
+    """With data_format "NHWC" or "NDHWC" all operands, weights too, and the result have dimension 1 at their end; such
+    operators are in the graphs of ranks, where the pass channels_last makes them.
+
+    Class attributes:
+        dims: dimensions of the image. sizes_of: attributes that are shapes of an operand or of the result.
+        makes_images: the result is an image; else it is weights, which others read as their shape says.
+    """
+
+    dims: ClassVar[int] = 2
+    sizes_of: ClassVar[tuple[str, ...]] = ()
+    makes_images: ClassVar[bool] = True
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether dimension 1 of all operands is at their end."""
+        given: Any = self  # the attribute has its place in each operator's own order
+        return given.data_format == LAST[self.dims]
+
+    def with_channels_last(self) -> Self:
+        """The operator on operands whose channels come last."""
+        return self._ordered(LAST[self.dims], last_order(self.dims + 2))
+
+    def with_channels_second(self) -> Self:
+        """The operator on operands whose channels come second."""
+        return self._ordered("", first_order(self.dims + 2))
+
+    def _ordered(self, data_format: str, order: Shape) -> Self:
+        sizes: dict[str, Shape] = {name: getattr(self, name) for name in self.sizes_of}
+        reordered: dict[str, Any] = {name: tuple(size[d] for d in order) for name, size in sizes.items() if size}
+        return replace(self, **reordered, **{"data_format": data_format})
+
+    def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
+        found: Any = self.infer(*types)
+        if self.channels_last or not isinstance(found, TensorType):
+            return None
+        order = last_order(self.dims + 2)
+        operands = tuple(MemoryOrder.of(type.shape, order) for type in types)
+        return Reordered(self.with_channels_last(), operands, (MemoryOrder.of(found.shape, order),), self.makes_images)
+
+    def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
+        image = last_order(self.dims + 2)
+        if self.wants_channels_last or self.channels_last or order.memory != MemoryOrder.of(order.shape, image).memory:
+            return None
+        return self.reordered(types, ())
+
+    def in_order(self, types: Sequence[TensorType]) -> list[TensorType]:
+        """The operands' types with their channels second."""
+        if not self.channels_last or any(len(type.shape) != self.dims + 2 for type in types):
+            return list(types)
+        order = first_order(self.dims + 2)
+        return [type.with_shape(tuple(type.shape[d] for d in order)) for type in types]
+
+    def infer(self, *types: Any) -> Any:
+        if not self.channels_last:
+            return super().infer(*types)
+        found = self.with_channels_second().infer(*self.in_order(types))
+        return found.with_shape(tuple(found.shape[d] for d in last_order(self.dims + 2)))
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        if not self.channels_last:
+            return self.kernel_on(be)
+        run = self.with_channels_second().kernel_on(be)
+        first, last = first_order(self.dims + 2), last_order(self.dims + 2)
+
+        def kernel(*inputs: Any) -> Any:
+            found = run(*(be.xp.ascontiguousarray(x.transpose(first)) for x in inputs))
+            return be.xp.ascontiguousarray(found.transpose(last))
+
+        return kernel
+
+    def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
+        """See `Op.kernel`: of arrays whose channels come second."""
+        return super().kernel(be)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        if not self.channels_last:
+            return self.launch_on(device, list(inputs), out)
+        order = first_order(self.dims + 2)
+        plain = self.with_channels_second()
+        return plain.launch_on(device, [array.transpose(order) for array in inputs], out.transpose(order))
+
+    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
+        """See `Op.launch`: arrays whose channels come second in their shape, if not in memory; None: there is none."""
+        return None
+
+COLUMNS = 256 << 20
+"""Bytes of columns up to which images are taken together."""
+_APART = 256
+"""Bytes to which arrays in scratch memory are aligned."""
+
+
+
+def convolution_by_products(
+    device: Device, kind: str, image: Array, weight: Array, result: Array, along: Sequence[Window]
+) -> Launch | None:
+    """Launch of a convolution, or of one of its gradients; operands and `kind` as `Device.convolution` has them.
+
+    None where the device has no such product. Groups of one input channel have none either: they are no products.
+    """
+    groups = image.shape[1] // max(weight.shape[1], 1)
+    if not (image.size and weight.size and result.size) or (weight.shape[1] == 1 and groups > 1):
+        return None
+    column = 2 * image.shape[1] * math.prod(weight.shape[2:]) * math.prod(result.shape[2:]) * image.itemsize
+    step = max(1, COLUMNS // column)
+    launches: list[Launch | None] = []
+    for first in range(0, image.shape[0], step):
+        some = slice(first, first + step)
+        part = _Part(device, image[some], weight, result[some], along, groups)
+        launches.append(_MAKERS[kind](part, first > 0))
+    return in_order(*launches)
+
+
+class _Part:
+    """Some of the images, and the matrices that are worked on, one for every group of channels.
+
+    columns [places of the window and channels, positions]; matrix [out channels, places of the window and channels];
+    product [out channels, positions]. wide: the places that are looked at, of all channels, [channels, images, ...].
+    """
+
+    def __init__(
+        self, device: Device, image: Array, weight: Array, result: Array, along: Sequence[Window], groups: int
+    ) -> None:
+        self.device, self.image, self.weight, self.result = device, image, weight, result
+        self.along, self.counts, self.groups = along, tuple(result.shape[2:]), groups
+        self.reach = reach_of(along, self.counts)
+        images, channels = image.shape[:2]
+        window, positions = tuple(w.size for w in along), images * math.prod(self.counts)
+        rows, made = weight.shape[1] * math.prod(window), weight.shape[0] // groups
+        shapes: list[Shape] = [
+            (channels, images, *(end - first for first, end in self.reach)), (groups, rows, positions),
+            (groups, made, rows), (groups, made, positions),
+        ]  # fmt: skip
+        begins = [0]
+        for shape in shapes:
+            begins.append(begins[-1] - (-math.prod(shape) * image.itemsize // _APART) * _APART)
+        memory = device.scratch(begins[-1])
+        self.wide, self.columns, self.matrix, self.product = (
+            memory[begin : begin + math.prod(shape) * image.itemsize].view(image.dtype).reshape(shape)
+            for begin, shape in zip(begins, shapes, strict=False)
+        )
+        self.by_place = self.columns.reshape(channels, *window, images, *self.counts)
+
+    def forward(self, again: bool) -> Launch | None:
+        """Fill the result."""
+        return in_order(
+            self._gather, self._copying_weights,
+            self._product(self.matrix, self.columns, self.product),
+            lambda: _copy(self._of_result(), self.result),
+        )  # fmt: skip
+
+    def image_gradient(self, again: bool) -> Launch | None:
+        """Fill the image."""
+        return in_order(
+            self._copying_weights, self._copying_result,
+            self._product(self.matrix, self.product, self.columns, transpose_a=True), self._spread,
+        )  # fmt: skip
+
+    def weight_gradient(self, again: bool) -> Launch | None:
+        """Fill the weights; again: add to what earlier images have left in them."""
+        target = self.matrix.reshape(self.weight.shape)
+        return in_order(
+            *([lambda: _copy(self.weight, target)] if again else []), self._gather, self._copying_result,
+            self._product(self.product, self.columns, self.matrix, transpose_b=True, adds=again),
+            lambda: _copy(target, self.weight),
+        )  # fmt: skip
+
+    def _product(self, x: Array, y: Array, out: Array, transpose_a: bool = False, transpose_b: bool = False,
+                 adds: bool = False) -> Launch | None:  # fmt: skip
+        if self.groups == 1:
+            x, y, out = x[0], y[0], out[0]
+        return self.device.matmul(x, y, out, transpose_a, transpose_b, addend=out if adds else None)
+
+    def _copying_weights(self) -> None:
+        _copy(self.weight, self.matrix.reshape(self.weight.shape))
+
+    def _copying_result(self) -> None:
+        _copy(self.result, self._of_result())
+
+    def _of_result(self) -> Array:
+        """The product as the result has its dimensions."""
+        made = self.product.reshape(self.result.shape[1], self.result.shape[0], *self.counts)
+        return made.swapaxes(0, 1)
+
+    def _there(self) -> tuple[Array, Array]:
+        """The places that are there of those that are looked at: of the image, and of `wide`."""
+        lengths = self.image.shape[2:]
+        inner = [clipped(span, n) for span, n in zip(self.reach, lengths, strict=True)]
+        of_image = (slice(None), slice(None), *(slice(low, high) for low, high in inner))
+        of_wide = (slice(low - first, high - first) for (first, _), (low, high) in zip(self.reach, inner, strict=True))
+        return self.image[of_image].swapaxes(0, 1), self.wide[(slice(None), slice(None), *of_wide)]
+
+    def _gather(self) -> None:
+        """Fill the columns from the image, with zeros where it has no places."""
+        of_image, of_wide = self._there()
+        if of_wide.shape != self.wide.shape:
+            self.wide.fill(0)
+        _copy(of_image, of_wide)
+        for place, looked in self._taps():
+            _copy(looked, self.by_place[(slice(None), *place)])
+
+    def _spread(self) -> None:
+        """Add the columns to the places of the image that they are of, which are zeros before."""
+        self.wide.fill(0)
+        for place, looked in self._taps():
+            self.device.xp.add(looked, self.by_place[(slice(None), *place)], out=looked)
+        of_image, of_wide = self._there()
+        if of_image.size < self.image.size:
+            self.image.fill(0)
+        _copy(of_wide, of_image)
+
+    def _taps(self) -> list[tuple[Shape, Array]]:
+        """Every place of the window, and what all positions look at with it, in `wide`."""
+        lengths = self.wide.shape[2:]
+        inside = [Window(w.size, w.stride, w.dilation) for w in self.along]
+        found: list[tuple[Shape, Array]] = []
+        for place in taps(self.along):
+            _, looked = met(inside, place, lengths, self.counts)
+            found.append((place, self.wide[(slice(None), slice(None), *looked)]))
+        return found
+
+
+def _copy(source: Array, target: Array) -> None:
+    target[...] = source
+
+
+_MAKERS: dict[str, Callable[[_Part, bool], Launch | None]] = {
+    "forward": _Part.forward, "image": _Part.image_gradient, "weight": _Part.weight_gradient,
+}  # fmt: skip
 
 BORDERS = "windows at the border of a slice look at the slices beside it"
 

@@ -1,9 +1,10 @@
-"""Pooling takes the greatest or the mean of what a window looks at, channel by channel; its gradients are here, too."""
+"""Pooling of images, its gradients, and columns as tensors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,310 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
-from mspc.ops.convolution.memory_format import Shape
-from mspc.ops.convolution.pooling_base import THREE, TWO, Pooling, PoolingBackward, PoolingForward, alike, pooled_shape
-from mspc.ops.convolution.pooling_kernels import greatest, greatest_gradient, spread, summed
+from mspc.ops.collective.exchange import exchanged
+from mspc.ops.convolution.base import BORDERS, ImageOperator, Shape, image_tokens
+from mspc.ops.convolution.window import (
+    Window,
+    clipped,
+    met,
+    numbers,
+    padded,
+    paddings,
+    places_of_slices,
+    positions_of_slices,
+    result_lengths,
+    sharding_mistake,
+    tap,
+    taps,
+    views,
+    windows,
+)
+from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.cuda.pooling import launch_greatest, launch_greatest_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
-from mspc.ops.operator_arguments import shape_of
-from mspc.sharding.borders import is_sharded
+from mspc.ops.operator_arguments import plain, shape_of
+from mspc.ops.tensor.slicing import StridedSlice
+from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_sharded, own_span, place_of
+
+
+def _rows(x: Any) -> Any:
+    """[batch * channels, ...]."""
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+
+def greatest(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> Any:
+    """The greatest value that every position looks at; NaN where there is one."""
+    out = xp.empty((*x.shape[:2], *counts), x.dtype)
+
+    def work(found: Any, _: Any, image: Any) -> None:
+        found[...] = -math.inf
+        for place in taps(along):
+            inside, looked = met(along, place, x.shape[2:], counts)
+            target = found[(slice(None), *inside)]
+            xp.maximum(target, image[(slice(None), *looked)], out=target)
+
+    in_rows(xp, work, (_rows(out),), [_rows(x)])
+    return out
+
+
+def greatest_gradient(xp: Any, x: Any, out: Any, dout: Any, along: Sequence[Window]) -> Any:
+    """The gradient of `greatest`: that of a position goes to the first place that holds its value."""
+    found = xp.empty(x.shape, dout.dtype)
+    counts = out.shape[2:]
+
+    def work(total: Any, _: Any, image: Any, best: Any, gradient: Any) -> None:
+        total[...] = 0
+        free = xp.ones(best.shape, bool)
+        missing = xp.isnan(best)
+        search = xp is not np or missing.any()  # asking an array of a GPU would make the CPU wait
+        for place in taps(along):
+            inside, looked = met(along, place, x.shape[2:], counts)
+            chosen = (slice(None), *inside)
+            view = image[(slice(None), *looked)]
+            here = view == best[chosen]
+            if search:
+                here |= xp.isnan(view) & missing[chosen]
+            here &= free[chosen]
+            free[chosen] ^= here
+            target = total[(slice(None), *looked)]
+            xp.add(target, gradient[chosen] * here, out=target)
+
+    in_rows(xp, work, (_rows(found),), [_rows(x), _rows(out), _rows(dout)])
+    return found
+
+
+def summed(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> Any:
+    """The sum of what every position looks at."""
+    out = xp.empty((*x.shape[:2], *counts), x.dtype)
+
+    def work(found: Any, _: Any, image: Any) -> None:
+        found[...] = 0
+        for place in taps(along):
+            inside, looked = met(along, place, x.shape[2:], counts)
+            target = found[(slice(None), *inside)]
+            xp.add(target, image[(slice(None), *looked)], out=target)
+
+    in_rows(xp, work, (_rows(out),), [_rows(x)])
+    return out
+
+
+def spread(xp: Any, dout: Any, lengths: Sequence[int], along: Sequence[Window]) -> Any:
+    """The gradient of `summed`: every place of an image of these lengths gets that of all positions that look at it."""
+    out = xp.empty((*dout.shape[:2], *lengths), dout.dtype)
+    counts = dout.shape[2:]
+
+    def work(found: Any, _: Any, gradient: Any) -> None:
+        found[...] = 0
+        for place in taps(along):
+            inside, looked = met(along, place, lengths, counts)
+            target = found[(slice(None), *looked)]
+            xp.add(target, gradient[(slice(None), *inside)], out=target)
+
+    in_rows(xp, work, (_rows(out),), [_rows(dout)])
+    return out
+
+
+def greatest_places(xp: Any, x: Any, along: Sequence[Window], counts: Sequence[int]) -> tuple[Any, Any]:
+    """(the greatest value that every position looks at, where in the image the first of those values is, Int64)."""
+    image = padded(xp, x, along, -math.inf)
+    found: Any = None
+    at: Any = None
+    for place in taps(along):
+        view = tap(image, along, counts, place)
+        here = _places(xp, x.shape[2:], along, counts, place)
+        if found is None:
+            found, at = xp.array(view), xp.array(xp.broadcast_to(here, view.shape))
+            continue
+        inside = here >= 0
+        better = inside & ((view > found) | (xp.isnan(view) & ~xp.isnan(found)) | (at < 0))
+        found = xp.where(better, view, found)
+        at = xp.where(better, here, at)
+    return found, at
+
+
+def _places(
+    xp: Any, lengths: Sequence[int], along: Sequence[Window], counts: Sequence[int], place: Sequence[int]
+) -> Any:
+    """The place of the image that every position looks at with one of its window, -1 outside of the image."""
+    total, outside = xp.zeros((), xp.int64), xp.zeros((), bool)
+    for length, window, count, t in zip(lengths, along, counts, place, strict=True):
+        where = xp.arange(count) * window.stride - window.before + t * window.dilation
+        beyond = (where < 0) | (where >= length)
+        total, outside = total[..., None] * length + where, outside[..., None] | beyond
+    return xp.where(outside, -1, total)
+
+
+def spread_windows(xp: Any, columns: Any, lengths: Sequence[int], along: Sequence[Window]) -> Any:
+    """Images of these lengths whose places are the sums of what windows have for them: [batch, channels, *sizes,
+    *counts] is a value for every place of every window. Paddings are not below 0."""
+    padded_lengths = [n + w.before + w.after for n, w in zip(lengths, along, strict=True)]
+    counts = columns.shape[2 + len(along) :]
+    found = xp.zeros((*columns.shape[:2], *padded_lengths), columns.dtype)
+    for place in taps(along):
+        target = tap(found, along, counts, place)
+        target += columns[(slice(None), slice(None), *place)]
+    inner = [slice(w.before, w.before + n) for n, w in zip(lengths, along, strict=True)]
+    return xp.ascontiguousarray(found[(slice(None), slice(None), *inner)])
+
+TWO: tuple[tuple[Shape, dict[str, Any]], ...] = (
+    ((4, 4, 8, 8), {"kernel_size": 2, "strides": 2}),
+    ((2, 4, 8, 8), {"kernel_size": 3, "strides": 2, "pad_mode": "same"}),
+    ((2, 4, 8, 6), {"kernel_size": (3, 2), "strides": (1, 2), "pad_mode": "pad", "pad": (1, 1, 0, 1)}),
+    ((2, 2, 7, 8), {"kernel_size": 3, "strides": 2, "ceil_mode": True}),
+    ((1, 2, 6, 4), {"kernel_size": (3, 2), "strides": 3}),
+)
+THREE: tuple[tuple[Shape, dict[str, Any]], ...] = (
+    ((2, 2, 4, 4, 4), {"kernel_size": 2, "strides": 2}),
+    ((2, 2, 4, 5, 4), {"kernel_size": (2, 3, 2), "strides": (2, 1, 1), "pad_mode": "same"}),
+)
+
+
+class Pooling(ImageOperator, abstract=True):
+    """Attributes as MindSpore's: kernel_size and strides one integer or one per dimension; pad_mode "valid", "same" or
+    "pad", which takes `pad`, one integer, one per dimension or two; ceil_mode: windows may end outside of the image."""
+
+    kernel_size: Any = 1
+    strides: Any = 1
+    pad_mode: str = "valid"
+    data_format: str = ""
+    pad: Any = 0
+    dilation: Any = 1
+    ceil_mode: bool | None = False
+    omitted = ("data_format", "pad", "dilation", "ceil_mode")
+
+    def along(self, lengths: Sequence[int]) -> tuple[Window, ...]:
+        """The window along every dimension of an image of these lengths. Raises MspcError for bad attributes."""
+        sizes = numbers(self.name, "kernel_size", self.kernel_size, self.dims)
+        strides = numbers(self.name, "strides", self.strides, self.dims)
+        dilations = numbers(self.name, "dilation", self.dilation, self.dims)
+        return windows(self.name, lengths, sizes, strides, dilations, self.pad_mode, self.pad)
+
+    def counts(self, lengths: Sequence[int]) -> Shape:
+        """Positions along every dimension of an image of these lengths."""
+        return result_lengths(self.name, lengths, self.along(lengths), self.ceil_mode)
+
+    def exact(self, lengths: Sequence[int]) -> tuple[Window, ...]:
+        """The windows with as much padding behind the image as their positions look at."""
+        pairs = zip(self.along(lengths), lengths, self.counts(lengths), strict=True)
+        return tuple(window.on_places((0, length), (0, count)) for window, length, count in pairs)
+
+    def sides(self, image: Shape) -> tuple[str, str]:
+        """The rule's sides of image and result. Raises MspcError where the image does not fit the attributes."""
+        names = {2: "NCHW", 3: "NCDHW"}[self.dims]
+        if self.data_format not in ("", names):
+            raise MspcError(f"{self.name}: data_format must be {names!r}, not {self.data_format!r}")
+        if len(image) != self.dims + 2:
+            raise MspcError(f"{self.name}: the image must have {self.dims + 2} dimensions, but its shape is {image}")
+        along = self.along(image[2:])
+        for d, window in enumerate(along):
+            pads = (window.before, window.after)
+            if self.pad_mode.lower() != "pad" or 2 * max(pads) <= window.extent:
+                continue
+            if self.dims == 2:
+                raise MspcError(
+                    f"{self.name}: a padding of {max(pads)} along dimension {d + 2} is more than half of the window's "
+                    f"{window.extent}"
+                )
+            if sum(pads) > window.extent or max(pads) == window.extent:
+                raise MspcError(
+                    f"{self.name}: paddings of {pads[0]} and {pads[1]} along dimension {d + 2} must be smaller than "
+                    f"the window's {window.extent}, both together at most as large"
+                )
+        places, positions = image_tokens(image[2:], self.counts(image[2:]), self.exact(image[2:]))
+        return f"n c {places}", f"n c {positions}"
+
+    def on_rank(self, along: Sequence[Window], **others: Any) -> Any:
+        """The operator on a slice, whose windows are `along`."""
+        pad = tuple(n for w in along for n in (w.before, w.after))
+        return replace(self, pad_mode="pad", pad=pad, ceil_mode=False, **others)
+
+    def needed(self, lengths: Sequence[int], layout: Layout) -> Needed:
+        """Which places of the image the holder of a slice of the result looks at."""
+        return places_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
+
+    def positions(self, lengths: Sequence[int], layout: Layout) -> Needed:
+        """Which positions of the result look at a slice of the image."""
+        return positions_of_slices(self.exact(lengths), lengths, self.counts(lengths), layout.strategy[2:])
+
+
+class PoolingForward(Pooling, abstract=True):
+    def rule(self, x: TensorType) -> str:
+        return " -> ".join(self.sides(x.shape))
+
+    def sharding_mistake(self, types: Sequence[TensorType], operand: int, dimension: int, shards: int) -> str:
+        return sharding_mistake(types[0].shape[2:], self.counts, self.exact, dimension - 2, shards)
+
+    def infer(self, *types: Any) -> Any:
+        require_float(self.name, *types)
+        return super().infer(*types)
+
+    def expand(self, b: Builder, placement: RankPlacement, inputs: Sequence[Value]) -> Value | None:
+        type, layout = placement.in_types[0], placement.in_layouts[0]
+        if not is_sharded(layout):
+            return None
+        lengths = type.shape[2:]
+        needed, counts, slice_counts = self.needed(lengths, layout), self.counts(lengths), layout.strategy[2:]
+        part = border_exchange(layout, type.shape, placement.rank, needed)
+        along = [
+            window.on_places(needed(d, i), own_span(counts[d], slice_counts[d], i))
+            for d, (window, i) in enumerate(zip(self.exact(lengths), place_of(layout, placement.rank), strict=True))
+        ]
+        return b.emit(self.on_rank(along), exchanged(b, inputs[0], part, layout.ranks, BORDERS))
+
+    def moved_bytes(self, types: Sequence[TensorType], layouts: Sequence[Layout]) -> float:
+        if not is_sharded(layouts[0]):
+            return 0.0
+        return border_bytes(types[0], layouts[0], self.needed(types[0].shape[2:], layouts[0]))
+
+
+class PoolingBackward(Pooling, abstract=True):
+    """The gradient of an image: on a rank computed for all places that windows look at which touch its slice."""
+
+    def on_slice(
+        self, b: Builder, placement: RankPlacement, inputs: Sequence[Value], shape: Shape, images: int
+    ) -> Value:
+        """Emit the operator on a slice of an image of the global `shape`; the first `images` operands are images."""
+        layout, lengths = placement.in_layouts[0], shape[2:]
+        touching, along, slice_counts = self.positions(lengths, layout), self.exact(lengths), layout.strategy[2:]
+
+        def seen(d: int, part: int) -> Span:
+            first, end = clipped(along[d].places(touching(d, part)), lengths[d])
+            own = own_span(lengths[d], slice_counts[d], part)  # no window may look at the last places
+            return min(first, own[0]), max(end, own[1])
+
+        here = place_of(layout, placement.rank)
+        operands = [
+            exchanged(
+                b,
+                x,
+                border_exchange(layout, type.shape, placement.rank, seen if i < images else touching),
+                layout.ranks,
+                BORDERS,
+            )
+            for i, (x, type) in enumerate(zip(inputs, placement.in_types, strict=True))
+        ]
+        spans = [(seen(d, i), own_span(lengths[d], slice_counts[d], i)) for d, i in enumerate(here)]
+        local = [w.on_places(seen(d, i), touching(d, i)) for d, (w, i) in enumerate(zip(along, here, strict=True))]
+        size = (*placement.out_layouts[0].local_shape(shape)[:2], *(wide[1] - wide[0] for wide, _ in spans))
+        found = b.emit(self.on_rank(local, **({} if images else {"input_size": size})), *operands)
+        begin = (0, 0, *(own[0] - wide[0] for wide, own in spans))
+        end = (*size[:2], *(own[1] - wide[0] for wide, own in spans))
+        if end == size and not any(begin):
+            return found
+        return b.emit(StridedSlice(begin=begin, end=end, strides=(1,) * len(end)), found)
+
+
+def alike(op: Pooling, other: type[Any], **more: Any) -> Any:
+    """An operator of another class with the attributes that all pooling has."""
+    return other(**{f.name: getattr(op, f.name) for f in fields(Pooling)}, **more)
+
+
+def pooled_shape(op: type[Pooling], image: Shape, given: dict[str, Any]) -> Shape:
+    return (*image[:2], *op(**given).counts(image[2:]))
 
 Gradients = Sequence[Value | None]
 
@@ -253,3 +548,110 @@ class AvgPool3DGrad(_AvgPoolGrad):
 _MAX_GRADIENTS: dict[int, type[_MaxPoolGrad]] = {2: MaxPoolGrad, 3: MaxPool3DGrad}
 _MEAN_GRADIENTS: dict[int, type[_AvgPoolGrad]] = {2: AvgPoolGrad, 3: AvgPool3DGrad}
 _MEANS: dict[int, type[_AvgPool]] = {2: AvgPool, 3: AvgPool3D}
+
+class _Columns(Op, abstract=True):
+    linear_in = (0,)
+
+    def given(self) -> tuple[Any, Any, Any, Any]:
+        """(sizes, strides, dilations, padding) as they were given."""
+        raise NotImplementedError
+
+    def along(self) -> tuple[Window, Window]:
+        """The window along height and width. Raises MspcError for bad attributes."""
+        size, stride, dilation, pad = self.given()
+        found = zip(
+            numbers(self.name, "kernel size", size, 2), numbers(self.name, "stride", stride, 2),
+            numbers(self.name, "dilation", dilation, 2), paddings(self.name, pad, 2), strict=True,
+        )  # fmt: skip
+        first, second = (Window(n, step, spread, *pair) for n, step, spread, pair in found)
+        return first, second
+
+    def sides(self, lengths: Shape) -> tuple[str, str]:
+        """The rule's sides of images of these sizes and of columns."""
+        along = self.along()
+        counts = result_lengths(self.name, lengths, along)
+        columns = f"k={math.prod(w.size for w in along)}! l={math.prod(counts)}!"
+        return f"n c p0={lengths[0]}! p1={lengths[1]}!", f"n c {columns}"
+
+    def infer(self, *types: Any) -> Any:
+        require_float(self.name, *types)
+        return super().infer(*types)
+
+
+class Im2Col(_Columns):
+    """[n, c, places of a window, positions] of images [n, c, h, w]."""
+
+    ksizes: Any = 1
+    strides: Any = 1
+    dilations: Any = 1
+    pads: Any = 0
+    samples = (
+        sample((4, 4, 6, 5), ksizes=(3, 2), strides=(1, 2), pads=1),
+        sample((2, 4, 7, 7), ksizes=2, dilations=(2, 3)),
+    )
+
+    def given(self) -> tuple[Any, Any, Any, Any]:
+        return self.ksizes, self.strides, self.dilations, self.pads
+
+    def rule(self, x: TensorType) -> str:
+        if len(x.shape) != 4:
+            raise MspcError(f"Im2Col: the image must have 4 dimensions, but its shape is {x.shape}")
+        if 0 in x.shape[2:]:
+            raise MspcError(f"Im2Col: the image of shape {x.shape} is empty")
+        return " -> ".join(self.sides(x.shape[2:]))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        op = Col2Im(self.ksizes, self.dilations, self.pads, self.strides, x.shape[2:])
+        return (b.emit(op, dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        along = self.along()
+        counts = result_lengths(self.name, x.shape[2:], along)
+        image = xp.ascontiguousarray(padded(xp, x, along))
+        window = math.prod(w.size for w in along)
+        return xp.array(views(xp, image, along, counts)).reshape(*x.shape[:2], window, math.prod(counts))
+
+
+class Col2Im(_Columns):
+    """Images [n, c, *output_size] whose places are the sums of what columns [n, c, places of a window, positions] have
+    for them. Called as `Col2Im(...)(x, output_size)`."""
+
+    kernel_size: Any = 1
+    dilation: Any = 1
+    padding: Any = 0
+    stride: Any = 1
+    output_size: Any = ()
+    samples = (sample((4, 4, 6, 21), kernel_size=(3, 2), padding=1, stride=(1, 2), output_size=(7, 5)),)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 2:
+            return self, args
+        return replace(self, output_size=plain(args[1])), args[:1]
+
+    def given(self) -> tuple[Any, Any, Any, Any]:
+        return self.kernel_size, self.stride, self.dilation, self.padding
+
+    def rule(self, x: TensorType) -> str:
+        lengths = numbers(self.name, "output_size", self.output_size, 2)
+        if len(x.shape) != 4:
+            raise MspcError(f"Col2Im: the columns must have 4 dimensions, but their shape is {x.shape}")
+        image, columns = self.sides(lengths)
+        along = self.along()
+        expected = math.prod(w.size for w in along), math.prod(result_lengths(self.name, lengths, along))
+        if x.shape[2:] != expected:
+            raise MspcError(
+                f"Col2Im: the columns have shape {x.shape}, but an image of {lengths} has {expected[0]} places of a "
+                f"window and {expected[1]} positions"
+            )
+        return f"{columns} -> {image}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Im2Col(self.kernel_size, self.stride, self.dilation, self.padding), dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        lengths, along = numbers(self.name, "output_size", self.output_size, 2), self.along()
+        counts = result_lengths(self.name, lengths, along)
+        columns = x.reshape(*x.shape[:2], *(w.size for w in along), *counts)
+        return spread_windows(be.xp, columns, lengths, along)

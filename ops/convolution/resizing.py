@@ -1,24 +1,207 @@
-"""These operators resize images: by the nearest places, or by weighted sums of those around."""
+"""Images of other sizes: interpolation, adaptive pooling, and grids of places."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout, spread
-from mspc.ops.control.constraint import constrained
-from mspc.ops.convolution.base import Shape
-from mspc.ops.convolution.resampling import Backward, Forward, Resampling
+from mspc.ir.types import TensorType
+from mspc.ops.bases import require_float, require_same
+from mspc.ops.control.structural import constrained, items
+from mspc.ops.convolution.base import SECOND, ImageOperator, Shape, last_order
 from mspc.ops.convolution.window import listed
-from mspc.ops.op import Op, RequestedSharding, sample
-from mspc.ops.operator_arguments import plain
+from mspc.ops.cpu.products import multiplied
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.op import REGISTRY, ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.operator_arguments import plain, shape_of
 
+Gradients = Sequence[Value | None]
+
+
+class Resampling(ImageOperator, abstract=True):
+    """Images are resampled along their dimensions, channel by channel."""
+
+    omitted = ("data_format",)
+
+    def lengths(self, image: Shape) -> Shape:
+        """Sizes of the result of an image of these sizes. Raises MspcError for bad attributes."""
+        raise NotImplementedError
+
+    def weights(self, length: int, count: int) -> Any:
+        """The matrix [count, length] of one dimension, Float64."""
+        raise NotImplementedError
+
+    def sides(self, image: Shape) -> tuple[str, str]:
+        """The rule's sides of image and result."""
+        if len(image) != self.dims + 2:
+            raise MspcError(f"{self.name}: the image must have {self.dims + 2} dimensions, but its shape is {image}")
+        if 0 in image[2:]:
+            raise MspcError(f"{self.name}: the image of shape {image} is empty along height or width")
+        format: str = self.attributes().get("data_format", "")
+        if format not in ("", SECOND[self.dims]):
+            raise MspcError(f"{self.name}: data_format must be {SECOND[self.dims]!r}, not {format!r}")
+        counts = self.lengths(image[2:])
+        places = " ".join(f"p{d}={n}!" for d, n in enumerate(image[2:]))
+        return f"n c {places}", "n c " + " ".join(f"q{d}={n}!" for d, n in enumerate(counts))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def apply(self, xp: Any, x: Any, image: Shape, back: bool) -> Any:
+        """The matrices along all dimensions of an image of these sizes, or their transposes."""
+        matmul = multiplied if xp is np else xp.matmul
+        for d, (length, count) in enumerate(zip(image, self.lengths(image), strict=True)):
+            matrix = xp.asarray(_matrix(self, length, count), x.dtype)
+            transposed = xp.moveaxis(x, d + 2, -1)
+            x = xp.moveaxis(matmul(transposed, matrix if back else matrix.T), -1, d + 2)
+        return xp.ascontiguousarray(x)
+
+    def launched(self, device: Device, x: Array, out: Array, image: Shape, back: bool) -> Launch | None:
+        """`apply` on a GPU, of arrays that lie with their channels second or last."""
+        from mspc.ops.cuda.resample import resample  # late: only a GPU needs it
+
+        matrices = [_matrix(self, n, count) for n, count in zip(image, self.lengths(image), strict=True)]
+        turned = [matrix.T for matrix in matrices] if back else matrices
+        if x.flags.c_contiguous and out.flags.c_contiguous:
+            return resample(device, "resample", turned, 1, x, out)
+        order = last_order(self.dims + 2)
+        return resample(device, "resample", turned, x.shape[1], x.transpose(order), out.transpose(order))
+
+
+@functools.lru_cache(maxsize=256)
+def _matrix(op: Any, length: int, count: int) -> Any:
+    return op.weights(length, count)
+
+
+class Forward(Resampling, abstract=True):
+    """Its gradient's name is its own and `Grad`."""
+
+    linear_in = (0,)
+
+    def infer(self, *types: Any) -> Any:
+        require_float(self.name, *types)
+        return super().infer(*types)
+
+    def rule(self, x: TensorType) -> str:
+        return " -> ".join(self.sides(x.shape))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        backward: Any = REGISTRY[f"{self.name}Grad"]
+        return (b.emit(backward(**self.attributes(), input_size=x.shape), dout),)
+
+    def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
+        return lambda x: self.apply(be.xp, x, x.shape[2:], back=False)
+
+    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
+        return self.launched(device, inputs[0], out, inputs[0].shape[2:], back=False)
+
+
+class Backward(Resampling, abstract=True):
+    """The gradient of an image of shape `input_size`."""
+
+    input_size: tuple[int, ...] = ()
+    linear_in = (0,)
+    sizes_of = ("input_size",)
+
+    def infer(self, *types: Any) -> Any:
+        require_float(self.name, *types)
+        return super().infer(*types)
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 2:
+            return self, args
+        size = shape_of(self.name, "input_size", args[1])
+        return replace(self, input_size=size), args[:1]
+
+    def rule(self, dout: TensorType) -> str:
+        image, result = self.sides(self.input_size)
+        expected = (*self.input_size[:2], *self.lengths(self.input_size[2:]))
+        if dout.shape != expected:
+            raise MspcError(
+                f"{self.name}: the gradient has shape {dout.shape}, but images {self.input_size} make {expected}"
+            )
+        return f"{result} -> {image}"
+
+    def bprop(self, b: Builder, dout: Value, out: Value, second: Value) -> Gradients:
+        given = self.attributes()
+        del given["input_size"]
+        return (b.emit(REGISTRY[self.name.removesuffix("Grad")](**given), second),)
+
+    def localize(self, placement: RankPlacement) -> Op:
+        size = placement.out_layouts[0].local_shape(self.input_size)
+        return replace(self, input_size=size)
+
+    def kernel_on(self, be: ArrayBackend) -> Callable[..., Any]:
+        return lambda x: self.apply(be.xp, x, self.input_size[2:], back=True)
+
+    def launch_on(self, device: Device, inputs: Sequence[Array], out: Array) -> Launch | None:
+        return self.launched(device, inputs[0], out, self.input_size[2:], back=True)
+
+
+def adaptive_lengths(operator: str, output_size: Any, image: Shape) -> Shape:
+    """Sizes of the result of images of these sizes. Raises MspcError for a bad `output_size`."""
+    sizes = listed(output_size, len(image))
+    wrong = [n for n in sizes if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1)]
+    if len(sizes) != len(image) or wrong:
+        what = f"a positive integer, None, or {len(image)} of them"
+        raise MspcError(f"{operator}: output_size must be {what}, not {output_size!r}")
+    return tuple(n if size is None else size for n, size in zip(image, sizes, strict=True))
+
+
+class _Adaptive(Resampling, abstract=True):
+    """output_size: sizes of the result, None for that of the image; one integer for all."""
+
+    output_size: Any = 1
+    data_format: str = ""
+
+    def lengths(self, image: Shape) -> Shape:
+        return adaptive_lengths(self.name, self.output_size, image)
+
+    def weights(self, length: int, count: int) -> Any:
+        found = np.zeros((count, length))
+        for i in range(count):
+            first, end = i * length // count, -(-(i + 1) * length // count)
+            found[i, first:end] = 1 / (end - first)
+        return found
+
+
+class AdaptiveAvgPool2D(_Adaptive, Forward):
+    """Means of as many windows as the result has places, which cover the image."""
+
+    samples = (sample((2, 4, 6, 8), output_size=(3, 2)), sample((2, 4, 5, 7), output_size=(None, 3)))
+
+
+class AdaptiveAvgPool2DGrad(_Adaptive, Backward):
+    """The gradient of AdaptiveAvgPool2D's images."""
+
+    input_size: tuple[int, ...] = ()
+    samples = (sample((2, 4, 3, 2), output_size=(3, 2), input_size=(2, 4, 6, 8)),)
+
+
+class AdaptiveAvgPool3D(_Adaptive, Forward):
+    """AdaptiveAvgPool2D over depth, height and width."""
+
+    dims = 3
+    samples = (sample((2, 2, 4, 4, 6), output_size=(2, 1, 4)),)
+
+
+class AdaptiveAvgPool3DGrad(_Adaptive, Backward):
+    """The gradient of AdaptiveAvgPool3D's images."""
+
+    input_size: tuple[int, ...] = ()
+    dims = 3
+    samples = (sample((2, 2, 2, 1, 4), output_size=(2, 1, 4), input_size=(2, 2, 4, 4, 6)),)
 
 class _Resized(Resampling, abstract=True):
     """size: sizes of the result. align_corners: the first and last places of image and result are the same.
@@ -220,3 +403,193 @@ class ResizeNearest3DGrad(_Resize, _Nearest, Backward):
     input_size: tuple[int, ...] = ()
     dims = 3
     samples = (sample((2, 4, 4, 2, 5), size=(4, 2, 5), input_size=(2, 4, 2, 4, 3)),)
+
+Modes = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class GridDimension:
+    """Where a dimension of the image is read: places in pixels, and how much they move with the grid's numbers."""
+
+    places: Any
+    slope: Any
+
+
+class _GridSampler(Op, abstract=True):
+    """interpolation_mode: "bilinear" or "nearest". padding_mode: outside of the image are "zeros", its "border", or its
+    "reflection".
+
+    Class attributes:
+        dims: dimensions of the image.
+    """
+
+    interpolation_mode: str = "bilinear"
+    padding_mode: str = "zeros"
+    align_corners: bool = False
+    dims: ClassVar[int] = 2
+
+    def check(self, x: TensorType, grid: TensorType) -> None:
+        """Raises MspcError where images and grid do not fit each other or the attributes."""
+        if self.interpolation_mode not in ("bilinear", "nearest"):
+            raise MspcError(
+                f"{self.name}: interpolation_mode must be 'bilinear' or 'nearest', not {self.interpolation_mode!r}"
+            )
+        if self.padding_mode not in ("zeros", "border", "reflection"):
+            raise MspcError(
+                f"{self.name}: padding_mode must be 'zeros', 'border' or 'reflection', not {self.padding_mode!r}"
+            )
+        for what, shape in (("image", x.shape), ("grid", grid.shape)):
+            if len(shape) != self.dims + 2:
+                raise MspcError(
+                    f"{self.name}: the {what} must have {self.dims + 2} dimensions, but its shape is {shape}"
+                )
+        if grid.shape[-1] != self.dims:
+            raise MspcError(
+                f"{self.name}: the grid's last dimension must be {self.dims}, but its shape is {grid.shape}"
+            )
+        if 0 in x.shape[2:]:
+            raise MspcError(f"{self.name}: the image of shape {x.shape} is empty")
+
+    def sides(self) -> tuple[str, str, str]:
+        """The rule's sides of images, grid and result."""
+        image = " ".join(f"p{d}!" for d in range(self.dims))
+        result = " ".join(f"q{d}" for d in range(self.dims))
+        return f"n c {image}", f"n {result} t!", f"n c {result}"
+
+    def infer(self, *types: Any) -> Any:
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return super().infer(*types)
+
+    def lines(self, xp: Any, lengths: Sequence[int], grid: Any) -> list[GridDimension]:
+        """Where each dimension of an image of these sizes is read, [n, positions]."""
+        flat = grid.reshape(grid.shape[0], math.prod(grid.shape[1:-1]), self.dims)
+        return [self.line(xp, n, flat[..., self.dims - 1 - d]) for d, n in enumerate(lengths)]
+
+    def line(self, xp: Any, length: int, numbers: Any) -> GridDimension:
+        ends = length - 1 if self.align_corners else length
+        places = (numbers + 1) * (ends / 2) - (0.0 if self.align_corners else 0.5)
+        slope = xp.full(places.shape, ends / 2, places.dtype)
+        if self.padding_mode == "zeros":
+            return GridDimension(places, slope)
+        if self.padding_mode == "reflection":
+            low = 0.0 if self.align_corners else -0.5
+            away = xp.abs(places - low)
+            slope = xp.where(places < low, -slope, slope)
+            rounds = xp.floor(away / ends) if ends else xp.zeros_like(away)
+            rest = away - rounds * ends if ends else xp.zeros_like(away)
+            back = rounds % 2 == 1
+            places = xp.where(back, ends - rest, rest) + low
+            slope = xp.where(back, -slope, slope) if ends else xp.zeros_like(slope)
+        inside = (places >= 0) & (places <= length - 1)
+        return GridDimension(xp.clip(places, 0, length - 1), xp.where(inside, slope, xp.zeros_like(slope)))
+
+    def corners(
+        self, xp: Any, lengths: Sequence[int], lines: Sequence[GridDimension]
+    ) -> Iterator[tuple[Any, Any, list[Any]]]:
+        """For every pixel that a place takes part of: (its number in the image, its weight, how that grows along each
+        dimension), [n, positions]; the weight of one outside of the image is 0."""
+        nearest = self.interpolation_mode == "nearest"
+        lows = [xp.rint(line.places) if nearest else xp.floor(line.places) for line in lines]
+        for corner in itertools.product((0,) if nearest else (0, 1), repeat=self.dims):
+            number: Any = 0
+            inside: Any = True
+            shares: list[Any] = []
+            for low, line, length, bit in zip(lows, lines, lengths, corner, strict=True):
+                at = low + bit
+                valid = (at >= 0) & (at < length)
+                inside = inside & valid
+                number = number * length + xp.where(valid, at, 0).astype(xp.int64)
+                part = line.places - low
+                shares.append(xp.ones_like(part) if nearest else part if bit else 1 - part)
+            weight = math.prod(shares) * inside
+            growth = [
+                0 * weight
+                if nearest
+                else (2 * bit - 1) * math.prod([s for k, s in enumerate(shares) if k != d]) * inside
+                for d, bit in enumerate(corner)
+            ]
+            yield number, weight, growth
+
+
+class _Sampled(_GridSampler, abstract=True):
+    linear_in = (0,)
+
+    def rule(self, x: TensorType, grid: TensorType) -> str:
+        self.check(x, grid)
+        image, places, result = self.sides()
+        return f"{image}, {places} -> {result}"
+
+    def bprop(self, b: Builder, x: Value, grid: Value, out: Value, dout: Value) -> Gradients:
+        backward = GridSampler2DGrad if self.dims == 2 else GridSampler3DGrad
+        return items(b, b.emit(backward(**self.attributes()), dout, x, grid), 2)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, grid) = be.xp, inputs
+        lengths = x.shape[2:]
+        pixels = x.reshape(*x.shape[:2], math.prod(lengths))
+        images = xp.arange(x.shape[0])[:, None]
+        total: Any = xp.zeros((x.shape[0], math.prod(grid.shape[1:-1]), x.shape[1]), x.dtype)
+        for number, weight, _ in self.corners(xp, lengths, self.lines(xp, lengths, grid)):
+            total += pixels[images, :, number] * weight[..., None]
+        return xp.ascontiguousarray(xp.moveaxis(total, 2, 1)).reshape(*x.shape[:2], *grid.shape[1:-1])
+
+
+class _SampledGrad(_GridSampler, abstract=True):
+    """(the gradient of the images, that of the grid)."""
+
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+
+    def rule(self, dout: TensorType, x: TensorType, grid: TensorType) -> str:
+        self.check(x, grid)
+        image, places, result = self.sides()
+        return f"{result}, {image}, {places} -> +{image}, +{places}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (dout, x, grid) = be.xp, inputs
+        lengths = x.shape[2:]
+        pixels = x.reshape(*x.shape[:2], math.prod(lengths))
+        images = xp.arange(x.shape[0])[:, None]
+        given = xp.moveaxis(dout.reshape(*dout.shape[:2], math.prod(dout.shape[2:])), 1, 2)
+        dx = xp.zeros((x.shape[0], pixels.shape[2], x.shape[1]), x.dtype)
+        lines = self.lines(xp, lengths, grid)
+        moves: list[Any] = [xp.zeros(line.places.shape, x.dtype) for line in lines]
+        for number, weight, growth in self.corners(xp, lengths, lines):
+            xp.add.at(dx, (images, number), given * weight[..., None])
+            met = (pixels[images, :, number] * given).sum(axis=2)
+            for d, (line, steep) in enumerate(zip(lines, growth, strict=True)):
+                moves[d] = moves[d] + met * steep * line.slope
+        dgrid = xp.stack(moves[::-1], axis=-1).reshape(grid.shape).astype(grid.dtype)
+        return xp.ascontiguousarray(xp.moveaxis(dx, 2, 1)).reshape(x.shape), dgrid
+
+
+_KINDS: tuple[dict[str, Any], ...] = (
+    {}, {"padding_mode": "border", "align_corners": True}, {"padding_mode": "reflection"},
+    {"interpolation_mode": "nearest"},
+)  # fmt: skip
+
+
+class GridSampler2D(_Sampled):
+    """Images [n, c, h, w] read at a grid [n, h', w', 2]: [n, c, h', w']."""
+
+    samples = tuple(sample((2, 4, 5, 6), (2, 4, 2, 2), low=-1.4, high=1.4, **kind) for kind in _KINDS)
+
+
+class GridSampler3D(_Sampled):
+    """Images [n, c, d, h, w] read at a grid [n, d', h', w', 3]."""
+
+    dims = 3
+    samples = (sample((2, 2, 3, 4, 2), (2, 2, 1, 4, 3), low=-1.4, high=1.4),)
+
+
+class GridSampler2DGrad(_SampledGrad):
+    """The gradients of GridSampler2D's images and grid."""
+
+    samples = (sample((2, 4, 4, 2), (2, 4, 5, 6), (2, 4, 2, 2), low=-1.4, high=1.4),)
+
+
+class GridSampler3DGrad(_SampledGrad):
+    """The gradients of GridSampler3D's images and grid."""
+
+    dims = 3
+    samples = (sample((2, 2, 2, 1, 4), (2, 2, 3, 4, 2), (2, 2, 1, 4, 3), low=-1.4, high=1.4),)

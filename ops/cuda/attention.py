@@ -13,8 +13,7 @@ import numpy as np
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import dtype_of
 from mspc.ops.device import Array, Device, Launch, c_type
-from mspc.ops.nn.attention_draws import draws_source, seed_of
-from mspc.ops.nn.attention_kernel import LARGE, Scores, Shape
+from mspc.ops.nn.attention_kernel import LARGE, Scores, Shape, draws_source, seed_of
 
 THREADS = 128
 _ALIGNED = 256

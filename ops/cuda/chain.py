@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from mspc.ir.types import BOOL, DType, TensorType
+from mspc.ops.bases import axes_of
 from mspc.ops.cuda.elementwise import KernelOperand, all_of, defined, expression, launch_loop, type_of
 from mspc.ops.cuda.loop_parts import LoopReduction
 from mspc.ops.cuda.moved import MovedRead, Offset
 from mspc.ops.cuda.row_chain import RowChain, RowLine
 from mspc.ops.cuda.row_passes import launch_rows, takes_totals
 from mspc.ops.device import Array, Device, Launch, RankSum, in_order
-from mspc.ops.reduced_dimensions import axes_of
 
 _HOW = {
     "sum": "Sum", "mean": "Sum", "max": "Largest", "min": "Smallest", "prod": "Product", "all": "Smallest",

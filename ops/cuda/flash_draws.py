@@ -1,7 +1,7 @@
 """Which weights of fused attention are dropped on a GPU: numbers that its kernels draw, or bits that were drawn before.
 
 Where rows of weights begin with groups of elements that words of the generator decide together (see
-`ops/nn/attention_draws.py`), a thread draws a word for four of its weights. Elsewhere every weight would need a word of
+`ops/nn/attention_kernel.py`), a thread draws a word for four of its weights. Elsewhere every weight would need one of
 its own, in each of the three kernels: a kernel before them draws all weights, a word for four, and leaves a bit of each
 in scratch memory.
 """
@@ -15,9 +15,8 @@ import numpy as np
 
 from mspc.ops.cuda.attention import Attention
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.nn.attention_draws import Draws, draws_source, seed_of
-from mspc.ops.random.keep_mask import count_of
-from mspc.ops.random.words import merged_slice
+from mspc.ops.nn.attention_kernel import Draws, draws_source, seed_of
+from mspc.ops.random.words import count_of, merged_slice
 
 _THREADS = 256
 _WORD = 32

@@ -18,8 +18,7 @@ from mspc.ops.cuda.flash_draws import draws_of
 from mspc.ops.cuda.flash_groups import GROUP_INSTRUCTIONS, GROUPS, MOST_PANELS, PANEL
 from mspc.ops.cuda.source import address
 from mspc.ops.device import Array, Device, c_type
-from mspc.ops.nn.attention_draws import seed_of
-from mspc.ops.nn.attention_kernel import Shape
+from mspc.ops.nn.attention_kernel import Shape, seed_of
 
 _ALIGNMENT = 16
 _LEAST_STEP = 16

@@ -1,4 +1,4 @@
-"""The generator of random masks in C++, see `ops/random/words.py` and `ops/random/keep_mask.py`."""
+"""The generator of random masks in C++, see `ops/random/words.py` and `ops/random/words.py`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from mspc.ir.types import TensorType, TupleType, dtype_of
 from mspc.ops.cuda.statistics import launch_joined, launch_moving, launch_statistics
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.nn.batch_norm_kernels import joined, moving_update, unbiased
+from mspc.ops.nn.batch_norm import joined, moving_update, unbiased
 from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 

@@ -14,8 +14,7 @@ from mspc.ops.cuda.random import RANDOM, seed_name
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
-from mspc.ops.random.keep_mask import device_keeps, keep_mask
-from mspc.ops.random.words import before_step, device_key, key_of, number_of_run
+from mspc.ops.random.words import before_step, device_keeps, device_key, keep_mask, key_of, number_of_run
 
 
 class DropoutMask(Op):

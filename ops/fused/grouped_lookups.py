@@ -11,8 +11,8 @@ from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.fused.body import line_of, read_line
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.embedding import RowsByIntegers
+from mspc.ops.tensor.reshape import Cast
 
 
 class GroupedLookups(Op):

@@ -33,7 +33,7 @@ from mspc.ops.fused.space import Space, row_of, space_of
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.op import ArrayBackend, Op
 from mspc.ops.tensor.broadcast import ReductionOp
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 
 SMALL = 1024
 """Elements up to which the lines run on entire arrays: these are in the cache anyway."""

@@ -17,7 +17,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.fused.body import BodyLine, form_of, fusible, moves_elements
 from mspc.ops.index_map import Coordinate, IndexMap, along, flattened, reshaped
-from mspc.ops.math.comparison import Select
+from mspc.ops.math.arithmetic import Select
 from mspc.ops.math.elementwise import Identity
 
 Shape = tuple[int, ...]

@@ -12,10 +12,9 @@ from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type, 
 from mspc.ops.device import Array, Device, Launch, c_type
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.reduce import ReduceSum
-from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
-from mspc.ops.nn.norm_expressions import layer_norm_gradient
+from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad, layer_norm_gradient
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
-from mspc.ops.tensor.cast import as_dtype
+from mspc.ops.tensor.reshape import as_dtype
 from mspc.sharding.rules import factor_names
 
 _LATE = NotDifferentiable("operators are fused after all gradients are taken")

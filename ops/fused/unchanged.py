@@ -6,7 +6,7 @@ from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.math.arithmetic import Add, Mul, Neg, Sub
 from mspc.ops.math.elementwise import Identity
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 
 _ZERO, _LESS_ZERO = "+0", "-0"
 _NUMBERS = ("number", "-number")

@@ -12,8 +12,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Predicate, Unary, require_float, require_same
 from mspc.ops.cuda.math import number
-from mspc.ops.math.arithmetic import Div, Mul, Sub, gradients
-from mspc.ops.math.comparison import Equal, Select
+from mspc.ops.math.arithmetic import Div, Equal, Mul, Select, Sub, gradients
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import axes_in, ints_of

@@ -1,26 +1,47 @@
-"""These operators take matrices of the last two dimensions: traces, triangular systems, Cholesky factors, least
-squares.
-"""
+"""Inverses, determinants, triangular systems and factorizations of matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
+
+import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
-from mspc.ir.types import INT64, DType, TensorType, TupleType, dtype_of
+from mspc.ir.graph import Node, Value
+from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT64, INT64, DType, TensorType, TupleType, dtype_of
 from mspc.ops.bases import require_float, require_same
-from mspc.ops.math.arithmetic import Neg
+from mspc.ops.control.structural import TupleGetItem
+from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.math.matmul import BatchMatMul
-from mspc.ops.math.not_finite import decomposed
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import axis_in, describe, dtype_arg, int_of, plain, split_call
-from mspc.ops.tensor.masking import Tril, Triu
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.broadcast import zeros
+from mspc.ops.tensor.creation import Tril, Triu
+from mspc.ops.tensor.moving import Concat, Transpose
+from mspc.ops.tensor.reshape import ExpandDims, Reshape
+from mspc.ops.tensor.slicing import take_part
 from mspc.sharding.rules import factor_names
+
+
+def decomposed(xp: Any, compute: Callable[[Any], Any], x: Any) -> Any:
+    """`compute(x)`, an array or a tuple of them; what belongs to a matrix [..., m, n] with NaN or infinity is NaN.
+
+    Libraries differ there: one raises an error, which would end a training whose step is to be left out, one prints to
+    stderr, and one turns for ever.
+    """
+    if xp is not np:
+        return compute(x)
+    fine: Any = np.isfinite(x).all((-2, -1))
+    if fine.all():
+        return compute(x)
+    found = compute(np.where(fine[..., None, None], x, np.zeros((), x.dtype)))
+    parts: tuple[Any, ...] = cast(Any, found) if isinstance(found, tuple) else (found,)
+    for part in parts:
+        part[~fine] = np.nan
+    return cast(Any, found)
 
 Gradients = Sequence[Value | None]
 
@@ -274,3 +295,362 @@ class LstsqV2(Op):
             x = x[..., 0]
             rest = rest[..., 0] if remains else rest
         return x.astype(a.dtype), rest.astype(a.dtype), xp.asarray(rank).astype(xp.int64), singular
+
+def regular(name: str, compute: Callable[..., Any], *matrices: Any) -> Any:
+    """`compute(*matrices)`. Raises MspcError where a matrix is singular."""
+    try:
+        return compute(*matrices)
+    except np.linalg.LinAlgError as error:
+        raise MspcError(f"{name}: {str(error)[:1].lower()}{str(error)[1:]}", kind=ValueError) from None
+
+
+class _Square(Op, abstract=True):
+    """Of matrices [..., n, n], each by itself."""
+
+    def sides(self, x: TensorType) -> tuple[str, str]:
+        """(factors of the batch, factors of a matrix). Raises MspcError where the matrices are not square."""
+        require_float(self.name, x)
+        if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
+            raise MspcError(f"{self.name}: the matrices of shape {x.shape} are not square")
+        *batch, rows, columns = factor_names(len(x.shape))
+        return " ".join(batch), f"{rows}! {columns}!"
+
+
+class MatrixInverse(_Square):
+    """The inverses of matrices, transposed where `adjoint`."""
+
+    adjoint: bool = False
+    samples = (sample((4, 8, 1, 1), low=0.5), sample((4, 2, 2), adjoint=True), sample((3, 3)))
+
+    def rule(self, input: TensorType) -> str:
+        batch, matrix = self.sides(input)
+        return f"{batch} {matrix} -> {batch} {matrix}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        left = b.emit(BatchMatMul(not self.adjoint, self.adjoint), out, dout)
+        return (b.emit(Neg(), b.emit(BatchMatMul(False, not self.adjoint), left, out)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        found = regular(self.name, be.xp.linalg.inv, inputs[0])
+        return be.xp.ascontiguousarray(found.swapaxes(-1, -2)) if self.adjoint else found
+
+
+class MatrixDeterminant(_Square):
+    """The determinants of matrices."""
+
+    samples = (sample((4, 8, 2, 2)), sample((3, 3)))
+
+    def rule(self, input: TensorType) -> str:
+        batch, matrix = self.sides(input)
+        return f"{batch} {matrix} -> {batch}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), _spread(b, b.emit(Mul(), out, dout)), b.emit(MatrixInverse(True), x)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.asarray(be.xp.linalg.det(inputs[0]), inputs[0].dtype)
+
+
+class LogMatrixDeterminant(_Square):
+    """(signs of the determinants of matrices, logarithms of their absolute values)."""
+
+    samples = (sample((4, 8, 2, 2)), sample((3, 3)))
+
+    def rule(self, input: TensorType) -> str:
+        batch, matrix = self.sides(input)
+        return f"{batch} {matrix} -> {batch}, {batch}"
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        if dout[1] is None:
+            return (None,)
+        return (b.emit(Mul(), _spread(b, dout[1]), b.emit(MatrixInverse(True), x)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        sign, size = be.xp.linalg.slogdet(inputs[0])
+        return be.xp.asarray(sign, inputs[0].dtype), be.xp.asarray(size, inputs[0].dtype)
+
+
+def _spread(b: Builder, value: Value) -> Value:
+    """A number for every matrix, to be multiplied with the matrices."""
+    rank = len(value.shape)
+    return b.emit(ExpandDims(rank + 1), b.emit(ExpandDims(rank), value))
+
+
+class MatrixSolve(_Square):
+    """x of a @ x = b for matrices a [..., n, n] and b [..., n, k]; of the transpose of a where `adjoint`."""
+
+    adjoint: bool = False
+    linear_in = (1,)
+    samples = (
+        sample((4, 8, 1, 1), (4, 8, 1, 2), low=0.5),
+        sample((4, 2, 2), (4, 2, 3), adjoint=True),
+        sample((3, 3), (3, 4)),
+    )
+
+    def infer(self, *types: Any) -> Any:
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return super().infer(*types)
+
+    def rule(self, matrix: TensorType, rhs: TensorType) -> str:
+        batch, square = self.sides(matrix)
+        if len(rhs.shape) != len(matrix.shape) or rhs.shape[:-1] != matrix.shape[:-1]:
+            raise MspcError(f"{self.name}: right sides of shape {rhs.shape} do not fit matrices of {matrix.shape}")
+        rows = square.split()[0]
+        return f"{batch} {square}, {batch} {rows} k1 -> {batch} {rows} k1"
+
+    def bprop(self, b: Builder, a: Value, y: Value, out: Value, dout: Value) -> Gradients:
+        dy = b.emit(MatrixSolve(not self.adjoint), a, dout)
+        left, right = (out, dy) if self.adjoint else (dy, out)
+        return b.emit(Neg(), b.emit(BatchMatMul(False, True), left, right)), dy
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        a, y = inputs
+        return regular(self.name, be.xp.linalg.solve, a.swapaxes(-1, -2) if self.adjoint else a, y)
+
+
+class MatrixExp(_Square):
+    """The exponentials of matrices: the series of a 2^s-th part, squared s times. Moler and Van Loan 2003."""
+
+    TERMS: ClassVar[int] = 18
+    samples = (sample((4, 8, 2, 2)), sample((3, 3)), sample((2, 1, 1)))
+
+    def rule(self, input: TensorType) -> str:
+        batch, matrix = self.sides(input)
+        return f"{batch} {matrix} -> {batch} {matrix}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        # The upper right block of exp([[a, e], [0, a]]) is the derivative along e; here of the transpose along dout.
+        rank, size = len(x.shape), x.shape[-1]
+        turned = b.emit(Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
+        upper = b.emit(Concat(rank - 1), turned, dout)
+        lower = b.emit(Concat(rank - 1), zeros(b, x.tensor_type), turned)
+        exponential = b.emit(MatrixExp(), b.emit(Concat(rank - 2), upper, lower))
+        return (take_part(b, take_part(b, exponential, rank - 2, 0, size), rank - 1, size, 2 * size),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        return decomposed(xp, lambda x: self._exponential(xp, x), inputs[0])
+
+    def _exponential(self, xp: Any, x: Any) -> Any:
+        norms = xp.abs(x).sum(-2).max(-1, initial=0.0)
+        squarings = xp.ceil(xp.log2(xp.maximum(norms, 0.5))) + 1
+        part = x / (2.0**squarings)[..., None, None]
+        one = xp.broadcast_to(xp.eye(x.shape[-1], dtype=x.dtype), x.shape)
+        total = one
+        for term in range(self.TERMS, 0, -1):
+            total = one + xp.matmul(part, total) / term
+        for step in range(int(squarings.max(initial=0))):
+            total = xp.where((step < squarings)[..., None, None], xp.matmul(total, total), total)
+        return xp.ascontiguousarray(total).astype(x.dtype)
+
+class SingularValues(Op):
+    """The singular values of the matrices of the last two dimensions, in descending order."""
+
+    samples = (sample((8, 4, 6)), sample((5, 3)))
+
+    def rule(self, x: TensorType) -> str:
+        require_float(self.name, x)
+        if len(x.shape) < 2:
+            raise MspcError(f"{self.name} needs at least 2 dimensions in input 0, whose shape is {x.shape}")
+        *batch, rows, columns, count = factor_names(len(x.shape) + 1)
+        return f"{' '.join(batch)} {rows}! {columns}! -> {' '.join(batch)} {count}={min(x.shape[-2:])}!"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+        return (b.emit(SingularValuesGrad(), x, dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        return decomposed(xp, lambda x: xp.linalg.svd(x, compute_uv=False), inputs[0])
+
+
+class SingularValuesGrad(Op):
+    """Gradient of SingularValues: the outer products of the singular vectors, weighted by dout."""
+
+    linear_in = (1,)
+    bprop = NotDifferentiable(
+        "it is a gradient, and second derivatives of singular values are not built"
+    )
+    samples = (sample((8, 4, 6), (8, 4)), sample((5, 3), (3,)))
+
+    def rule(self, x: TensorType, dout: TensorType) -> str:
+        *batch, rows, columns, count = factor_names(len(x.shape) + 1)
+        matrix = f"{' '.join(batch)} {rows}! {columns}!"
+        return f"{matrix}, {' '.join(batch)} {count}={min(x.shape[-2:])}! -> {matrix}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, dout = inputs
+        left, _, right = decomposed(be.xp, lambda x: tuple(be.xp.linalg.svd(x, full_matrices=False)), x)
+        return be.xp.matmul(left * dout[..., None, :], right)
+
+def _matrices(name: str, x: TensorType) -> list[str]:
+    """Factors of the dimensions. Raises MspcError where they are less than two."""
+    require_float(name, x)
+    if len(x.shape) < 2:
+        raise MspcError(f"{name} needs at least 2 dimensions in input 0, whose shape is {x.shape}")
+    return factor_names(len(x.shape))
+
+
+class Qr(Op):
+    """(orthogonal matrices Q, upper triangular matrices R) with Q @ R = x [..., m, n]: Q has min(m, n) columns, or m
+    where `full_matrices`. There is a gradient where m is at least n and Q is not made full."""
+
+    full_matrices: bool = False
+    samples = (
+        sample((4, 8, 3, 2)),
+        sample((2, 2)),
+        sample((2, 3), gradient=False),
+        sample((3, 2), gradient=False, full_matrices=True),
+    )
+
+    def rule(self, x: TensorType) -> str:
+        *batch, _, _ = _matrices(self.name, x)
+        (m, n), lead = x.shape[-2:], " ".join(batch)
+        few = m if self.full_matrices else min(m, n)
+        return f"{lead} r1={m}! c1={n}! -> {lead} r1={m}! k1={few}!, {lead} k1={few}! c1={n}!"
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        m, n = x.shape[-2:]
+        if m < n or (self.full_matrices and m > n):
+            what = f"{self.name} has no gradient for matrices of shape {x.shape}"
+            raise MspcError(f"{what}: they need at least as many rows as columns, and no more columns of Q than these")
+        q, r = (b.emit(TupleGetItem(i), out) for i in (0, 1))
+        dq, dr = (zeros(b, value.tensor_type) if d is None else d for value, d in ((q, dout[0]), (r, dout[1])))
+        return (b.emit(QrGrad(), q, r, dq, dr),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return tuple(be.xp.linalg.qr(inputs[0], mode="complete" if self.full_matrices else "reduced"))
+
+
+class QrGrad(Op):
+    """Gradient of Qr: (dQ + Q @ S) @ R^-T, where S has the lower triangle of R @ dR^T - dQ^T @ Q on both sides. Walter
+    and Lehmann 2010."""
+
+    linear_in = ()
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (sample((4, 3, 2), (4, 2, 2), (4, 3, 2), (4, 2, 2), low=0.5, gradient=False),)
+
+    def rule(self, q: TensorType, r: TensorType, dq: TensorType, dr: TensorType) -> str:
+        *batch, rows, columns = _matrices(self.name, q)
+        lead = " ".join(batch)
+        tall, square = f"{lead} {rows}! {columns}!", f"{lead} z1={r.shape[-2]}! {columns}!"
+        return f"{tall}, {square}, {tall}, {square} -> {tall}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (q, r, dq, dr) = be.xp, inputs
+        inner = xp.matmul(r, dr.swapaxes(-1, -2)) - xp.matmul(dq.swapaxes(-1, -2), q)
+        lower = xp.tril(inner, -1)
+        both = lower + lower.swapaxes(-1, -2) + inner * xp.eye(inner.shape[-1], dtype=inner.dtype)
+        found = regular(self.name, xp.linalg.solve, r, (dq + xp.matmul(q, both)).swapaxes(-1, -2))
+        return xp.ascontiguousarray(found.swapaxes(-1, -2))
+
+
+class Svd(Op):
+    """(singular values, left singular vectors U, right ones V) with U @ diag(s) @ V^T = x, as many as there are
+    singular values, or all where `full_matrices`. Without compute_uv U and V are zeros of one element.
+
+    There is a gradient where the values are different and the vectors not made full.
+    """
+
+    full_matrices: bool = False
+    compute_uv: bool = True
+    samples = (
+        sample((4, 8, 3, 2)),
+        sample((2, 3)),
+        sample((3, 2), gradient=False, full_matrices=True),
+    )
+
+    def rule(self, x: TensorType) -> str:
+        *batch, _, _ = _matrices(self.name, x)
+        (m, n), lead = x.shape[-2:], " ".join(batch)
+        few = min(m, n)
+        if not self.compute_uv:
+            return f"{lead} r1={m}! c1={n}! -> {lead} k1={few}!, z1=1!, z1=1!"
+        left, right = (m, n) if self.full_matrices else (few, few)
+        return f"{lead} r1={m}! c1={n}! -> {lead} k1={few}!, {lead} r1={m}! p1={left}!, {lead} c1={n}! q1={right}!"
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        if self.full_matrices and x.shape[-1] != x.shape[-2]:
+            raise MspcError(f"{self.name} with full_matrices has no gradient for matrices of shape {x.shape}")
+        if not self.compute_uv:
+            return (None if dout[0] is None else b.emit(SingularValuesGrad(), x, dout[0]),)
+        parts = [b.emit(TupleGetItem(i), out) for i in range(3)]
+        given = [zeros(b, value.tensor_type) if d is None else d for value, d in zip(parts, dout, strict=True)]
+        return (b.emit(SvdGrad(), *parts, *given),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        if not self.compute_uv:
+            none = xp.zeros((1,), x.dtype)
+            return decomposed(xp, lambda x: xp.linalg.svd(x, compute_uv=False), x), none, none.copy()
+        left, values, right = decomposed(xp, lambda x: tuple(xp.linalg.svd(x, full_matrices=self.full_matrices)), x)
+        return values, left, xp.ascontiguousarray(right.swapaxes(-1, -2))
+
+
+class SvdGrad(Op):
+    """Gradient of Svd by its values and its vectors. Townsend 2016."""
+
+    linear_in = ()
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (
+        sample((4, 2), (4, 3, 2), (4, 2, 2), (4, 2), (4, 3, 2), (4, 2, 2), gradient=False),
+    )
+
+    def rule(
+        self, s: TensorType, u: TensorType, v: TensorType, ds: TensorType, du: TensorType, dv: TensorType
+    ) -> str:
+        *batch, rows, few = _matrices(self.name, u)
+        lead = " ".join(batch)
+        values, left = f"{lead} {few}!", f"{lead} {rows}! {few}!"
+        right = f"{lead} c1={v.shape[-2]}! {few}!"
+        return f"{values}, {left}, {right}, {values}, {left}, {right} -> {lead} {rows}! c1={v.shape[-2]}!"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (s, u, v, ds, du, dv) = be.xp, inputs
+        squares = s[..., None, :] ** 2 - s[..., :, None] ** 2
+        apart = xp.where(squares == 0, 0, 1 / xp.where(squares == 0, 1, squares))
+        vt = v.swapaxes(-1, -2)
+
+        def turned(vectors: Any, gradient: Any) -> Any:
+            """What a rotation of the vectors among themselves contributes, and what lies outside of them."""
+            inside = xp.matmul(vectors.swapaxes(-1, -2), gradient)
+            return apart * (inside - inside.swapaxes(-1, -2)), gradient - xp.matmul(vectors, inside)
+
+        (left, outside_u), (right, outside_v) = turned(u, du), turned(v, dv)
+        inner = left * s[..., None, :] + s[..., :, None] * right + ds[..., None, :] * xp.eye(s.shape[-1], dtype=s.dtype)
+        found = xp.matmul(xp.matmul(u, inner), vt) + xp.matmul(outside_u / s[..., None, :], vt)
+        return found + xp.matmul(u, (outside_v / s[..., None, :]).swapaxes(-1, -2))
+
+
+class Eig(Op):
+    """(eigenvalues of square matrices, complex, in no order; with compute_v their eigenvectors, columns of length 1,
+    else zeros of one element)."""
+
+    compute_v: bool = False
+    bprop = NotDifferentiable("the gradient of eigenvalues is not built")
+    samples = (
+        sample((4, 8, 2, 2), gradient=False),
+        sample((4, 3, 3), gradient=False, compute_v=True),
+    )
+
+    def rule(self, x: TensorType) -> str:
+        *batch, rows, columns = _matrices(self.name, x)
+        if x.shape[-1] != x.shape[-2]:
+            raise MspcError(f"{self.name}: the matrices of shape {x.shape} are not square")
+        lead = " ".join(batch)
+        vectors = f"{lead} {rows}! {columns}!" if self.compute_v else "z1=1!"
+        return f"{lead} {rows}! {columns}! -> {lead} {rows}!, {vectors}"
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        assert isinstance(inferred, TupleType)
+        kind = COMPLEX128 if types[0].dtype == FLOAT64 else COMPLEX64
+        return TupleType(tuple(TensorType(kind, part.shape) for part in inferred.elements))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        kind = xp.complex128 if x.dtype == xp.float64 else xp.complex64
+        if not self.compute_v:
+            return decomposed(xp, lambda x: xp.linalg.eigvals(x).astype(kind), x), xp.zeros((1,), kind)
+        values, vectors = decomposed(xp, lambda x: tuple(xp.linalg.eig(x)), x)
+        return values.astype(kind), vectors.astype(kind)

@@ -1,29 +1,88 @@
-"""These operators are matrix products, and the bias that follows them."""
+"""Matrix multiplications: plain, batched, of finer precision, and of groups of rows."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType
-from mspc.ops.bases import require_same
-from mspc.ops.control.constraint import constrained
-from mspc.ops.device import Array, Device, Launch
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.named_layout import NamedLayout, spread
+from mspc.ir.types import INT32, TensorType, TupleType
+from mspc.ops.bases import require_float, require_same
+from mspc.ops.control.structural import constrained
+from mspc.ops.device import Array, Device, Launch, RowProducts
 from mspc.ops.math.arithmetic import Add
-from mspc.ops.math.finer_product import REQUEST, finer_product
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, Op, RequestedSharding, sample
-from mspc.ops.operator_arguments import axis_in
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.operator_arguments import axis_in, ints_of, sequence_of
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
 
+if TYPE_CHECKING:
+    from mspc.ops.cuda.grouped_rows import Grouping
+
+
+REQUEST = "enable_nd_tp"
+
+
+@dataclass(frozen=True)
+class FinerProduct:
+    """How a product runs. stored: the layout in which each operand arrives, None where the product uses it so.
+    used: the layouts in which the product takes them. result: its out_strategy, None where it is the natural one."""
+
+    stored: tuple[NamedLayout | None, NamedLayout | None]
+    used: tuple[NamedLayout, NamedLayout]
+    result: NamedLayout | None
+
+
+def finer_product(name: str, transposed: tuple[bool, bool], entries: Sequence[object]) -> FinerProduct:
+    """How a product of the layouts `entries` is computed. Raises MspcError where they are no layouts of matrices."""
+    layouts = [entry for entry in entries if isinstance(entry, NamedLayout) and len(entry.axes) > 1]
+    if len(entries) != 2 or len(layouts) != 2:
+        raise MspcError(f"{name}: {REQUEST} needs a Layout for each of its two tensors")
+    first, second = layouts
+    *batch, m, k = _turned(first.axes, transposed[0])
+    *other, inner, n = _turned(second.axes, transposed[1])
+    shared = _common_prefix(k, inner)
+    used_m = tuple(a for a in m if a not in n)
+    result = None
+    if (used_m, shared) != (m, k):
+        axes = (*batch, (*used_m, *shared), n) if used_m != m else (*batch, used_m, (*n, *shared))
+        result = _named(first, axes)
+    return FinerProduct(
+        (None if result is None else first, None if shared == inner else second),
+        (
+            _named(first, _turned((*batch, used_m, shared), transposed[0])),
+            _named(second, _turned((*other, shared, n), transposed[1])),
+        ),
+        result,
+    )
+
+
+def _turned(axes: Sequence[tuple[int, ...]], transposed: bool) -> tuple[tuple[int, ...], ...]:
+    *batch, row, column = axes
+    return (*batch, column, row) if transposed else (*batch, row, column)
+
+
+def _common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    count = 0
+    while count < min(len(left), len(right)) and left[count] == right[count]:
+        count += 1
+    return left[:count]
+
+
+def _named(like: NamedLayout, axes: Sequence[tuple[int, ...]]) -> NamedLayout:
+    last = len(like.device_matrix) - 1
+    return replace(like, tensor_map=tuple(tuple(last - a for a in entry) or -1 for entry in axes))
 
 class _Product(Op, abstract=True):
     """x @ y over the last two dimensions, each transposed first where its flag says so."""
@@ -255,3 +314,331 @@ class BiasAdd(Op):
         sample((8, 8, 2, 4), (8,)),
         sample((8, 2, 2, 8), (8,), data_format="NHWC"),
     )
+
+Gradients = Sequence[Value | None]
+MOST_ROWS = "most_rows"
+"""An attached attribute: where ranks share the experts, the most rows that one takes, in even shares of all rows."""
+QUANTIZED = ("scale", "offset", "antiquant_scale", "antiquant_offset")
+ENDS = ("Float64", "Float64", "Int64")
+
+
+def groups_of(xp: Any, ends: Any, first: int, rows: int) -> Any:
+    """The group of each of `rows` rows from `first` on; that of rows behind the last end is the number of groups."""
+    return (ends[None, :] <= xp.arange(first, first + rows)[:, None]).sum(1)
+
+
+def group_slices(ends: Any, first: int, rows: int, begin: int, count: int) -> list[slice]:
+    """Where each of `count` groups, of which number `begin` is the first, lies among `rows` rows from `first` on.
+
+    ends: where all groups end, an array on the host.
+    """
+    borders = [0, *sorted(ends.tolist())]
+    within = [min(max(border - first, 0), rows) for border in borders[begin : begin + count + 1]]
+    return [slice(start, max(start, end)) for start, end in itertools.pairwise(within)]
+
+
+class _GroupedRows(Op, abstract=True):
+    """The last operand says where the group of every matrix ends.
+
+    first: rows of other ranks before this one's. begin, count: the groups whose matrices this rank has, where others
+    have the rest; count is 0 where it has all. Rows of the others' groups are zeros, so that the ranks' results add up.
+    """
+
+    first: int = 0
+    begin: int = 0
+    count: int = 0
+    matrices: ClassVar[int] = 1
+    """The operand with an entry for every group; -1 where that is the result."""
+    omitted = ("first", "begin", "count")
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        if types[0].dtype != INT32:
+            require_float(self.name, *types[:-1])
+        require_same(self.name, *types[:-1])
+        if not types[-1].dtype.is_integer:
+            raise MspcError(f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError)
+        return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        """A group may end with the last row."""
+        return {len(types) - 1: types[0].shape[0] + 1}
+
+    def localize(self, placement: RankPlacement) -> Op:
+        rows = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[0]
+        layouts, types = placement.in_layouts, placement.in_types
+        if self.matrices < 0:
+            layouts, types = placement.out_layouts, placement.out_types
+        at = max(self.matrices, 0)
+        held = layouts[at].slices_for(placement.rank, types[at].shape)[0]
+        if held == slice(0, types[at].shape[0]):
+            return replace(self, first=rows.start)
+        return replace(self, first=rows.start, begin=held.start, count=held.stop - held.start)
+
+    def held(self, ends: TensorType) -> int:
+        """How many groups this rank has matrices of."""
+        return self.count or ends.shape[0]
+
+    def own_rows(self, rows: TensorType, ends: TensorType) -> float:
+        """How many of the rows belong to groups of which this rank has matrices, where all groups have as many."""
+        return rows.shape[0] * self.held(ends) / max(1, ends.shape[0])
+
+    def require_groups(self, matrices: TensorType, ends: TensorType) -> None:
+        """Raises MspcError where there are not as many ends as matrices."""
+        if matrices.shape[0] != self.held(ends):
+            raise MspcError(f"{self.name}: {matrices.shape[0]} groups have {ends.shape[0]} ends")
+
+    def groups(self, be: ArrayBackend, ends: Any, rows: int) -> Iterator[tuple[int, Any]]:
+        """(number of an own group, which of the rows are its): slices on the CPU, and masks on a GPU, for which
+        nobody waits."""
+        count = self.count or ends.shape[0]
+        if be.xp.__name__ == "numpy":
+            yield from enumerate(group_slices(ends, self.first, rows, self.begin, count))
+            return
+        group = groups_of(be.xp, ends, self.first, rows)
+        yield from ((i, (group == self.begin + i)[:, None]) for i in range(count))
+
+
+    def grouping(self, rows: int, ends: Array) -> Grouping:
+        """Where the groups of so many rows lie, for kernels."""
+        from mspc.ops.cuda.grouped_rows import Grouping  # late: only a GPU needs it
+
+        groups = ends.shape[0]
+        return Grouping(1, 1, groups, rows, self.first, self.begin, self.count or groups, False)
+
+    def asking(self, device: Device, multiply: RowProducts | None, ends: Array, rows: int) -> Launch | None:
+        """The products of all groups, where there is something that makes them."""
+        if multiply is None:
+            return None
+        return device.asking([ends], lambda at: multiply(enumerate(
+            group_slices(at, self.first, rows, self.begin, self.count or len(at))
+        )))  # fmt: skip
+
+
+class GroupedProduct(_GroupedRows):
+    """x [m, k] with the rows of every group times its matrix of w [groups, k, n], or [groups, n, k] transposed; rows
+    behind the last group give zeros."""
+
+    transpose_b: bool = False
+    linear_in = (0, 1)
+    host_reads = (2,)
+    samples = (
+        sample((8, 4), (1, 4, 6), (1,), dtypes=ENDS, low=1, high=9),
+        sample((8, 6), (1, 4, 6), (1,), transpose_b=True, dtypes=ENDS, low=1, high=9),
+    )
+
+    def rule(self, x: TensorType, w: TensorType, ends: TensorType) -> str:
+        if len(x.shape) != 2 or len(w.shape) != 3:
+            raise MspcError(f"{self.name}: inputs of shapes {x.shape} and {w.shape} are no rows and matrices of groups")
+        self.require_groups(w, ends)
+        return f"m k, e {'n k' if self.transpose_b else 'k n'}, g! -> m n"
+
+    def bprop(self, b: Builder, x: Value, w: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        dx = b.emit(GroupedProduct(transpose_b=not self.transpose_b), dout, w, ends)
+        left, right = (dout, x) if self.transpose_b else (x, dout)
+        return dx, b.emit(GroupedOuter(), left, right, ends), None
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        x, w, ends = types
+        return 2.0 * self.own_rows(x, ends) * w.shape[1] * w.shape[2]
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, w, ends = inputs
+        multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
+        return self.asking(device, multiply, ends, x.shape[0])
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, w, ends) = be.xp, inputs
+        matrices = w.swapaxes(1, 2) if self.transpose_b else w
+        made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
+        for i, mine in self.groups(be, ends, x.shape[0]):
+            if isinstance(mine, slice):
+                xp.matmul(x[mine], matrices[i], out=made[mine])
+            else:
+                made += xp.matmul(xp.where(mine, x, xp.zeros((), x.dtype)), matrices[i])
+        return made
+
+
+class GroupedOuter(_GroupedRows):
+    """For every group the product of the transposed rows of x [m, k] with those of y [m, n]: [groups, k, n]."""
+
+    matrices = -1
+    linear_in = (0, 1)
+    host_reads = (2,)
+    samples = (sample((8, 4), (8, 2), (2,), dtypes=ENDS, low=1, high=9),)
+
+    def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:
+        return f"m k, m n, g! -> e={self.held(ends)} k n"
+
+    def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        dx = b.emit(GroupedProduct(transpose_b=True), y, dout, ends)
+        return dx, b.emit(GroupedProduct(), x, dout, ends), None
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        x, y, ends = types
+        return 2.0 * self.own_rows(x, ends) * x.shape[1] * y.shape[1]
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, y, ends = inputs
+        return self.asking(device, device.products_of_rows(x, y, out, outer=True), ends, x.shape[0])
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, y, ends) = be.xp, inputs
+        made = xp.zeros((self.count or ends.shape[0], x.shape[1], y.shape[1]), x.dtype)
+        for i, mine in self.groups(be, ends, x.shape[0]):
+            if isinstance(mine, slice):
+                xp.matmul(x[mine].T, y[mine], out=made[i])
+            else:
+                made[i] = xp.matmul(xp.where(mine, x, xp.zeros((), x.dtype)).T, y)
+        return made
+
+
+class GroupedRows(_GroupedRows):
+    """Row by row that of its group of b [groups, n], as many rows as like [m, n] has; zeros behind the last group."""
+
+    linear_in = (1,)
+    samples = (sample((8, 4), (2, 4), (2,), dtypes=ENDS, low=1, high=9, gradient=False),)
+
+    def rule(self, like: TensorType, b: TensorType, ends: TensorType) -> str:
+        self.require_groups(b, ends)
+        return "m n, e n, g! -> m n"
+
+    def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        return None, b.emit(GroupedSums(), dout, ends), None
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.grouped_rows import rows_of_groups  # late: only a GPU needs it
+
+        like, b, ends = inputs
+        return rows_of_groups(device, self.grouping(like.shape[0], ends), b, ends, out)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (like, b, ends) = be.xp, inputs
+        group = groups_of(xp, ends, self.first, like.shape[0]) - self.begin
+        count = b.shape[0]
+        return xp.concatenate([b, xp.zeros((1, b.shape[1]), b.dtype)])[
+            xp.where((group < 0) | (group > count), count, group)
+        ]
+
+
+class GroupedSums(_GroupedRows):
+    """The sums of the rows of every group of x [m, n]: [groups, n]."""
+
+    matrices = -1
+    linear_in = (0,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (sample((8, 4), (2,), dtypes=ENDS[1:], low=1, high=9, gradient=False),)
+
+    def rule(self, x: TensorType, ends: TensorType) -> str:
+        return f"m n, g! -> e={self.held(ends)} n"
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.grouped_rows import sums_of_groups  # late: only a GPU needs it
+
+        x, ends = inputs
+        return sums_of_groups(device, self.grouping(x.shape[0], ends), x, ends, out)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, ends) = be.xp, inputs
+        group = groups_of(xp, ends, self.first, x.shape[0])
+        own = self.begin + xp.arange(self.count or ends.shape[0])
+        return xp.matmul((group[None, :] == own[:, None]).astype(x.dtype), x)
+
+
+class GroupedMatmul(Op):
+    """Several products as one operator: a tuple of results. Called as `GroupedMatmul(split_item, group_type)(x, weight,
+    bias, scale, offset, antiquant_scale, antiquant_offset, group_list)`, where x, weight and bias are lists of tensors.
+
+    group_type -1: result i is x[i] @ weight[i] + bias[i]. group_type 0: of one x [m, k], one weight [groups, k, n] and
+    perhaps one bias [groups, n] the rows up to group_list[0] go with the first matrix, and so on. Quantised operands
+    are refused.
+    """
+
+    split_item: int = 0
+    group_type: int = -1
+    count: int = 1
+    biased: bool = False
+    omitted = ("count", "biased")
+    is_several = True
+    bprop = NotDifferentiable("its products are differentiated")
+    samples = (
+        sample((8, 4), (2, 4, 6), (2,), group_type=0, dtypes=ENDS, low=1, high=9, gradient=False),
+    )
+
+    def call(
+        self, x: Any, weight: Any, bias: Any = None, scale: Any = None, offset: Any = None, antiquant_scale: Any = None,
+        antiquant_offset: Any = None, group_list: Any = None,
+    ) -> tuple[Op, tuple[Any, ...]]:  # fmt: skip
+        for name, given in zip(QUANTIZED, (scale, offset, antiquant_scale, antiquant_offset), strict=True):
+            if given is not None:
+                raise MspcError(f"{self.name}: {name} must be None; quantised products are not built")
+        if self.group_type not in (-1, 0):
+            raise MspcError(f"{self.name}: group_type is {self.group_type}, not -1 or 0")
+        left, right, added = (sequence_of(self.name, (given,)) for given in (x, weight, bias or ()))
+        if len(left) != len(right) or len(added) not in (0, len(left)) or not left:
+            sizes = f"{len(left)}, {len(right)} and {len(added)}"
+            raise MspcError(f"{self.name}: x, weight and bias are lists of {sizes} tensors")
+        if (group_list is None) == (self.group_type == 0) or (self.group_type == 0 and len(left) > 1):
+            raise MspcError(f"{self.name}: group_type 0 takes one x and a group_list, group_type -1 no group_list")
+        ends = () if group_list is None else (group_list,)
+        if ends and isinstance(group_list, (tuple, list)):
+            ends = (np.array(ints_of(self.name, "group_list", group_list), np.int64),)
+        return replace(self, count=len(left), biased=bool(added)), (*left, *right, *added, *ends)
+
+    def infer(self, *types: Any) -> Any:
+        made: list[TensorType] = []
+        for op, operands in self.products(types):
+            inferred = op.infer(*operands)
+            assert isinstance(inferred, TensorType)
+            made.append(inferred)
+        return TupleType(tuple(made))
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {len(types) - 1: types[0].shape[0] + 1} if self.group_type == 0 else {}
+
+    def products(self, operands: Sequence[Any]) -> list[tuple[Op, tuple[Any, ...]]]:
+        """The products with their operands, without what is added."""
+        n = self.count
+        if self.group_type == 0:
+            return [(GroupedProduct(), (operands[0], operands[1], operands[-1]))]
+        return [(MatMul(), (operands[i], operands[n + i])) for i in range(n)]
+
+    def rule(self, *types: TensorType) -> str:
+        if self.group_type == 0 and not self.biased:
+            return "m! k!, e! k! n!, e! -> m! n!"  # of the composite operator: its parts carry out a strategy
+        raise MspcError(f"{self.name} is several operators: it has no sharding rule of its own")
+
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        entries = [entry for entry in spread(asked.in_strategy or ()) if entry != ()]
+        given = asked.in_strategy is not None
+        if given and len(entries) != len(inputs):
+            raise MspcError(f"{self.name}: the strategy has {len(entries)} entries for {len(inputs)} tensors")
+        places = {id(value): entry for value, entry in zip(inputs, entries, strict=False)}
+        made: list[Value] = []
+        for i, (op, operands) in enumerate(self.products(inputs)):
+            product = b.emit(op, *operands)
+            if MOST_ROWS in asked.attrs:
+                product.attrs[MOST_ROWS] = asked.attrs[MOST_ROWS]
+            if given:
+                product.in_strategy = tuple(places[id(value)] for value in operands)
+            if not self.biased:
+                made.append(product)
+                continue
+            bias = inputs[2 * self.count + i]
+            added = (product, bias, inputs[-1])[: 3 if self.group_type == 0 else 2]
+            after = b.emit(GroupedRows() if self.group_type == 0 else Add(), *added)
+            if given:
+                slice_counts = (places[id(operands[0])][0], places[id(operands[1])][-1])
+                after.in_strategy = (slice_counts, *[places[id(value)] for value in added[1:]])
+            made.append(b.emit(Add(), product, after) if self.group_type == 0 else after)
+        return made
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        made: list[Any] = []
+        for i, (op, operands) in enumerate(self.products(inputs)):
+            product = op.run(be, *operands)
+            if self.biased:
+                bias = inputs[2 * self.count + i]
+                product = product + (GroupedRows().run(be, product, bias, inputs[-1]) if self.group_type == 0 else bias)
+            made.append(product)
+        return tuple(made)

@@ -1,20 +1,33 @@
-"""These are special functions: the error function and its relatives, and products with a logarithm."""
+"""Special functions: error functions, Bessel functions, the gamma function and its relatives."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType
-from mspc.ops.bases import Binary
+from mspc.ops.bases import ArrayFunction, Binary, require_float, require_same
+from mspc.ops.cpu.bessel import bessel_i, bessel_j, bessel_k, bessel_y
 from mspc.ops.cpu.erf import erf
-from mspc.ops.math.arithmetic import Div, Mul, Neg, gradients
-from mspc.ops.math.comparison import NotEqual, Select
-from mspc.ops.math.elementwise import UNARY_SAMPLES, Exp, Gradients, Log, Smooth, Square, constant, scaled
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, Neg, NotEqual, Select, Sub, gradients
+from mspc.ops.math.elementwise import (
+    POSITIVE_INPUT,
+    UNARY_SAMPLES,
+    Exp,
+    Gradients,
+    Log,
+    Log1p,
+    Sign,
+    Smooth,
+    Square,
+    constant,
+    scaled,
+)
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule
 
@@ -136,3 +149,503 @@ class MulNoNan(Binary):
         return be.xp.where(y == 0, be.xp.zeros_like(x), x) * y
 
     samples = (sample((8, 16), (8, 16)), sample((8, 16), (16,)))
+
+class Erfinv(ArrayFunction):
+    """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
+
+    samples = (sample((8, 16), low=-0.9, high=0.9), sample((), low=-0.9, high=0.9))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        slope = scaled(b, math.sqrt(math.pi) / 2, b.emit(Exp(), b.emit(Square(), out)))
+        return (b.emit(Mul(), dout, slope),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        wide = x.astype(xp.float64)
+        inside = xp.abs(wide) < 1
+        size = xp.where(inside, xp.abs(wide), 0)
+        y = _near(xp, size)
+        for _ in range(_STEPS):
+            near = erf(xp, y) - size
+            far = (1 - size) - _rest(xp, xp.maximum(y, _FAR))
+            miss = xp.where(y > _FAR, far, near) / (2 / math.sqrt(math.pi) * xp.exp(-y * y))
+            y = y - miss / (1 + y * miss)  # Halley's method: the second derivative of erf is -2 y times the first
+        y = xp.where(inside, y, xp.where(xp.abs(wide) == 1, math.inf, math.nan))
+        return xp.where(wide < 0, -y, y).astype(x.dtype)
+
+
+_STEPS = 3
+"""Each triples the digits, and the first guess has two."""
+_FAR = 1.3
+"""From here on 1 - erf is computed by itself, or the last digits of x would be lost."""
+
+
+def _rest(xp: Any, y: Any) -> Any:
+    """1 - erf(y) for y from `_FAR` on, by its continued fraction."""
+    fraction = y
+    for n in range(_TERMS, 0, -1):
+        fraction = y + n / 2 / fraction
+    return xp.exp(-y * y) / (math.sqrt(math.pi) * fraction)
+
+
+_TERMS = 120
+"""Enough for all digits at `_FAR`."""
+
+
+def _near(xp: Any, x: Any) -> Any:
+    """A guess for x from 0 on with a relative error below 0.003: Winitzki's formula."""
+    a = 0.147
+    logarithm = xp.log((1 - x) * (1 + x))
+    t = 2 / (math.pi * a) + logarithm / 2
+    return xp.sqrt(xp.maximum(xp.sqrt(t * t - logarithm / a) - t, 0))
+
+class _Bessel(ArrayFunction, abstract=True):
+    """Computed in Float64."""
+
+    def of(self, xp: Any, x: Any) -> Any:
+        """The function of an array of Float64."""
+        raise NotImplementedError
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        """The derivative, `out` being the function's value."""
+        raise NotImplementedError
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), dout, self.slope(b, x, out)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return self.of(be.xp, x.astype(be.xp.float64)).astype(x.dtype)
+
+
+def _over(b: Builder, out: Value, x: Value) -> Value:
+    """out / x, and 1/2 at 0, to which I and J of order 1 divided by x tend there."""
+    zero = b.emit(Equal(), x, constant(b, 0, x))
+    quotient = b.emit(Div(), out, b.emit(Select(), zero, constant(b, 1, x), x))
+    return b.emit(Select(), zero, constant(b, 0.5, x), quotient)
+
+
+class BesselI0(_Bessel):
+    """The modified Bessel function of the first kind, of order 0."""
+
+    samples = UNARY_SAMPLES
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_i(xp, x, 0, scaled=False)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(BesselI1(), x)
+
+
+class BesselI1(_Bessel):
+    """The modified Bessel function of the first kind, of order 1."""
+
+    samples = UNARY_SAMPLES
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_i(xp, x, 1, scaled=False)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(Sub(), b.emit(BesselI0(), x), _over(b, out, x))
+
+
+class BesselI0e(_Bessel):
+    """exp(-|x|) times the modified Bessel function of the first kind, of order 0."""
+
+    samples = UNARY_SAMPLES
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_i(xp, x, 0, scaled=True)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(Sub(), b.emit(BesselI1e(), x), b.emit(Mul(), b.emit(Sign(), x), out))
+
+
+class BesselI1e(_Bessel):
+    """exp(-|x|) times the modified Bessel function of the first kind, of order 1."""
+
+    samples = UNARY_SAMPLES
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_i(xp, x, 1, scaled=True)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        falling = b.emit(Add(), b.emit(Mul(), b.emit(Sign(), x), out), _over(b, out, x))
+        return b.emit(Sub(), b.emit(BesselI0e(), x), falling)
+
+
+class BesselK0(_Bessel):
+    """The modified Bessel function of the second kind, of order 0: infinite at 0, not a number below."""
+
+    samples = POSITIVE_INPUT
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_k(xp, x, 0, scaled=False)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(Neg(), b.emit(BesselK1(), x))
+
+
+class BesselK1(_Bessel):
+    """The modified Bessel function of the second kind, of order 1: infinite at 0, not a number below."""
+
+    samples = POSITIVE_INPUT
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_k(xp, x, 1, scaled=False)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(Neg(), b.emit(Add(), b.emit(BesselK0(), x), b.emit(Div(), out, x)))
+
+
+class BesselK0e(_Bessel):
+    """exp(x) times the modified Bessel function of the second kind, of order 0."""
+
+    samples = POSITIVE_INPUT
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_k(xp, x, 0, scaled=True)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(Sub(), out, b.emit(BesselK1e(), x))
+
+
+class BesselK1e(_Bessel):
+    """exp(x) times the modified Bessel function of the second kind, of order 1."""
+
+    samples = POSITIVE_INPUT
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_k(xp, x, 1, scaled=True)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(Sub(), out, b.emit(Add(), b.emit(BesselK0e(), x), b.emit(Div(), out, x)))
+
+
+class BesselJ0(_Bessel):
+    """The Bessel function of the first kind, of order 0."""
+
+    samples = UNARY_SAMPLES
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_j(xp, x, 0)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(Neg(), b.emit(BesselJ1(), x))
+
+
+class BesselJ1(_Bessel):
+    """The Bessel function of the first kind, of order 1."""
+
+    samples = UNARY_SAMPLES
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_j(xp, x, 1)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(Sub(), b.emit(BesselJ0(), x), _over(b, out, x))
+
+
+class BesselY0(_Bessel):
+    """The Bessel function of the second kind, of order 0: minus infinity at 0, not a number below."""
+
+    samples = POSITIVE_INPUT
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_y(xp, x, 0)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(Neg(), b.emit(BesselY1(), x))
+
+
+class BesselY1(_Bessel):
+    """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
+
+    samples = POSITIVE_INPUT
+
+    def of(self, xp: Any, x: Any) -> Any:
+        return bessel_y(xp, x, 1)
+
+    def slope(self, b: Builder, x: Value, out: Value) -> Value:
+        return b.emit(Sub(), b.emit(BesselY0(), x), b.emit(Div(), out, x))
+
+FAR = 12
+"""From here on the asymptotic series have all digits of Float64."""
+ZETA_FAR = 32
+"""The same for Euler and Maclaurin's formula, as far as the sum has not converged by then."""
+BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
+"""B2, B4, ... B16."""
+TERMS = 20_000
+"""The most terms of a power series: enough for arguments up to some thousands."""
+
+
+def log_gamma(xp: Any, x: Any) -> Any:
+    """log |gamma(x)|, infinite at 0 and the negative integers."""
+    infinite = xp.isinf(x)
+    x = xp.where(infinite, 1.0, x)
+    mirrored = x < 0.5
+    y = xp.where(mirrored, 1 - x, x)
+    product, far = xp.ones_like(y), xp.array(y)
+    for _ in range(FAR):
+        near = far < FAR
+        product, far = xp.where(near, product * far, product), xp.where(near, far + 1, far)
+    series = sum(c / (2 * k * (2 * k - 1)) * far ** (1 - 2 * k) for k, c in enumerate(BERNOULLI, 1))
+    found = (far - 0.5) * xp.log(far) - far + 0.5 * math.log(2 * math.pi) + series - xp.log(product)
+    sine = xp.abs(xp.sin(math.pi * (x - xp.floor(x))))
+    poles = (x <= 0) & (x == xp.floor(x))
+    reflected = math.log(math.pi) - xp.log(xp.where(mirrored & ~poles, sine, 1)) - found
+    return xp.where(poles | infinite, xp.inf, xp.where(mirrored, reflected, found))
+
+
+def digamma(xp: Any, x: Any) -> Any:
+    """The derivative of log gamma(x): minus infinity at 0, infinity at -0, NaN at the negative integers."""
+    ends = xp.where(x > 0, xp.inf, xp.nan)
+    infinite = xp.isinf(x)
+    x = xp.where(infinite, 1.0, x)
+    mirrored = x < 0.5
+    far = xp.where(mirrored, 1 - x, x)
+    lower = xp.zeros_like(far)
+    for _ in range(FAR):
+        near = far < FAR
+        lower, far = xp.where(near, lower + 1 / far, lower), xp.where(near, far + 1, far)
+    series = sum(c / (2 * k) * far ** (-2 * k) for k, c in enumerate(BERNOULLI, 1))
+    found = xp.log(far) - 0.5 / far - series - lower
+    poles = (x <= 0) & (x == xp.floor(x))
+    part = math.pi * xp.where(mirrored & ~poles, x - xp.floor(x), 0.25)
+    found = xp.where(mirrored, found - math.pi * xp.cos(part) / xp.sin(part), found)
+    return xp.where(infinite, ends, xp.where(x == 0, xp.copysign(xp.inf, -x), xp.where(poles, xp.nan, found)))
+
+
+def zeta(xp: Any, x: Any, q: Any) -> Any:
+    """The sum of (q + n)^-x over n from 0 on."""
+    x, q = xp.broadcast_arrays(x, q)
+    poles = (q <= 0) & (q == xp.floor(q))
+    valid = (x > 1) & ~poles & ((q > 0) | (x == xp.floor(x)))
+    s, a = xp.where(valid, x, 2.0), xp.where(valid, q, 1.0)
+    total = xp.zeros_like(a)
+    for _ in range(ZETA_FAR + int(min(TERMS, max(0, -xp.floor(a.min()) if a.size else 0)))):
+        near = a < ZETA_FAR
+        total, a = xp.where(near, total + xp.where(near, a, 1.0) ** -s, total), xp.where(near, a + 1, a)
+    found = total + a ** (1 - s) / (s - 1) + 0.5 * a**-s
+    factor = s * a ** (-s - 1)
+    for k, c in enumerate(BERNOULLI, 1):
+        found = found + c / math.factorial(2 * k) * factor
+        factor = factor * (s + 2 * k - 1) * (s + 2 * k) / (a * a)
+    infinite = (x == 1) | (poles & (x > 1) & (x % 2 == 0))
+    return xp.where(infinite, xp.inf, xp.where(valid, found, xp.nan))
+
+
+def _series(xp: Any, a: Any, x: Any) -> tuple[Any, Any]:
+    """(gamma(a, x) regularised, its derivative by a), from the power series; x may be large."""
+    term, slope = xp.ones_like(x), xp.zeros_like(x)
+    total, grown = term, slope
+    for n in range(1, TERMS):
+        ratio = x / (a + n)
+        slope = ratio * slope - term * ratio / (a + n)
+        term = term * ratio
+        total, grown = total + term, grown + slope
+        if not (term > total * 1e-17).any() and not (xp.abs(slope) > xp.abs(grown) * 1e-17).any():
+            break
+    factor = xp.exp(a * xp.log(x) - x - log_gamma(xp, a + 1))
+    found = factor * total
+    return found, found * (xp.log(x) - digamma(xp, a + 1)) + factor * grown
+
+
+def _fraction(xp: Any, a: Any, x: Any) -> Any:
+    """1 - gamma(a, x) regularised for x above a + 1, by Legendre's continued fraction."""
+    low, tiny = x + 1 - a, 1e-300
+    c, d = xp.full_like(x, 1 / tiny), 1 / low
+    found = d
+    for n in range(1, TERMS):
+        step = -n * (n - a)
+        low = low + 2
+        d, c = step * d + low, low + step / c
+        d, c = 1 / xp.where(d == 0, tiny, d), xp.where(c == 0, tiny, c)
+        found = found * d * c
+        if not (xp.abs(d * c - 1) > 1e-15).any():
+            break
+    return xp.exp(a * xp.log(x) - x - log_gamma(xp, a)) * found
+
+
+def incomplete_gamma(xp: Any, a: Any, x: Any, upper: bool) -> Any:
+    """The share of gamma(a) below x, or above it; NaN where a or x is negative, or both are 0."""
+    a, x = xp.broadcast_arrays(a, x)
+    valid = (a > 0) & (x >= 0) & xp.isfinite(a) & xp.isfinite(x)
+    inside = valid & (x > 0)
+    far = inside & (x > a + 1)
+    below, _ = _series(xp, xp.where(inside & ~far, a, 1.0), xp.where(inside & ~far, x, 0.5))
+    above = _fraction(xp, xp.where(far, a, 1.0), xp.where(far, x, 3.0))
+    found = xp.where(far, above, 1 - below) if upper else xp.where(far, 1 - above, below)
+    found = xp.where(valid & (x == 0), float(upper), found)
+    found = xp.where((a > 0) & xp.isinf(x) & (x > 0), float(not upper), found)
+    found = xp.where(valid | ((a > 0) & (x > 0)), found, xp.nan)
+    return xp.where((a == 0) & (x > 0), float(not upper), found)
+
+
+def incomplete_beta(xp: Any, a: Any, b: Any, x: Any) -> Any:
+    """The share of beta(a, b) below x; NaN where a or b is not positive or x is not in [0, 1]."""
+    a, b, x = xp.broadcast_arrays(a, b, x)
+    valid = (a > 0) & (b > 0) & (x >= 0) & (x <= 1)
+    inside = valid & (x > 0) & (x < 1)
+    a, b, y = xp.where(inside, a, 1.0), xp.where(inside, b, 1.0), xp.where(inside, x, 0.5)
+    turned = y > (a + 1) / (a + b + 2)
+    p, q, y = xp.where(turned, b, a), xp.where(turned, a, b), xp.where(turned, 1 - y, y)
+    front = log_gamma(xp, p + q) - log_gamma(xp, p) - log_gamma(xp, q) + p * xp.log(y) + q * xp.log1p(-y)
+    share = xp.exp(front) / p * _beta_fraction(xp, p, q, y)
+    found = xp.where(turned, 1 - share, share)
+    return xp.where(inside, found, xp.where(valid, x, xp.nan))
+
+
+def _beta_fraction(xp: Any, p: Any, q: Any, y: Any) -> Any:
+    tiny = 1e-300
+    c, d = xp.ones_like(y), 1 / (1 - (p + q) * y / (p + 1))
+    found = d
+    for n in range(1, TERMS):
+        for step in (
+            n * (q - n) * y / ((p + 2 * n - 1) * (p + 2 * n)),
+            -(p + n) * (p + q + n) * y / ((p + 2 * n) * (p + 2 * n + 1)),
+        ):
+            d, c = 1 + step * d, 1 + step / c
+            d, c = 1 / xp.where(d == 0, tiny, d), xp.where(c == 0, tiny, c)
+            found = found * d * c
+        if not (xp.abs(d * c - 1) > 1e-15).any():
+            break
+    return found
+
+
+class Lgamma(ArrayFunction):
+    """log |gamma(x)|."""
+
+    samples = (sample((8, 16), low=0.1, high=5), sample((4,), low=-0.9, high=-0.1))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), dout, b.emit(Digamma(), x)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return log_gamma(be.xp, x.astype(be.xp.float64)).astype(x.dtype)
+
+
+class Digamma(ArrayFunction):
+    """The derivative of Lgamma."""
+
+    samples = (sample((8, 16), low=0.2, high=5), sample((4,), low=-0.9, high=-0.1))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(Mul(), dout, b.emit(Zeta(), constant(b, 2, x), x)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        return digamma(be.xp, x.astype(be.xp.float64)).astype(x.dtype)
+
+
+class _Numbers(Op, abstract=True):
+    """Floating-point operands of one type, broadcast against each other, by array functions alone."""
+
+    promotes: ClassVar[str] = "float"
+
+    def infer(self, *types: Any) -> Any:
+        require_float(self.name, *types)
+        require_same(self.name, *types)
+        return super().infer(*types)
+
+    def wide(self, be: ArrayBackend, inputs: Sequence[Any]) -> list[Any]:
+        return [x.astype(be.xp.float64) for x in inputs]
+
+
+class Zeta(_Numbers):
+    """Hurwitz' zeta function: the sum of (q + n)^-x over n from 0 on. By x it has no gradient, as in MindSpore."""
+
+    samples = (
+        sample((8, 16), (8, 16), low=1.5, high=6, gradient=False),
+        sample((4, 1), (8,), low=1.5, high=3, gradient=False),
+    )
+
+    def rule(self, x: TensorType, q: TensorType) -> str:
+        return broadcast_rule((x.shape, q.shape))
+
+    def bprop(self, b: Builder, x: Value, q: Value, out: Value, dout: Value) -> Gradients:
+        more = b.emit(Zeta(), b.emit(Add(), x, constant(b, 1, x)), q)
+        slope = b.emit(Neg(), b.emit(Mul(), x, more))
+        return None, gradients(b, x, q, dout, b.emit(Mul(), dout, slope))[1]
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return zeta(be.xp, *self.wide(be, inputs)).astype(inputs[0].dtype)
+
+
+_POSITIVE = (sample((8, 16), (8, 16), low=0.2, high=6), sample((4, 1), (8,), low=0.2, high=9))
+
+
+class _IncompleteGamma(_Numbers, abstract=True):
+    upper: ClassVar[bool] = False
+
+    def rule(self, a: TensorType, x: TensorType) -> str:
+        return broadcast_rule((a.shape, x.shape))
+
+    def bprop(self, b: Builder, a: Value, x: Value, out: Value, dout: Value) -> Gradients:
+        dout = b.emit(Neg(), dout) if self.upper else dout
+        one = constant(b, 1, x)
+        power = b.emit(Sub(), b.emit(Mul(), b.emit(Sub(), a, one), b.emit(Log(), x)), x)
+        density = b.emit(Exp(), b.emit(Sub(), power, b.emit(Lgamma(), a)))
+        by_a = b.emit(IgammaGradA(), a, x)
+        return gradients(b, a, x, b.emit(Mul(), dout, by_a), b.emit(Mul(), dout, density))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        a, x = self.wide(be, inputs)
+        found: Any = incomplete_gamma(be.xp, a, x, self.upper)
+        return found.astype(inputs[0].dtype)
+
+
+class Igamma(_IncompleteGamma):
+    """The share of gamma(a) that the integral up to x has."""
+
+    samples = _POSITIVE
+
+
+class Igammac(_IncompleteGamma):
+    """The share of gamma(a) that the integral from x on has."""
+
+    upper = True
+    samples = _POSITIVE
+
+
+class IgammaGradA(_Numbers):
+    """The derivative of Igamma by a."""
+
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = tuple(sample(*s.shapes, low=s.low, high=s.high, gradient=False) for s in _POSITIVE)
+
+    def rule(self, a: TensorType, x: TensorType) -> str:
+        return broadcast_rule((a.shape, x.shape))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        a, x = xp.broadcast_arrays(*self.wide(be, inputs))
+        inside = (a > 0) & (x > 0) & xp.isfinite(x)
+        slope = _series(xp, xp.where(inside, a, 1.0), xp.where(inside, x, 0.5))[1]
+        edge = (a > 0) & ((x == 0) | xp.isinf(x))
+        return xp.where(inside, slope, xp.where(edge, 0.0, xp.nan)).astype(inputs[0].dtype)
+
+
+class Betainc(_Numbers):
+    """The share of beta(a, b) that the integral up to x has, for tensors of one shape. By a and b it has no gradient,
+    as in MindSpore."""
+
+    samples = (sample((8, 16), (8, 16), (8, 16), low=0.05, high=0.95, gradient=False),)
+
+    def rule(self, a: TensorType, b: TensorType, x: TensorType) -> str:
+        if not a.shape == b.shape == x.shape:
+            raise MspcError(f"Betainc takes three tensors of one shape, not {a.shape}, {b.shape} and {x.shape}")
+        return broadcast_rule((a.shape, b.shape, x.shape))
+
+    def bprop(self, b: Builder, p: Value, q: Value, x: Value, out: Value, dout: Value) -> Gradients:
+        one = constant(b, 1, x)
+        logs = b.emit(Mul(), b.emit(Sub(), p, one), b.emit(Log(), x))
+        rest = b.emit(Mul(), b.emit(Sub(), q, one), b.emit(Log1p(), b.emit(Neg(), x)))
+        both = b.emit(Lgamma(), b.emit(Add(), p, q))
+        front = b.emit(Sub(), b.emit(Sub(), both, b.emit(Lgamma(), p)), b.emit(Lgamma(), q))
+        density = b.emit(Exp(), b.emit(Add(), front, b.emit(Add(), logs, rest)))
+        return None, None, b.emit(Mul(), dout, density)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return incomplete_beta(be.xp, *self.wide(be, inputs)).astype(inputs[0].dtype)

@@ -1,33 +1,316 @@
-"""Attention and its gradients share this base: attributes, sizes, rules, and views of the operands."""
+"""Types, layouts of operands, masks and launches that attention and its gradients share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
-from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, Type
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import BOOL, FLOAT32, UINT8, TensorType, TupleType, Type, dtype_of
 from mspc.ops.bases import require_float, require_same
-from mspc.ops.cuda.attention import Attention
-from mspc.ops.device import Array
+from mspc.ops.cuda.attention import LOWEST, Attention, AttentionKernels, Room
+from mspc.ops.cuda.flash_backward import flash_backward
+from mspc.ops.cuda.flash_forward import flash_forward
+from mspc.ops.cuda.flash_shift import flash_shift
+from mspc.ops.device import Array, Device, Launch, in_order
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.nn.attention_draws import Draws, place_of_weights
 from mspc.ops.nn.attention_kernel import (
     UNLIMITED,
+    Draws,
     Scores,
     Shape,
     by_head,
     documents_apart,
     four_dimensions,
+    place_of_weights,
     split_heads,
 )
-from mspc.ops.nn.attention_order import ByLayout, orders_by_place
-from mspc.ops.nn.filled import FilledOp
-from mspc.ops.op import Op, RankPlacement
+from mspc.ops.op import ArrayBackend, Op, RankPlacement
 from mspc.ops.random.words import number_of_run
+
+
+class FilledOp(Op, abstract=True):
+    """An operator whose kernel is `fill`."""
+
+    def allocated(self, be: ArrayBackend, inputs: Sequence[Any]) -> tuple[Any, ...] | Any:
+        """Empty results for these operands."""
+        inferred = self.infer(*[TensorType(dtype_of(x.dtype), tuple(x.shape)) for x in inputs])
+        if isinstance(inferred, TensorType):
+            return be.xp.empty(inferred.shape, inferred.dtype.numpy)
+        assert isinstance(inferred, TupleType)
+        return tuple(be.xp.empty(t.shape, t.dtype.numpy) for t in inferred.elements)
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        def kernel(*inputs: Any) -> Any:
+            return self.fill(be, inputs, self.allocated(be, inputs))
+
+        return kernel
+
+    def kernel_into(self, be: ArrayBackend) -> Callable[..., Any] | None:
+        def into(*inputs: Any, out: Any) -> Any:
+            return self.fill(be, inputs, out)
+
+        return into
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.kernel(be)(*inputs)
+
+    def fill(self, be: ArrayBackend, inputs: Sequence[Any], out: Any) -> Any:
+        """Compute the results into `out` and return it."""
+        raise NotImplementedError(self.name)
+
+HEADS_BEHIND = (0, 2, 1, 3)
+"""From (batch, sequence, heads, depth) to (batch, heads, sequence, depth) and back."""
+
+
+class ByLayout(NamedTuple):
+    """Which operands and results of an attention lie as its `input_layout` says."""
+
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+def orders_by_place(
+    where: ByLayout, types: Sequence[TensorType], orders: Sequence[MemoryOrder], results: Sequence[TensorType]
+) -> tuple[tuple[MemoryOrder, ...], tuple[MemoryOrder, ...]] | None:
+    """The orders of operands and results of layout "BNSD" that are of layout "BSND" as they are stored; None where
+    query, key and value, the first three, do not lie so."""
+    wanted = [MemoryOrder.of(type.shape) for type in types]
+    made = [MemoryOrder.of(type.shape) for type in results]
+    for found, places in ((wanted, where.operands), (made, where.results)):
+        for place in places:
+            found[place] = MemoryOrder.of(found[place].shape, HEADS_BEHIND)
+    if any(own.memory != order.memory for own, order in zip(wanted[:3], orders, strict=False)):
+        return None
+    return tuple(wanted), tuple(made)
+
+Pair = tuple[int, int]
+"""(slice of the queries, slice of the keys); slice i is on rank i of the ring."""
+Window = tuple[int | None, int | None]
+"""(least, greatest) distance from a query to a key that it looks at, None for no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The pairs of different ranks of which some query looks at some key. by_queries: those worked on where the queries
+    are; by_keys: where the keys are; halved: the first half of the keys there, the second half where the queries are.
+    """
+
+    ranks: int
+    by_queries: frozenset[Pair] = frozenset()
+    by_keys: frozenset[Pair] = frozenset()
+    halved: frozenset[Pair] = frozenset()
+
+    def sent(self, keys: float, queries: float) -> float:
+        """What a rank sends in the mean, where all keys of a pair are so much, and its queries with what comes back."""
+        return sum(_sent(self, pair, keys, queries) for pair in self.all) / self.ranks
+
+    @property
+    def all(self) -> frozenset[Pair]:
+        """All of them."""
+        return self.by_queries | self.by_keys | self.halved
+
+    def busiest(self, lengths: tuple[int, int], window: Window) -> float:
+        """What the rank with the most to do computes, where the mean over all ranks is 1."""
+        load = [_seen(rank, rank, lengths, window) for rank in range(self.ranks)]
+        for pair in self.all:
+            (i, j), share = pair, _seen(*pair, lengths, window)
+            at_keys = 0.5 if pair in self.halved else float(pair in self.by_keys)
+            load[i] += share * (1 - at_keys)
+            load[j] += share * at_keys
+        return max(load) * self.ranks / sum(load) if any(load) else 1.0
+
+    @property
+    def distances(self) -> Sequence[int]:
+        """Over how many ranks of the ring something is sent, ascending: a round each."""
+        to_queries, to_keys = self.by_queries | self.halved, self.by_keys | self.halved
+        found = {(i - j) % self.ranks for i, j in to_queries} | {(j - i) % self.ranks for i, j in to_keys}
+        return sorted(found)
+
+
+def _sent(pairs: Pairs, pair: Pair, keys: float, queries: float) -> float:
+    if pair in pairs.halved:
+        return keys / 2 + queries
+    return queries if pair in pairs.by_keys else keys
+
+
+@lru_cache(maxsize=4096)
+def pairs_of(ranks: int, lengths: tuple[int, int], window: Window, ratio: float, movable: bool) -> Pairs:
+    """Where pairs are worked on.
+
+    Args:
+        lengths: of a slice of the queries and one of the keys. window: of whole sequences. ratio: bytes of a slice of
+        the queries and its result over those of keys and values. movable: whether queries may go to their keys.
+
+    All together send at most what a ring does, in which every slice of the keys goes to all ranks.
+    """
+    shares = {(i, j): _seen(i, j, lengths, window) for i in range(ranks) for j in range(ranks)}
+    apart = [pair for pair, share in shares.items() if share and pair[0] != pair[1]]
+    load = [sum(share for (i, _), share in shares.items() if i == rank) for rank in range(ranks)]
+    spare = float(ranks * (ranks - 1) - len(apart))
+    moved: dict[int, set[Pair]] = {1: set(), 2: set()}
+    # The farthest first: the other way round the ring they are near, and the ring is shorter.
+    ordered = sorted(apart, key=lambda pair: (-abs(pair[0] - pair[1]), pair)) if movable else []
+    for parts in (1, 2) if lengths[1] % 2 == 0 else (1,):
+        for pair in ordered:
+            (i, j), extra, own = pair, ratio - 1 / parts, shares[pair] / parts
+            if pair in moved[1] or load[i] - 2 * own < load[j] - 1e-9 or extra > spare:
+                continue
+            if parts == 1 and load[i] - own <= load[j]:
+                continue
+            moved[parts].add(pair)
+            spare -= extra
+            load[i], load[j] = load[i] - own, load[j] + own
+    return Pairs(ranks, frozenset(apart) - moved[1] - moved[2], frozenset(moved[1]), frozenset(moved[2]))
+
+
+@lru_cache(maxsize=256)
+def busiest_slice(slices: int, lengths: tuple[int, int], window: Window) -> tuple[float, float]:
+    """Of so many slices of the queries that look at all keys: (the share of all pairs of a query and a key that are
+    seen, how many times the mean the slice with the most of them has).
+
+    Args:
+        lengths: of whole sequences.
+    """
+    (queries, keys), (low, high) = lengths, window
+    places = np.arange(queries)
+    first = np.zeros(queries) if low is None else np.clip(places + low, 0, keys)
+    last = np.full(queries, keys) if high is None else np.clip(places + high + 1, 0, keys)
+    seen = np.maximum(last - first, 0).reshape(slices, -1).sum(axis=1)
+    total = float(seen.sum())
+    return (total / (queries * keys), float(seen.max()) * slices / total) if total else (1.0, 1.0)
+
+
+def _seen(i: int, j: int, lengths: tuple[int, int], window: Window) -> float:
+    """Which share of a pair's scores somebody looks at: none, all, or something between."""
+    queries, keys = lengths
+    low, high = window
+    first, last = j * keys - (i + 1) * queries + 1, (j + 1) * keys - 1 - i * queries
+    if (low is not None and last < low) or (high is not None and first > high):
+        return 0.0
+    return 1.0 if (low is None or first >= low) and (high is None or last <= high) else 0.5
+
+def launch_forward(device: Device, attention: Attention, result: Array, ones: Array, zero: Array) -> Launch | None:
+    """Fill result (by head), the statistics, and the placeholders `ones` and `zero`."""
+    kernels = AttentionKernels(device, attention)
+    constants = kernels.launch("attention_constants", ones.size, ones, np.int64(ones.size), zero)
+    fused = _fused(device, attention, kernels, result, None) or flash_forward(device, attention, result)
+    if fused is not None:
+        return in_order(constants, fused)
+    shape = attention.shape
+    room = Room(device)
+    order = [room.by_head(x) for x in attention.operands]
+    target = room.by_head(result)
+    s = room.take(_score_shape(shape), kernels.wide)
+    p = s if kernels.wide == kernels.narrow else room.take(s.shape, kernels.narrow)
+    room.make()
+    q, k, v = (kernels.ordered(one, room) for one in order)
+    out, back = kernels.ordered(target, room), kernels.back(target, room)
+    launches: list[Launch | None] = [constants, *q[1], *k[1], *v[1]]
+    launches.append(device.matmul(_rows(q[0], shape), k[0], room.at(s), False, True))
+    launches.append(kernels.rows("attention_softmax", room.at(s), room.at(p), attention.statistics))
+    launches.append(device.matmul(room.at(p), v[0], _rows(out[0], shape), False, False))
+    return in_order(*launches, *back)
+
+
+def launch_backward(
+    device: Device, attention: Attention, result: Array, grads: Sequence[Array], all_keys: bool = True
+) -> Launch | None:
+    """Fill the gradients of query, key and value (by head); `result` is attention_out by head, and all_keys says
+    whether these are all that it is made of."""
+    kernels = AttentionKernels(device, attention)
+    fused = _fused(device, attention, kernels, result, grads) or flash_backward(device, attention, result, grads)
+    if fused is not None or not all_keys:  # products of matrices take rows' sums over the keys that are there
+        return fused
+    return _plain_backward(device, attention, kernels, grads, None)
+
+
+def launch_shift_gradient(device: Device, attention: Attention, result: Array, out: Array) -> Launch | None:
+    """Fill the gradient of the shift; `result` is attention_out by head."""
+    fused = flash_shift(device, attention, result, out)
+    if fused is not None:
+        return fused
+    kernels = AttentionKernels(device, attention)
+    return _plain_backward(device, attention, kernels, (), out)
+
+
+def _plain_backward(
+    device: Device,
+    attention: Attention,
+    kernels: AttentionKernels,
+    grads: Sequence[Array],
+    shift_gradient: Array | None,
+) -> Launch | None:
+    shape = attention.shape
+    room = Room(device)
+    order = [room.by_head(x) for x in attention.operands]
+    targets = [room.by_head(x) for x in grads]
+    s = room.take(_score_shape(shape), kernels.wide)
+    d = room.take(s.shape, kernels.wide)
+    same = kernels.wide == kernels.narrow
+    p = s if same else room.take(s.shape, kernels.narrow)
+    g = d if same or shift_gradient is not None else room.take(s.shape, kernels.narrow)
+    room.make()
+    q, k, v, dout = (kernels.ordered(one, room) for one in order)
+    launches: list[Launch | None] = [*q[1], *k[1], *v[1], *dout[1]]
+    launches.append(device.matmul(_rows(q[0], shape), k[0], room.at(s), False, True))
+    launches.append(device.matmul(_rows(dout[0], shape), v[0], room.at(d), False, True))
+    factor = 1.0 if shift_gradient is not None else attention.scores.scale
+    launches.append(
+        kernels.rows("attention_softmax_gradient", room.at(s), room.at(d), room.at(p), room.at(g),
+                     attention.statistics, factor=factor)
+    )  # fmt: skip
+    if shift_gradient is not None:
+        return in_order(*launches, kernels.sum(room.at(g), shift_gradient))
+    dq, dk, dv = (kernels.ordered(one, room)[0] for one in targets)
+    launches.append(device.matmul(room.at(g), k[0], _rows(dq, shape), False, False))
+    launches.append(device.matmul(room.at(g), _rows(q[0], shape), dk, True, False))
+    launches.append(device.matmul(room.at(p), _rows(dout[0], shape), dv, True, False))
+    for one in targets:
+        launches += kernels.back(one, room)
+    return in_order(*launches)
+
+
+def _fused(
+    device: Device, attention: Attention, kernels: AttentionKernels, result: Array, grads: Sequence[Array] | None
+) -> Launch | None:
+    """The device's own kernel, or None where it has none for this."""
+    shape, scores = attention.shape, attention.scores
+    q, k, v = attention.operands[:3]
+    # It would take the sum of both addends, a number for every query and key of the batch.
+    if q.dtype.name not in LOWEST or scores.draws is not None or scores.key_shift is not None:
+        return None
+    causal = ""
+    if scores.high is not None or scores.low is not None:
+        if scores.low is not None or scores.high not in (0, shape.keys - shape.queries):
+            return None
+        causal = "top" if scores.high == 0 else "bottom"
+    addend, prepare = None, None
+    if scores.shift is not None or scores.mask is not None:
+        addend, prepare = kernels.addend()
+    gradients = None if grads is None else (attention.operands[3], *grads)
+    fused = device.attention(
+        q, k, v, result, attention.statistics, scale=scores.scale, causal=causal, addend=addend, gradients=gradients
+    )
+    if fused is None or prepare is None:
+        return fused
+    return in_order(prepare, fused)
+
+
+def _score_shape(shape: Shape) -> tuple[int, ...]:
+    return shape.batch, shape.key_heads, shape.group * shape.queries, shape.keys
+
+
+def _rows(array: Array, shape: Shape) -> Array:
+    """Heads that share a head of key and value as rows of one matrix."""
+    return array.reshape(shape.batch, shape.key_heads, shape.group * shape.queries, array.shape[-1])
 
 LAYOUTS = ("BSH", "BNSD", "BSND", "SBH")
 OPTIONAL = ("real_shift", "drop_mask", "attn_mask")

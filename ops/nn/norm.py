@@ -1,28 +1,57 @@
-"""These operators normalise over dimensions that must not be sharded."""
+"""Norms along rows and over neighbouring channels, and their gradients."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, dtype_of
 from mspc.ops.bases import require_float, require_same
-from mspc.ops.control.structural import items
+from mspc.ops.control.structural import constrained, items
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
-from mspc.ops.math.elementwise import Rsqrt, Square
+from mspc.ops.math.elementwise import Pow, Rsqrt, Square, constant, scaled
 from mspc.ops.math.reduce import ReduceMean
-from mspc.ops.nn.norm_expressions import layer_norm_gradient, normalised, scaled
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
-from mspc.ops.operator_arguments import axis_in, require_elements
-from mspc.ops.tensor.broadcast import ReduceSum, broadcast_to, is_filled, sum_to_shape
-from mspc.ops.tensor.cast import as_dtype
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RequestedSharding, sample
+from mspc.ops.operator_arguments import axes_in, axis_in, ints_of, require_elements
+from mspc.ops.tensor.broadcast import Axis, ReduceSum, broadcast_to, is_filled, sum_to_shape
+from mspc.ops.tensor.reshape import as_dtype
 from mspc.sharding.rules import factor_names
+
+
+def normalised(
+    b: Builder, x: Value, mean: Value, variance: Value, epsilon: float, kind: DType
+) -> tuple[Value, Value]:  # fmt: skip
+    """x with mean 0 and variance 1, and what x less its mean was multiplied by."""
+    raised = b.emit(Add(), as_dtype(b, variance, kind), b.constant(epsilon, kind))
+    inverse = b.emit(Rsqrt(), raised)
+    apart = b.emit(Sub(), as_dtype(b, x, kind), as_dtype(b, mean, kind))
+    return b.emit(Mul(), apart, inverse), inverse
+
+
+def layer_norm_gradient(
+    b: Builder, inputs: Sequence[Value], axes: tuple[int, ...], epsilon: float
+) -> tuple[Value, Value]:
+    """Emit (the gradient in x, the normalised x) of LayerNorm over `axes` from (dout, x, mean, variance, gamma)."""
+    dout, x, mean, variance, gamma = inputs
+    kind, mean_of = x.tensor_type.dtype, ReduceMean(True, axes)
+    hat, inverse = normalised(b, x, mean, variance, epsilon, kind)
+    g = weighted(b, dout, gamma)
+    along = b.emit(Mul(), hat, b.emit(mean_of, b.emit(Mul(), g, hat)))
+    apart = b.emit(Sub(), b.emit(Sub(), g, b.emit(mean_of, g)), along)
+    return b.emit(Mul(), apart, inverse), hat
+
+
+def weighted(b: Builder, value: Value, gamma: Value) -> Value:
+    """A value times gamma; nothing is done for one that is known to be 1, as that of a group norm."""
+    return value if is_filled(gamma, 1) else b.emit(Mul(), value, as_dtype(b, gamma, value.tensor_type.dtype))
 
 Gradients = Sequence[Value | None]
 NO_SECOND = NotDifferentiable("it is a gradient, and its second derivative is not built")
@@ -135,7 +164,7 @@ class LayerNorm(Norm):
         apart = b.emit(Sub(), wide, mean)
         variance = b.emit(mean_of, b.emit(Square(), apart))
         inverse = b.emit(Rsqrt(), b.emit(Add(), variance, b.constant(self.epsilon, kind)))
-        y = scaled(b, b.emit(Mul(), apart, inverse), gamma)
+        y = weighted(b, b.emit(Mul(), apart, inverse), gamma)
         if not is_filled(beta, 0):
             y = b.emit(Add(), y, as_dtype(b, beta, kind))
         return as_dtype(b, y, x.tensor_type.dtype), mean, variance
@@ -182,7 +211,7 @@ class LayerNorm(Norm):
         return self.kernel(be)(*inputs)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
+        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it  # late: only a GPU needs it
         from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
 
         x, gamma, beta = inputs
@@ -256,7 +285,7 @@ class LayerNormGammaGrad(Norm):
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         from mspc.ops.cuda.reduce import Reduction, reduce  # late: only a GPU needs it
-        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
+        from mspc.ops.cuda.source import Operand  # late: only a GPU needs it  # late: only a GPU needs it
 
         dout, x, mean, variance = inputs
         rows, columns = matrix(x.shape, axis_in(self.name, self.begin_norm_axis, x.ndim))
@@ -310,7 +339,7 @@ class LayerNormGrad(Norm):
         rank = x.tensor_type.rank
         mean_of = ReduceMean(True, tuple(range(axis_in(self.name, self.begin_norm_axis, rank), rank)))
         y, inverse = normalised(b, x, mean, variance, self.epsilon, kind)
-        g = scaled(b, as_dtype(b, dout, kind), gamma)
+        g = weighted(b, as_dtype(b, dout, kind), gamma)
         along = b.emit(Mul(), y, b.emit(mean_of, b.emit(Mul(), g, y)))
         apart = b.emit(Sub(), b.emit(Sub(), g, b.emit(mean_of, g)), along)
         return (as_dtype(b, b.emit(Mul(), apart, inverse), x.tensor_type.dtype),)
@@ -359,7 +388,7 @@ class LayerNormGrad(Norm):
         return layer_norm_gradient(b, inputs, axes, self.epsilon)[:1]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
-        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
+        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it  # late: only a GPU needs it
         from mspc.ops.cuda.source import Operand  # late: only a GPU needs it
 
         dout, x, mean, variance, gamma = inputs
@@ -378,3 +407,322 @@ class LayerNormGrad(Norm):
 def add_to(b: Builder, total: Value | None, term: Value, like: Value) -> Value:
     """total + term in the shape of `like`."""
     return broadcast_to(b, term, like.shape) if total is None else b.emit(Add(), total, term)
+
+class RmsNorm(Norm):
+    """x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root: a tuple of two.
+
+    The mean is over the dimensions of gamma, the last ones of x. Zhang and Sennrich, arXiv 1910.07467.
+    A strategy that shards these makes it several operators, whose mean is a sum over the ranks.
+    """
+
+    epsilon: float = 1e-6
+    scales = (1,)
+    made = (1,)
+    samples = (sample((8, 16), (16,)), sample((8, 4, 4), (4, 4)), sample((2, 8, 4), (4,)))
+
+    def rule(self, x: TensorType, gamma: TensorType) -> str:
+        begin = len(x.shape) - len(gamma.shape)
+        if begin < 0:
+            raise MspcError(f"RmsNorm: gamma of shape {gamma.shape} has more dimensions than x of shape {x.shape}")
+        full, statistics = norm_sides(len(x.shape), begin)
+        return f"{full}, {' '.join(full.split()[begin:])} -> {full}, {statistics}"
+
+    def bprop(self, b: Builder, x: Value, gamma: Value, out: Node, dout: Any) -> Gradients:
+        dy, drstd = dout
+        _, rstd = items(b, out, 2)
+        dtype, kind = x.tensor_type.dtype, rstd.tensor_type.dtype
+        dx = dgamma = None
+        if dy is not None:
+            dx = b.emit(RmsNormGrad(), dy, x, rstd, gamma)
+            hat = b.emit(Mul(), as_dtype(b, x, kind), rstd)
+            total = sum_to_shape(b, b.emit(Mul(), as_dtype(b, dy, kind), hat), gamma.shape)
+            dgamma = as_dtype(b, total, gamma.tensor_type.dtype)
+        if drstd is not None:
+            count = math.prod(gamma.shape) or 1  # no elements have no shares
+            cube = b.emit(Mul(), rstd, b.emit(Mul(), rstd, rstd))
+            share = b.emit(Mul(), b.emit(Mul(), drstd, cube), b.constant(-1 / count, kind))
+            dx = add_to(b, dx, as_dtype(b, b.emit(Mul(), as_dtype(b, x, kind), share), dtype), x)
+        return dx, dgamma
+
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        x, gamma = inputs
+        dims = len(gamma.shape)
+        entries = asked.in_strategy or ()
+        if len(entries) != 2 or asked.out_strategy is not None:
+            return None
+        if any(len(_slice_counts(entry)) != len(value.shape) for entry, value in zip(entries, inputs, strict=True)):
+            return None  # the pass that checks strategies reports it
+        last = _slice_counts(entries[0])[len(x.shape) - dims :]
+        if all(shards == 1 for shards in last):
+            return None
+        _check_same(self.name, entries[0], entries[1], last)
+        _check_divides(self.name, entries[0], x.shape)
+        row = _replicated_behind(entries[0], len(x.shape) - dims)
+
+        def emit(op: Op, *operands: Value, entry: Any = entries[0], second: tuple[Any, ...] = ()) -> Node:
+            node = b.emit(op, *operands)
+            node.in_strategy = (entry, *second)
+            return node
+
+        dtype = x.tensor_type.dtype
+        wide = statistics_dtype(dtype)
+        x = as_dtype(b, constrained(b, x, entries[0]), wide)
+        gamma = as_dtype(b, constrained(b, gamma, entries[1]), wide)
+        axes = tuple(range(len(x.shape) - dims, len(x.shape)))
+        mean = emit(ReduceMean(axis=axes, keep_dims=True), emit(Square(), x))
+        root = emit(Rsqrt(), emit(Add(), mean, b.constant(self.epsilon, wide), entry=row, second=((),)), entry=row)
+        scaled = emit(Mul(), emit(Mul(), x, root, second=(row,)), gamma, second=(entries[1],))
+        return as_dtype(b, scaled, dtype), root
+
+    def row_axes(self, *types: TensorType) -> tuple[int, ...]:
+        x, gamma = types
+        return tuple(range(x.rank - gamma.rank, x.rank))
+
+    def as_rows(self, b: Builder, *inputs: Value) -> Sequence[Value]:
+        x, gamma = inputs
+        kind = statistics_dtype(x.tensor_type.dtype)
+        wide = as_dtype(b, x, kind)
+        axes = self.row_axes(x.tensor_type, gamma.tensor_type)
+        mean = b.emit(ReduceMean(True, axes), b.emit(Square(), wide))
+        root = b.emit(Rsqrt(), b.emit(Add(), mean, b.constant(self.epsilon, kind)))
+        scaled = b.emit(Mul(), b.emit(Mul(), wide, root), as_dtype(b, gamma, kind))
+        return as_dtype(b, scaled, x.tensor_type.dtype), root
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, gamma = inputs
+        axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
+        rstd = 1 / xp.sqrt(xp.mean(x * x, axis=axes, keepdims=True) + self.epsilon)
+        return x * rstd * gamma, rstd
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
+        from mspc.ops.cuda.source import Operand
+
+        x, gamma = inputs
+        rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
+        stage = RowPass(
+            (("squares", "Sum", "x * x"),),
+            then=f"const A inverse = 1 / sqrt_of(squares / COLUMNS + (A){self.epsilon});",
+        )
+        return Rows(
+            "rms_norm", rows, columns, dtype_of(x.dtype), (stage,), [Operand("x", x)],
+            by_column=[Operand("gamma", gamma)], results=[(out[0], "x * inverse * gamma")],
+            row_results=[(out[1], "inverse")],
+        ).launch(device)  # fmt: skip
+
+
+def _slice_counts(entry: Any) -> tuple[int, ...]:
+    return entry.strategy if isinstance(entry, NamedLayout) else entry
+
+
+def _replicated_behind(entry: Any, leading: int) -> Any:
+    """A strategy with its first `leading` dimensions alone."""
+    if isinstance(entry, NamedLayout):
+        return replace(entry, tensor_map=(*entry.tensor_map[:leading], *[-1] * (len(entry.tensor_map) - leading)))
+    return (*entry[:leading], *[1] * (len(entry) - leading))
+
+
+def _check_same(name: str, first: Any, second: Any, last: tuple[int, ...]) -> None:
+    """Raise MspcError where gamma is not sharded as the last dimensions of x are."""
+    if isinstance(first, NamedLayout) and isinstance(second, NamedLayout):
+        same = first.axes[len(first.axes) - len(last) :] == second.axes
+    else:
+        same = last == _slice_counts(second)
+    if not same:
+        raise MspcError(
+            f"{name}: the last dimensions of input 0 are sharded {last}, but input 1 {_slice_counts(second)}",
+            notes=["shard both alike"],
+        )
+
+
+def _check_divides(name: str, entry: Any, shape: Sequence[int]) -> None:
+    """Raise MspcError where a strategy does not divide a dimension, once for all operators that would say so."""
+    for d, (shards, size) in enumerate(zip(_slice_counts(entry), shape, strict=True)):
+        if shards < 1 or size % shards:
+            raise MspcError(
+                f"{name}: dimension {d} of input 0 is {size}, which {shards} does not divide",
+                notes=[f"shard it {', '.join(str(n) for n in range(1, size + 1) if size % n == 0)} ways"],
+            )
+
+
+class RmsNormGrad(Norm):
+    """Gradient of RmsNorm in x, of (dout, x, rstd, gamma): rstd (g - y mean(g y)), g = dout gamma and y = x
+    rstd.
+    """
+
+    linear_in = (0,)
+    statistics = (2,)
+    scales = (3,)
+    bprop = NO_SECOND
+    samples = (sample((8, 16), (8, 16), (8, 1), (16,), low=0.1),)
+
+    def rule(self, dout: TensorType, x: TensorType, rstd: TensorType, gamma: TensorType) -> str:
+        begin = len(x.shape) - len(gamma.shape)
+        full, statistics = norm_sides(len(x.shape), begin)
+        return f"{full}, {full}, {statistics}, {' '.join(full.split()[begin:])} -> {full}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        dout, x, rstd, gamma = inputs
+        axes = tuple(range(x.ndim - gamma.ndim, x.ndim))
+        g = dout * gamma
+        y = x * rstd
+        y *= be.xp.mean(g * y, axis=axes, keepdims=True)
+        g -= y
+        g *= rstd
+        return g
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.row_kernels import RowPass, Rows  # late: only a GPU needs it
+        from mspc.ops.cuda.source import Operand
+
+        dout, x, rstd, gamma = inputs
+        rows, columns = matrix(x.shape, x.ndim - gamma.ndim)
+        stage = RowPass((("mean_gx", "Sum", "g * x"),), "g *= gamma; x *= rstd;", "mean_gx /= COLUMNS;")
+        return Rows(
+            "rms_norm_gradient", rows, columns, dtype_of(x.dtype), (stage,), [Operand("g", dout), Operand("x", x)],
+            [Operand("rstd", rstd)], [Operand("gamma", gamma)], [(out, "(g - x * mean_gx) * rstd")],
+        ).launch(device)  # fmt: skip
+
+def normalised_rule(name: str, shape: Sequence[int], axis: Axis, inputs: int) -> str:
+    """`inputs` tensors of one shape; the dimensions `axis` must not be sharded."""
+    if not shape:
+        raise MspcError(f"{name}: a number has no axis {axis}", kind=ValueError)
+    axes = axes_in(name, ints_of(name, "axis", axis), len(shape))
+    side = " ".join(n + "!" * (d in axes) for d, n in enumerate(factor_names(len(shape))))
+    return f"{', '.join([side] * inputs)} -> {side}"
+
+
+class L2Normalize(Norm):
+    """x over the root of the larger of `epsilon` and the sum of its squares along `axis`."""
+
+    axis: Axis = 0
+    epsilon: float = 1e-4
+    samples = (
+        sample((8, 16)),
+        sample((8, 16), axis=-1),
+        sample((8, 16), axis=1, epsilon=1e3),
+        sample((8, 4, 4), axis=(1, 2)),
+    )
+
+    def rule(self, x: TensorType) -> str:
+        return normalised_rule(self.name, x.shape, self.axis, 1)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(L2NormalizeGrad(self.axis, self.epsilon), x, out, dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        total = xp.sum(x * x, axis=self.axis, keepdims=True)
+        return x / xp.sqrt(xp.maximum(total, self.epsilon))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.row_kernels import RowPass, normalise  # late: only a GPU needs it
+        from mspc.ops.cuda.source import Operand
+
+        least = f"(A){self.epsilon}"
+        root = f"total = 1 / sqrt_of(total < {least} ? {least} : total);"
+        stages = (RowPass((("total", "Sum", "x * x"),), then=root),)
+        return normalise(device, "l2_normalize", self.axis, [Operand("x", inputs[0])], out, stages, "x * total")
+
+
+class L2NormalizeGrad(Norm):
+    """Gradient of L2Normalize, of (x, its result, dout)."""
+
+    axis: Axis = 0
+    epsilon: float = 1e-4
+    linear_in = (2,)
+    bprop = NO_SECOND
+    samples = (sample((8, 16), (8, 16), (8, 16)), sample((8, 4), (8, 4), (8, 4), axis=-1))
+
+    def rule(self, x: TensorType, out: TensorType, dout: TensorType) -> str:
+        return normalised_rule(self.name, x.shape, self.axis, 3)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, out, dout = inputs
+        total = xp.sum(x * x, axis=self.axis, keepdims=True)
+        along = xp.sum(out * dout, axis=self.axis, keepdims=True) * (total > self.epsilon)
+        return (dout - out * along) / xp.sqrt(xp.maximum(total, self.epsilon))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.row_kernels import RowPass, normalise  # late: only a GPU needs it
+        from mspc.ops.cuda.source import Operand
+
+        least = f"(A){self.epsilon}"
+        then = f"along = total > {least} ? along : 0; total = 1 / sqrt_of(total < {least} ? {least} : total);"
+        stages = (RowPass((("total", "Sum", "x * x"), ("along", "Sum", "y * g")), then=then),)
+        operands = [Operand(name, array) for name, array in zip("xyg", inputs, strict=True)]
+        result = "(g - y * along) * total"
+        return normalise(device, "l2_normalize_gradient", self.axis, operands, out, stages, result)
+
+class _OfChannels(Op, abstract=True):
+    """depth_radius: channels on each side of a place's own."""
+
+    depth_radius: int = 5
+
+    def infer(self, *types: Any) -> Any:
+        require_float(self.name, *types)
+        return super().infer(*types)
+
+    def rule(self, x: TensorType) -> str:
+        radius: Any = self.depth_radius
+        if isinstance(radius, bool) or not isinstance(radius, int) or radius < 0:
+            raise MspcError(f"{self.name}: depth_radius must be an integer of at least 0, not {radius!r}")
+        if len(x.shape) < 2:
+            raise MspcError(f"{self.name}: the input must have at least 2 dimensions, but its shape is {x.shape}")
+        names = factor_names(len(x.shape))
+        side = " ".join(name + "!" * (d == 1) for d, name in enumerate(names))
+        return f"{side} -> {side}"
+
+
+class ChannelWindowSum(_OfChannels):
+    """The sum over each channel and those around it."""
+
+    linear_in = (0,)
+    samples = (sample((4, 6, 4), depth_radius=2), sample((4, 3), depth_radius=5))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(ChannelWindowSum(self.depth_radius), dout),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        found = xp.array(x)
+        for step in range(1, min(self.depth_radius, x.shape[1] - 1) + 1):
+            found[:, step:] += x[:, :-step]
+            found[:, :-step] += x[:, step:]
+        return found
+
+
+class LRN(_OfChannels):
+    """x / (bias + alpha * (the sum of the squares of the channels around))**beta; the channels are not sharded.
+
+    norm_region: "ACROSS_CHANNELS" alone.
+    """
+
+    bias: float = 1.0
+    alpha: float = 1.0
+    beta: float = 0.5
+    norm_region: str = "ACROSS_CHANNELS"
+    samples = (
+        sample((4, 6, 2, 4), depth_radius=2, alpha=0.3, beta=0.75),
+        sample((4, 3, 4), depth_radius=5, bias=2.0),
+    )
+
+    def rule(self, x: TensorType) -> str:
+        if self.norm_region != "ACROSS_CHANNELS":
+            raise MspcError(f"LRN: norm_region must be 'ACROSS_CHANNELS', not {self.norm_region!r}")
+        return super().rule(x)
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        around = b.emit(ChannelWindowSum(self.depth_radius), b.emit(Mul(), x, x))
+        scale = b.emit(Add(), scaled(b, self.alpha, around), constant(b, self.bias, x))
+        power = b.emit(Pow(), scale, constant(b, -self.beta - 1, x))
+        own = b.emit(Mul(), dout, b.emit(Mul(), power, scale))
+        others = b.emit(ChannelWindowSum(self.depth_radius), b.emit(Mul(), b.emit(Mul(), dout, x), power))
+        return (b.emit(Sub(), own, b.emit(Mul(), scaled(b, 2 * self.alpha * self.beta, x), others)),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        (x,) = inputs
+        around = ChannelWindowSum(self.depth_radius).run(be, x * x)
+        return x * (self.bias + self.alpha * around) ** -self.beta

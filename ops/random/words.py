@@ -1,20 +1,16 @@
-"""Random numbers depend on the seed, the step, the turns of loops and the place of an element alone, not on the ranks.
-
-A counter-based generator: the bits of element i are the i-th output of SplitMix64 (Steele, Lea and Flood,
-"Fast splittable pseudorandom number generators", 2014), started from a key made of seeds and step. A rank
-computes its slice from where it begins, so that a sharded run equals one device's bit by bit.
-"""
+"""Random words from a seed, the step and a rank's place, and masks made of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import field, replace
+from typing import Any, Protocol, Self, TypeGuard
 
 import numpy as np
 
 from mspc.ops.cpu.blocks import shared_out
-from mspc.ops.cuda.move import coordinates
+from mspc.ops.op import Op
 
 _WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15
@@ -113,6 +109,8 @@ def device_key(*seeds: int) -> str:
 
 def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int], at: str = "at") -> str:
     """C++ of the 64 random bits of element `at` of a slice, as `random_words` gives them, from `key`."""
+    from mspc.ops.cuda.move import coordinates  # late: only a GPU needs it
+
     if tuple(shape) == tuple(local):
         return f"mixed((u64){at} * {GOLDEN}ull + key + {GOLDEN}ull)"
     terms: list[str] = []
@@ -122,3 +120,147 @@ def device_word(shape: Sequence[int], begin: Sequence[int], local: Sequence[int]
         stride = stride * shape[d] % _WORD
     places = coordinates(local, at)
     return f"[&] {{ {places} return mixed(({' + '.join(terms)}) * {GOLDEN}ull + key + {GOLDEN}ull); }}()"
+
+Shape = tuple[int, ...]
+
+
+def place_of_rows(
+    shape: Sequence[int], rows: Sequence[int], rank: int, ranks: int
+) -> tuple[Shape, Shape, Shape]:
+    """(global shape, where the rank's slice begins, the slice's shape) of a tensor in which every rank has its own
+    rows.
+
+    Args:
+        shape: of a rank's tensor. rows: (dimension, outer): the dimension holds `outer` equal parts, each of which
+        begins with rows of the batch, so that one device has those of all ranks there. With more than one part the
+        dimension becomes two, (outer, rest), in all that is returned.
+    """
+    dimension, outer = rows
+    size = shape[dimension]
+    parts = (outer,) if outer > 1 else ()
+    rest = size // outer
+    ahead, behind = tuple(shape[:dimension]), tuple(shape[dimension + 1 :])
+    return (
+        (*ahead, *parts, rest * ranks, *behind),
+        (*(0 for _ in (*ahead, *parts)), rest * rank, *(0 for _ in behind)),
+        (*ahead, *parts, rest, *behind),
+    )
+
+
+class Drawing(Protocol):
+    """What passes see of an operator that draws numbers by their places in its results.
+
+    draws_by_place: whether it does, which may depend on its attributes.
+    """
+
+    @property
+    def rows(self) -> tuple[int, ...]: ...
+    @property
+    def draws_by_place(self) -> bool: ...
+    def over_rows(self, dimension: int, outer: int) -> Op: ...
+
+
+class DrawnByPlace(Op, abstract=True):
+    """An operator that draws numbers by their places in its results.
+
+    Fields of subclasses: rows, () or where every rank has rows of its own, see `place_of_rows`.
+    """
+
+    rows: tuple[int, ...] = field(default=(), kw_only=True)
+
+    @property
+    def draws_by_place(self) -> bool:
+        """See `Drawing`."""
+        return True
+
+    def over_rows(self, dimension: int, outer: int) -> Self:
+        """The operator where along a dimension of its results every rank has rows of its own."""
+        return replace(self, rows=(dimension, outer))
+
+
+def draws_by_place(op: object) -> TypeGuard[Drawing]:
+    """Whether an operator draws numbers by their places."""
+    return bool(getattr(op, "draws_by_place", False))
+
+GROUP = 16
+"""Elements that four words decide."""
+_WORDS = 4
+_MASK_BLOCK = 1 << 18
+"""Elements that are decided at once, of which each fourth takes eight bytes, twice."""
+
+
+def count_of(keep_prob: float) -> int:
+    """How many of the 65,536 values of sixteen bits keep an element."""
+    return round(keep_prob * 65536)
+
+
+def keep_mask(
+    xp: Any, key: int, shape: Sequence[int], begin: Sequence[int], local: Sequence[int], keep_prob: float
+) -> Any:
+    """Bool of `local` sizes: what is kept of the slice from `begin` on of a tensor of `shape`."""
+    merged, starts, sizes = merged_slice(shape, begin, local)
+    size = math.prod(sizes)
+    places, stride = xp.full(1, starts[-1], xp.uint64), merged[-1]
+    for n, start, count in reversed(list(zip(merged[:-1], starts[:-1], sizes[:-1], strict=True))):
+        ahead = xp.arange(start, start + count, dtype=xp.uint64) * xp.uint64(stride)
+        places = (ahead[:, None] + places).reshape(-1)
+        stride *= n
+    columns = sizes[-1]
+    if len(merged) == 1:  # one run of elements becomes several rows, the last of which may go beyond it
+        columns = min(_MASK_BLOCK, -(-size // GROUP) * GROUP)
+        places = xp.arange(starts[0], starts[0] + size, max(1, columns), dtype=xp.uint64)
+    aligned = not any(number % GROUP for number in (columns, starts[-1], *(merged[-1:] if len(merged) > 1 else ())))
+    mask = xp.empty((len(places), columns), bool)
+    step = max(1, _MASK_BLOCK // max(1, columns))
+
+    def part(first: int, last: int) -> None:
+        for row in range(first, last, step):
+            here = slice(row, min(row + step, last))
+            mask[here] = keep_rows(xp, key, places[here], columns, keep_prob, aligned)
+
+    if size:
+        shared_out(xp, len(places), step, size, part)
+    return mask.reshape(-1)[:size].reshape(tuple(local))
+
+
+def keep_rows(xp: Any, key: int, places: Any, columns: int, keep_prob: float, aligned: bool) -> Any:
+    """Bool [rows, columns]: what is kept of the elements from each of the places on. aligned: these, and the columns,
+    are multiples of 16."""
+    count = count_of(keep_prob)
+    if not count:
+        return xp.zeros((len(places), columns), bool)
+    if aligned:
+        words = (places // xp.uint64(GROUP // _WORDS))[:, None] + xp.arange(columns // 4, dtype=xp.uint64)
+        _draw(xp, key, words)
+        pairs = (words.reshape(-1).view(xp.uint16) <= count - 1).view(xp.uint16)
+        ordered = xp.ascontiguousarray(pairs.reshape(-1, _WORDS, 2).transpose(0, 2, 1))
+        return ordered.reshape(-1).view(bool).reshape(len(places), columns)
+    elements = places[:, None] + xp.arange(columns, dtype=xp.uint64)
+    words = (elements >> xp.uint64(4) << xp.uint64(2)) | (elements >> xp.uint64(1) & xp.uint64(3))
+    _draw(xp, key, words)
+    fields = (elements & xp.uint64(1)) | (elements >> xp.uint64(2) & xp.uint64(2))
+    return (words >> (fields * xp.uint64(16)) & xp.uint64(0xFFFF)) <= xp.uint64(count - 1)
+
+
+def _draw(xp: Any, key: int, words: Any) -> None:
+    """Put the random bits in the place of the words' numbers."""
+    words *= xp.uint64(GOLDEN)
+    words += xp.uint64((key + GOLDEN) % 2**64)
+    mix_words(xp, words)
+
+
+def device_keeps(
+    shape: Sequence[int], begin: Sequence[int], local: Sequence[int], keep_prob: float, at: str = "at",
+    key: str = "key",
+) -> str:  # fmt: skip
+    """C++ of whether element `at` of a slice is kept, as `keep_mask` says."""
+    from mspc.ops.cuda.move import coordinates  # late: only a GPU needs it
+
+    count = count_of(keep_prob)
+    if tuple(shape) == tuple(local):
+        return f"keeps({at}, {key}, {count}u)"
+    terms, stride = list[str](), 1
+    for d in reversed(range(len(shape))):
+        terms.append(f"((u64)i{d} + {begin[d]}ull) * {stride}ull")
+        stride = stride * shape[d] % 2**64
+    return f"[&] {{ {coordinates(local, at)} return keeps({' + '.join(terms)}, {key}, {count}u); }}()"

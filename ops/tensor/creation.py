@@ -1,4 +1,4 @@
-"""These operators make tensors from a description alone. On a rank they make their slice only."""
+"""Tensors of given numbers, ranges, and masks of triangles."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
-from mspc.ir.types import FLOAT32, INT64, DType, TensorType, dtype_of
-from mspc.ops.bases import Unary
-from mspc.ops.cuda.move import literal, put_values
+from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, dtype_of
+from mspc.ops.bases import Elementwise, Unary
 from mspc.ops.device import Array, Device, Launch, computing_type
-from mspc.ops.math.arithmetic import Mul, Sub
+from mspc.ops.math.arithmetic import Mul, Select, Sub
 from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import describe, dtype_arg, int_of, shape_of, size_of, split_call
-from mspc.ops.tensor.broadcast import ReduceSum
+from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.factors import Rule
-from mspc.sharding.rules import factor_names, sized
+from mspc.sharding.rules import broadcast_rule, factor_names, sized
 
 Gradients = Sequence[Value | None]
 
@@ -82,6 +81,8 @@ class Fill(_WithoutOperands):
         return be.xp.full(self.shape, self.value, self.type.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+
         return put_values(device, "fill", out, literal(self.value, self.type))
 
     def localize(self, placement: RankPlacement) -> Op:
@@ -126,6 +127,8 @@ class Zeros(_Uniform):
         return be.xp.zeros(self.shape, self.dtype.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+
         return put_values(device, "zeros", out, literal(0, self.dtype))
 
 
@@ -141,6 +144,8 @@ class Ones(_Uniform):
         return be.xp.ones(self.shape, self.dtype.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+
         return put_values(device, "ones", out, literal(1, self.dtype))
 
 
@@ -162,6 +167,8 @@ class ZerosLike(_Like):
         return 0
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+
         return put_values(device, "zeros", out, literal(0, dtype_of(out.dtype)))
 
 
@@ -176,6 +183,8 @@ class OnesLike(_Like):
         return 1
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+
         return put_values(device, "ones", out, literal(1, dtype_of(out.dtype)))
 
 
@@ -237,6 +246,8 @@ class Range(_WithoutOperands):
         return (steps * self.delta + self.start).astype(self.dtype.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+
         place = f"((long long)at + {self.first})"
         if isinstance(self.delta, int) and isinstance(self.start, int):
             number = f"{place} * {self.delta}ll + {self.start}ll"
@@ -282,6 +293,8 @@ class Eye(_WithoutOperands):
         return be.xp.eye(self.n, self.m, self.k, self.type.numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import literal, put_values  # late: only a GPU needs it
+
         one, zero = literal(1, self.type), literal(0, self.type)
         place = f"(long long)(at % {self.m}) - (long long)(at / {self.m})"
         return put_values(device, "eye", out, f"{place} == {self.k} ? {one} : {zero}")
@@ -341,6 +354,8 @@ class LinSpace(_WithoutOperands):
         return (places * step + self.start).astype(self.result_dtype().numpy)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+
         step = (self.stop - self.start) / max(1, self.num - 1)
         place = f"(double)((long long)at + {self.first})"
         return put_values(device, "lin_space", out, f"(R)__dadd_rn(__dmul_rn({place}, {step}), {float(self.start)})")
@@ -387,6 +402,8 @@ class LinSpaceBetween(Op):
         return (places * ((stop - start) / max(1, self.num - 1)) + start).astype(start.dtype)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+
         start, stop = inputs
         kind = computing_type(dtype_of(out.dtype))
         last = max(1, self.num - 1)
@@ -397,3 +414,84 @@ class LinSpaceBetween(Op):
     def localize(self, placement: RankPlacement) -> Op:
         (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))
         return replace(self, first=here.start, count=here.stop - here.start)
+
+class _Triangle(Op, abstract=True):
+    """Of the last two dimensions; on a rank the diagonal counts from its slice."""
+
+    diagonal: int = 0
+    linear_in = (0,)
+
+    def rule(self, x: TensorType) -> str:
+        if len(x.shape) < 2:
+            raise MspcError(f"{self.name} needs at least 2 dimensions in input 0, whose shape is {x.shape}")
+        names = " ".join(factor_names(len(x.shape)))
+        return f"{names} -> {names}"
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (b.emit(type(self)(self.diagonal), dout),)
+
+    def localize(self, placement: RankPlacement) -> Op:
+        rows, columns = placement.in_layouts[0].slices_for(placement.rank, placement.in_types[0].shape)[-2:]
+        return replace(self, diagonal=self.diagonal + rows.start - columns.start)
+
+    def masked_launch(self, device: Device, x: Array, out: Array, test: str) -> Launch | None:
+        """Launch that keeps the elements whose column, counted from the row's number, meets `test`."""
+        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+
+        rows, columns = x.shape[-2:]
+        text = f"(long long)(at % {columns}) - (long long)(at / {columns} % {rows}) {test} ? x[at] : narrow<R>(0)"
+        return put_values(device, "triangle", out, text, [("x", x)])
+
+
+class Tril(_Triangle):
+    """x on and below the diagonal of the last two dimensions, 0 above; `diagonal` moves it up."""
+
+    samples = (sample((8, 16)), sample((2, 8, 8), diagonal=-2), sample((8, 8), diagonal=3))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.tril(inputs[0], self.diagonal)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.masked_launch(device, inputs[0], out, f"<= {self.diagonal}")
+
+
+class Triu(_Triangle):
+    """x on and above the diagonal of the last two dimensions, 0 below; `diagonal` moves it up."""
+
+    samples = (sample((8, 16)), sample((2, 8, 8), diagonal=-2), sample((8, 8), diagonal=3))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.triu(inputs[0], self.diagonal)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        return self.masked_launch(device, inputs[0], out, f">= {self.diagonal}")
+
+
+class MaskedFill(Elementwise):
+    """value where the mask is true, x elsewhere; value is a scalar."""
+
+    cuda = "{1} ? {2} : {0}"
+
+    def rule(self, x: TensorType, mask: TensorType, value: TensorType) -> str:
+        return broadcast_rule((x.shape, mask.shape, value.shape))
+
+    def check(self, *types: TensorType) -> None:
+        if types[1].dtype != BOOL:
+            raise MspcError(f"MaskedFill: input 1 is {types[1].dtype}, not Bool", kind=TypeError)
+        if types[2].dtype != types[0].dtype:
+            raise MspcError(f"MaskedFill: input 0 is {types[0].dtype} and input 2 is {types[2].dtype}", kind=TypeError)
+
+    def bprop(self, b: Builder, x: Value, mask: Value, value: Value, out: Value, dout: Value) -> Gradients:
+        zero = b.constant(0, dout.tensor_type.dtype)
+        dx = b.emit(Select(), mask, zero, dout)
+        dvalue = b.emit(Select(), mask, dout, zero)
+        return sum_to_shape(b, dx, x.shape), None, sum_to_shape(b, dvalue, value.shape)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, mask, value = inputs
+        return be.xp.where(mask, value, x)
+
+    samples = (
+        sample((8, 16), (8, 16), (), dtypes=("Float64", "Bool", "Float64")),
+        sample((2, 8, 8), (8, 8), (), dtypes=("Float64", "Bool", "Float64")),
+    )

@@ -1,27 +1,33 @@
-"""Gather, its gradient and OneHot look rows up by integers. The looked-up axis may be sharded.
-
-A rank that holds a slice of the looked-up axis knows by `offset` where its slice begins; integers of other
-slices give zeros, so that the ranks' results are partial sums.
-"""
+"""Lookups of rows, one-hot tensors, and sums of segments."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.types import TensorType
-from mspc.ops.cuda.index import RowLookup, gather
-from mspc.ops.cuda.row_sums import add_rows
+from mspc.ir.types import DType, TensorType, dtype_of
+from mspc.ops.bases import require_same
 from mspc.ops.device import Array, Device, Launch
+from mspc.ops.math.arithmetic import Div, DivNoNan, Equal, Mul, Select
+from mspc.ops.math.elementwise import constant
+from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in, int_of, size_of, split_call
-from mspc.ops.tensor.manual_split import REQUESTS, gathered_by_hand
+from mspc.ops.tensor.host_memory import REQUESTS, gathered_by_hand
+from mspc.ops.tensor.reshape import Cast
+from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized
+
+if TYPE_CHECKING:
+    from mspc.ops.cuda.index import RowLookup
+
 
 Gradients = Sequence[Value | None]
 _INTEGER = NotDifferentiable("its input is an integer")
@@ -123,6 +129,8 @@ class Gather(RowsByIntegers):
         return only_inside(xp, rows, inside.reshape(lead + (1,) * (params.ndim - axis - 1))) if self.total else rows
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
+        from mspc.ops.cuda.index import RowLookup  # late: only a GPU needs it
+
         axis = self.axis % len(shape)
         batch, size = self.batches(len(ids), axis), shape[axis]
         return RowLookup(
@@ -131,6 +139,8 @@ class Gather(RowsByIntegers):
         )  # fmt: skip
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.index import gather  # late: only a GPU needs it
+
         params, ids = inputs
         return gather(device, "gather", self.lookup(params.shape, ids.shape), params, ids, out)
 
@@ -206,6 +216,8 @@ class GatherGrad(RowSums):
         return xp.moveaxis(out, 0, self.axis)
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
+        from mspc.ops.cuda.index import RowLookup  # late: only a GPU needs it
+
         batch, count = self.batch_dims, len(ids) - self.batch_dims
         return RowLookup(
             math.prod(shape[:batch]), math.prod(shape[batch : self.axis]), self.size,
@@ -213,6 +225,8 @@ class GatherGrad(RowSums):
         )  # fmt: skip
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.row_sums import add_rows  # late: only a GPU needs it
+
         dout, ids = inputs
         return add_rows(device, "gather_gradient", self.lookup(dout.shape, ids.shape), dout, ids, out)
 
@@ -285,9 +299,13 @@ class UnsortedSegmentSum(RowSums):
         return out
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
+        from mspc.ops.cuda.index import RowLookup  # late: only a GPU needs it
+
         return RowLookup(1, 1, self.num_segments, math.prod(shape[len(ids) :]), math.prod(ids), self.offset)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.row_sums import add_rows  # late: only a GPU needs it
+
         x, ids = inputs
         return add_rows(device, "segment_sum", self.lookup(x.shape, ids.shape), x, ids, out)
 
@@ -344,9 +362,13 @@ class EmbeddingLookup(RowsByIntegers):
         return only_inside(xp, rows, inside.reshape(inside.shape + (1,) * (params.ndim - 1)))
 
     def lookup(self, shape: tuple[int, ...], ids: tuple[int, ...]) -> RowLookup:
+        from mspc.ops.cuda.index import RowLookup  # late: only a GPU needs it
+
         return RowLookup(1, 1, shape[0], math.prod(shape[1:]), math.prod(ids), self.offset)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.index import gather  # late: only a GPU needs it
+
         params, ids = inputs
         return gather(device, "embedding_lookup", self.lookup(params.shape, ids.shape), params, ids, out)
 
@@ -389,3 +411,246 @@ def local_places(xp: Any, ids: Any, offset: int, size: int, total: int) -> tuple
 def only_inside(xp: Any, rows: Any, inside: Any) -> Any:
     """`rows` where `inside`, zeros elsewhere: what another slice of a table holds may be NaN or infinite here."""
     return xp.where(inside, rows, xp.zeros((), rows.dtype))
+
+def require_classes(xp: Any, labels: Any, classes: int, ignored: int | None = None) -> None:
+    """Raises MspcError where a label is no class from 0 on, other than `ignored`; asked on CPUs alone, where reading
+    numbers holds nobody up."""
+    if xp is not np:
+        return
+    wrong = (labels < 0) | (labels >= classes)
+    if ignored is not None:
+        wrong &= labels != ignored
+    if wrong.any():
+        raise MspcError(f"label {labels[wrong].flat[0]} is not from 0 to {classes - 1}")
+
+
+class _Hit(Op, abstract=True):
+    """OneHot of integers that have the dimension of the classes already, of size 1. inner: elements behind a class."""
+
+    depth: int = 0
+    inner: int = 1
+    offset: int = 0
+
+    @property
+    def cuda(self) -> str:  # type: ignore[override]  # depends on the classes
+        place = "{i}" if self.inner == 1 else f"{{i}} / {self.inner}"
+        ahead = f" - {self.offset}" if self.offset else ""
+        return f"(i64){{0}}{ahead} == (i64)({place} % {self.depth}) ? {{1}} : {{2}}"
+
+
+class OneHot(Op):
+    """on_value where the class along the new dimension `axis` is the integer, off_value elsewhere.
+
+    Called as `OneHot(axis)(indices, depth, on_value, off_value)`. offset: the first class of this rank. classes: how
+    many there are where an integer must be one of them or `ignored`; 0 where others may stand.
+    """
+
+    axis: int = -1
+    depth: int = 0
+    offset: int = 0
+    classes: int = 0
+    ignored: int = 0
+    omitted = ("classes", "ignored")
+    promotes: ClassVar[str] = "common"
+    promotes_from: ClassVar[int] = 1
+    bprop = NotDifferentiable("its input is an integer")
+    samples = (
+        sample(
+            (8,), (), (), dtypes=("Int32", "Float64", "Float64"), low=0, high=16, depth=16, gradient=False
+        ),
+        sample(
+            (8, 4),
+            (),
+            (),
+            dtypes=("Int32", "Float64", "Float64"),
+            low=-1,
+            high=8,
+            depth=8,
+            axis=0,
+            gradient=False,
+        ),
+        sample(
+            (8, 4),
+            (),
+            (),
+            dtypes=("Int32", "Float64", "Float64"),
+            low=0,
+            high=8,
+            depth=8,
+            axis=1,
+            gradient=False,
+        ),
+    )
+
+    def as_broadcast(self, *types: TensorType) -> tuple[Op, tuple[tuple[int, ...], ...]]:
+        shape = types[0].shape
+        axis = axis_in(self.name, self.axis, len(shape) + 1)
+        hit = _Hit(self.depth, math.prod(shape[axis:]), self.offset)
+        return hit, ((*shape[:axis], 1, *shape[axis:]), types[1].shape, types[2].shape)
+
+    def made_in(self, order: MemoryOrder, types: Sequence[TensorType]) -> Reordered | None:
+        axis = axis_in(self.name, self.axis, order.rank)
+        place = order.place(axis)
+        if place is None:
+            return None
+        others = (MemoryOrder.of(type.shape) for type in types[1:])
+        return Reordered(replace(self, axis=place), (order.without([axis]), *others), (order,))
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy of OneHot shards the output: ((indices..., classes), (), ())."""
+        return (*rule.outputs, (), ())
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 4:
+            raise MspcError(
+                f"OneHot takes 4 arguments (indices, depth, on_value, off_value), not {len(args)}"
+            )
+        indices, depth, on, off = args
+        return replace(self, depth=size_of(self.name, "depth", depth)), (indices, on, off)
+
+    def result_dtype(self, *types: TensorType) -> DType:
+        return types[1].dtype
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 0, types[0])
+        require_same(self.name, *types[1:])
+        return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {0: self.depth}
+
+    def rule(self, indices: TensorType, on_value: TensorType, off_value: TensorType) -> str:
+        names = factor_names(len(indices.shape) + 1)
+        axis = axis_in(self.name, self.axis, len(names))
+        new = sized(names.pop(), self.depth)
+        return f"{' '.join(names)}, ,  -> {' '.join((*names[:axis], new, *names[axis:]))}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        indices, on, off = inputs
+        if xp is np:  # reading numbers of a GPU would hold it up
+            self.check_operands(*inputs)
+        axis = self.axis % (indices.ndim + 1)
+        classes = xp.arange(self.offset, self.offset + self.depth, dtype=indices.dtype)
+        hit = xp.expand_dims(indices, axis) == classes.reshape((-1,) + (1,) * (indices.ndim - axis))
+        return xp.where(hit, on, off)
+
+    def check_operands(self, *operands: Any) -> None:
+        if self.classes:
+            require_classes(np, operands[0], self.classes, self.ignored)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+
+        indices, on, off = inputs
+        inner = math.prod(indices.shape[self.axis % (indices.ndim + 1) :])
+        place = f"at / {self.depth * inner} * {inner} + at % {inner}"
+        text = f"(long long)ids[{place}] == (long long)(at / {inner} % {self.depth}) + {self.offset} ? *on : *off"
+        return put_values(device, "one_hot", out, text, [("ids", indices), ("on", on), ("off", off)])
+
+    def localize(self, placement: RankPlacement) -> Op:
+        shape = placement.out_types[0].shape
+        here = placement.out_layouts[0].slices_for(placement.rank, shape)[self.axis % len(shape)]
+        return replace(self, depth=here.stop - here.start, offset=self.offset + here.start)
+
+class _SegmentExtremum(Op, abstract=True):
+    """The extremum of the rows of x that share a segment. Called as `Op()(x, segment_ids, num_segments)`.
+
+    A segment without rows holds the least or greatest number of the type. offset: see UnsortedSegmentSum.
+    """
+
+    takes_bool = False
+    num_segments: int = 0
+    offset: int = 0
+    samples = (
+        sample((8, 4, 8), (8, 4), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8),
+        sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=0, high=8, num_segments=8, gradient=False),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 2, ("num_segments",))
+        return replace(self, num_segments=int_of(self.name, "num_segments", found["num_segments"])), tensors
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: self.num_segments}
+
+    def rule(self, x: TensorType, segment_ids: TensorType) -> str:
+        return UnsortedSegmentSum(self.num_segments).rule(x, segment_ids)
+
+    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
+        dtype = dout.tensor_type.dtype
+        back = EmbeddingLookup(self.offset)
+        winners = b.emit(Cast(dst_type=dtype), b.emit(Equal(), x, b.emit(back, out, segment_ids)))
+        count = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), winners, segment_ids)
+        share = b.emit(DivNoNan(), b.emit(back, dout, segment_ids), b.emit(back, count, segment_ids))
+        return b.emit(Mul(), winners, share), None  # rows of no segment count 0 winners
+
+    def extremum(self, xp: Any, x: Any, ids: Any, function: Any, empty: Any) -> Any:
+        rest = x.shape[ids.ndim :]
+        places = ids.reshape(-1) - self.offset
+        inside = (places >= 0) & (places < self.num_segments)
+        out = xp.full((self.num_segments, *rest), empty, x.dtype)
+        function.at(out, places[inside], x.reshape(ids.size, *rest)[inside])
+        return out
+
+    def localize(self, placement: RankPlacement) -> Op:
+        here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
+        return replace(self, num_segments=here.stop - here.start, offset=self.offset + here.start)
+
+
+def largest(x: Any) -> float:
+    """The largest number of x's element type, a floating-point one."""
+    if x.dtype.name == "bfloat16":
+        return (2 - 2**-7) * 2.0**127  # NumPy knows no limits of it
+    return float(np.finfo(x.dtype).max)
+
+
+class UnsortedSegmentMax(_SegmentExtremum):
+    """The maximum of the rows of x that share a segment; the least number where there is none."""
+
+    reduction = "max"
+    widens = False  # an extremum rounds nothing, and empty segments show the type's own limits
+    samples = _SegmentExtremum.samples
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, ids = inputs
+        least = -largest(x) if dtype_of(x.dtype).is_float else be.xp.iinfo(x.dtype).min
+        return self.extremum(be.xp, x, ids, be.xp.maximum, least)
+
+
+class UnsortedSegmentMin(_SegmentExtremum):
+    """The minimum of the rows of x that share a segment; the greatest number where there is none."""
+
+    reduction = "min"
+    widens = False  # an extremum rounds nothing, and empty segments show the type's own limits
+    samples = _SegmentExtremum.samples
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, ids = inputs
+        greatest = largest(x) if dtype_of(x.dtype).is_float else be.xp.iinfo(x.dtype).max
+        return self.extremum(be.xp, x, ids, be.xp.minimum, greatest)
+
+
+class UnsortedSegmentProd(_SegmentExtremum):
+    """The product of the rows of x that share a segment; 1 where there is none."""
+
+    reduction = "prod"
+    samples = _SegmentExtremum.samples
+
+    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
+        back = EmbeddingLookup(self.offset)
+        zero = b.emit(Equal(), x, constant(b, 0, x))
+        filled = b.emit(Select(), zero, constant(b, 1, x), x)
+        counted = b.emit(Cast(dst_type=x.tensor_type.dtype), zero)
+        total = b.emit(UnsortedSegmentSum(self.num_segments, self.offset), counted, segment_ids)
+        count = b.emit(back, total, segment_ids)
+        product = b.emit(UnsortedSegmentProd(self.num_segments, self.offset), filled, segment_ids)
+        others = b.emit(Div(), b.emit(back, product, segment_ids), filled)
+        lone = b.emit(Equal(), count, counted)  # no zero among the others
+        chosen = b.emit(Select(), lone, others, constant(b, 0, x))
+        return b.emit(Mul(), chosen, b.emit(back, dout, segment_ids)), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, ids = inputs
+        return self.extremum(be.xp, x, ids, be.xp.multiply, 1)

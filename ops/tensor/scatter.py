@@ -1,6 +1,4 @@
-"""These operators read and write at places that integers give. A rank that holds a slice of the indexed dimensions
-leaves out what lies elsewhere.
-"""
+"""Updates of elements that indices name, in a new tensor or in a parameter."""
 
 from __future__ import annotations
 
@@ -11,21 +9,23 @@ from typing import Any, ClassVar, Self
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Value
+from mspc.ir.graph import Node, Value
 from mspc.ir.layout import Layout
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import INT64, DType, TensorType
 from mspc.ops.bases import require_same
-from mspc.ops.control.constraint import constrained
+from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.comparison import Equal, Select
-from mspc.ops.op import ArrayBackend, Op, RankPlacement, RequestedSharding, sample
-from mspc.ops.operator_arguments import ints_of, split_call
-from mspc.ops.tensor.broadcast import zeros
+from mspc.ops.math.arithmetic import Equal, Neg, Select
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.operator_arguments import axis_in, ints_of, split_call
+from mspc.ops.tensor.broadcast import BroadcastTo, zeros
 from mspc.ops.tensor.creation import Range
-from mspc.ops.tensor.embedding import require_integer, require_places
+from mspc.ops.tensor.embedding import Gather, local_places, require_integer, require_places, shard_begin
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.ops.tensor.selection import GatherD
+from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import factor_names, sized
 
 Gradients = Sequence[Value | None]
@@ -331,3 +331,397 @@ class TensorScatterAdd(TensorScatterUpdate):
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         moved = b.emit(Transpose(tuple(self.order(len(x.shape)))), dout) if self.dims else dout
         return dout, None, b.emit(GatherNd(), moved, indices)
+
+class ScatterElements(Op):
+    """x with every element of the updates at the place that the index names along `axis`, and at its own along others.
+
+    Of several updates of one place the last counts; `adds`: all are added to what is there. The index has the updates'
+    shape, which may be smaller than that of x in any dimension, and along `axis` larger. A place below 0 counts from
+    the end. Dimensions in which the index is as large as x may be sharded, but for `axis`.
+    """
+
+    axis: int = 0
+    adds: bool = False
+    is_several = True
+    samples = (
+        sample((8, 4), (2, 4), (2, 4), dtypes=("Float64", "Int32", "Float64"), low=-8, high=8),
+        sample((8, 4, 2), (8, 6, 2), (8, 6, 2), dtypes=("Float64", "Int64", "Float64"), low=0, high=4, axis=1),
+        sample((8, 4), (6, 7), (6, 7), dtypes=("Float64", "Int32", "Float64"), low=0, high=4, axis=-1, adds=True),
+    )
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 1, types[1])
+        require_same(self.name, types[0], types[2])
+        return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: types[0].shape[axis_in(self.name, self.axis, len(types[0].shape))]}
+
+    def rule(self, x: TensorType, index: TensorType, updates: TensorType) -> str:
+        rank = len(x.shape)
+        axis = axis_in(self.name, self.axis, rank)
+        larger = [d for d in range(rank) if d != axis and len(index.shape) == rank and index.shape[d] > x.shape[d]]
+        if len(index.shape) != rank or index.shape != updates.shape or larger:
+            raise MspcError(
+                f"{self.name}: input 1 has shape {index.shape} and input 2 {updates.shape}; both need one shape, and "
+                f"in all dimensions but {axis} at most the size of input 0, which has shape {x.shape}"
+            )
+        names = factor_names(2 * rank)
+        apart = [d == axis or index.shape[d] != x.shape[d] for d in range(rank)]
+        into = " ".join(f"{names[d]}!" if apart[d] else names[d] for d in range(rank))
+        given = " ".join(f"{names[rank + d]}!" if apart[d] else names[d] for d in range(rank))
+        return f"{into}, {given}, {given} -> {into}"
+
+    def decompose(self, b: Builder, asked: RequestedSharding, inputs: Sequence[Value]) -> Sequence[Value] | None:
+        """Where one place stands for all elements of a row, rows are written."""
+        x, index, updates = inputs
+        axis = axis_in(self.name, self.axis, len(x.shape))
+        if asked.in_strategy is not None or axis or index.shape[1:] != x.shape[1:]:
+            return None
+        places = _places_of_rows(b, index)
+        if places is None:
+            return None
+        rows = TensorScatterAdd() if self.adds else TensorScatterUpdate()
+        return (b.emit(rows, x, places, updates),)
+
+    def bprop(self, b: Builder, x: Value, index: Value, updates: Value, out: Value, dout: Value) -> Gradients:
+        axis = axis_in(self.name, self.axis, len(x.shape))
+        shown = tuple(n if d == axis else index.shape[d] for d, n in enumerate(x.shape))
+        taken = b.emit(GatherD(axis), _first(b, dout, shown), index)
+        if self.adds:
+            return dout, None, taken
+        none = zeros(b, updates.tensor_type)
+        last = self._last(b, index, axis, shown)
+        return b.emit(ScatterElements(axis), dout, index, none), None, b.emit(Select(), last, taken, none)
+
+    def _last(self, b: Builder, index: Value, axis: int, shape: tuple[int, ...]) -> Value:
+        """Which updates are not overwritten by later ones."""
+        count = index.shape[axis]
+        line = b.emit(Range(maxlen=max(1, count), limit=count))
+        along = tuple(count if d == axis else 1 for d in range(len(shape)))
+        numbers = b.emit(BroadcastTo(index.shape), b.emit(Reshape(along), line))
+        found = b.emit(ScatterElements(axis), zeros(b, TensorType(INT64, shape)), index, numbers)
+        return b.emit(Equal(), b.emit(GatherD(axis), found, index), numbers)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp = be.xp
+        x, index, updates = inputs
+        axis, out = self.axis % x.ndim, x.copy()
+        require_places(xp, index, x.shape[axis])
+        places = tuple(
+            index if d == axis else xp.arange(n).reshape((-1,) + (1,) * (x.ndim - d - 1))
+            for d, n in enumerate(index.shape)
+        )
+        if self.adds:
+            xp.add.at(out, places, updates)
+        else:
+            out[places] = updates
+        return out
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.scatter import scatter_along  # late: only a GPU needs it
+
+        x, index, updates = inputs
+        axis = self.axis % x.ndim
+        if any(n != m for d, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)) if d != axis):
+            return None
+        inner = math.prod(x.shape[axis + 1 :])
+        sizes = (math.prod(x.shape[:axis]), x.shape[axis], index.shape[axis], inner)
+        return scatter_along(device, sizes, x, index, updates, out, self.adds)
+
+
+def _first(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
+    """The first elements along all dimensions."""
+    if value.shape == shape:
+        return value
+    return b.emit(StridedSlice(begin=(0,) * len(shape), end=shape, strides=(1,) * len(shape)), value)
+
+
+def _places_of_rows(b: Builder, index: Value) -> Value | None:
+    """[n, 1]: the place that all elements of a row share, where the index was broadcast along the row."""
+    while isinstance(index, Node) and isinstance(index.op, Cast) and index.op.dst_type.is_integer:
+        if index.inputs[0].tensor_type.dtype.itemsize > index.op.dst_type.itemsize:
+            return None
+        index = index.inputs[0]
+    if not isinstance(index, Node) or not isinstance(index.op, BroadcastTo):
+        return None
+    source, count = index.inputs[0], index.shape[0]
+    if not source.tensor_type.dtype.is_integer or source.shape != (count, *[1] * (len(index.shape) - 1)):
+        return None
+    return source if source.shape == (count, 1) else b.emit(Reshape((count, 1)), source)
+
+_UPDATE = NotDifferentiable("it changes a parameter")
+_ROWS = (
+    sample((16, 8), (4,), (4, 8), dtypes=("Float64", "Int32", "Float64"), low=1, high=16, gradient=False),
+    sample((16, 4, 8), (2, 2), (2, 2, 4, 8), dtypes=("Float64", "Int64", "Float64"), low=1, high=16, gradient=False),
+)
+_PLACES = (
+    sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=1, high=8, gradient=False),
+    sample((8, 8, 16), (4, 2), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=1, high=8, gradient=False),
+)
+
+
+class _Scatter(Op, abstract=True):
+    """Rows of input 0 at the integers of input 1, combined with input 2 by `combine`; several of one row one by one.
+
+    offset: the first row of this rank. total: how many rows there are, 0 where the rank holds all.
+    """
+
+    use_locking: bool = False
+    offset: int = 0
+    total: int = 0
+    combine: ClassVar[str] = ""
+    has_side_effect = True
+    mutates = (0,)
+    omitted = ("offset", "total")
+    bprop = _UPDATE
+    samples = _ROWS
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_integer(self.name, 1, types[1])
+        require_same(self.name, types[0], types[2])
+        return inferred
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: types[0].shape[0]}
+
+    def rule(self, variable: TensorType, indices: TensorType, updates: TensorType) -> str:
+        if not variable.shape:
+            raise MspcError(f"{self.name} needs at least one dimension in input 0, which is a scalar")
+        names = factor_names(len(variable.shape))
+        places = [f"{name}!" for name in factor_names(len(indices.shape), len(names))]
+        side = " ".join(names)
+        return f"{side}, {' '.join(places)}, {' '.join((*places, *names[1:]))} -> {side}"
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        variable, indices, updates = inputs
+        places = indices.reshape(-1)
+        rows = updates.reshape(indices.size, *variable.shape[1:])
+        if self.total:
+            places, inside = local_places(be.xp, places, self.offset, variable.shape[0], self.total)
+            places, rows = places[inside], rows[inside]
+        if self.combine:
+            getattr(be.xp, self.combine).at(variable, places, rows)
+        else:
+            variable[places] = rows
+        return variable
+
+    def localize(self, placement: RankPlacement) -> Op:
+        part = shard_begin(placement, 0, 0)
+        return self if part is None else replace(self, offset=part, total=placement.in_types[0].shape[0])
+
+
+class ScatterAdd(_Scatter):
+    """Adds to the rows of a parameter."""
+
+    combine = "add"
+
+
+class ScatterSub(_Scatter):
+    """Subtracts from the rows of a parameter."""
+
+    takes_bool = False
+    combine = "subtract"
+
+
+class ScatterMul(_Scatter):
+    """Multiplies the rows of a parameter."""
+
+    combine = "multiply"
+
+
+class ScatterDiv(_Scatter):
+    """Divides the rows of a parameter."""
+
+    combine = "divide"
+
+
+class ScatterMax(_Scatter):
+    """The larger of the rows of a parameter and the updates."""
+
+    combine = "maximum"
+
+
+class ScatterMin(_Scatter):
+    """The smaller of the rows of a parameter and the updates."""
+
+    combine = "minimum"
+
+
+class ScatterUpdate(_Scatter):
+    """Puts the updates in place of rows of a parameter; of several for one row the last counts."""
+
+
+class _ScatterNd(TensorScatterUpdate, abstract=True):
+    """A parameter at indices[..., k], which name its first k dimensions."""
+
+    use_locking: bool = False
+    combine: ClassVar[str] = ""
+    has_side_effect = True
+    mutates = (0,)
+    bprop = _UPDATE
+    launch, kernel_into, in_place = Op.launch, Op.kernel_into, False
+    samples = _PLACES
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        variable, indices, updates = inputs
+        places, values = self.written(be.xp, indices, updates, variable.shape)
+        if self.combine:
+            getattr(be.xp, self.combine).at(variable, places, values)
+        else:
+            variable[places] = values
+        return variable
+
+
+class ScatterNdUpdate(_ScatterNd):
+    """Puts the updates into a parameter at indices[..., k]."""
+
+
+class ScatterNdAdd(_ScatterNd):
+    """Adds the updates to a parameter at indices[..., k]."""
+
+    combine = "add"
+
+
+class ScatterNdSub(_ScatterNd):
+    """Subtracts the updates from a parameter at indices[..., k]."""
+
+    takes_bool = False
+    combine = "subtract"
+
+
+class _TensorScatter(TensorScatterUpdate, abstract=True):
+    combine: ClassVar[str] = ""
+    launch, kernel_into, in_place = Op.launch, Op.kernel_into, False
+    samples = _PLACES
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, indices, updates = inputs
+        out = x.copy()
+        places, values = self.written(be.xp, indices, updates, x.shape)
+        getattr(be.xp, self.combine).at(out, places, values)
+        return out
+
+
+class TensorScatterSub(_TensorScatter):
+    """x minus the updates at indices[..., k]; all updates of one place are subtracted."""
+
+    takes_bool = False
+    combine = "subtract"
+    samples = (
+        sample((8, 16), (4, 1), (4, 16), dtypes=("Float64", "Int32", "Float64"), low=0, high=8),
+    )
+
+    def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
+        return dout, None, b.emit(Neg(), b.emit(GatherNd(), dout, indices))
+
+
+_REPEATED = "the derivative of repeated products, quotients and extrema is not built"
+
+
+class TensorScatterMul(_TensorScatter):
+    """x times the updates at indices[..., k]; all updates of one place are multiplied."""
+
+    combine = "multiply"
+    bprop = NotDifferentiable(_REPEATED)
+
+
+class TensorScatterDiv(_TensorScatter):
+    """x divided by the updates at indices[..., k]; by all updates of one place."""
+
+    combine = "divide"
+    bprop = NotDifferentiable(_REPEATED)
+
+
+class TensorScatterMax(_TensorScatter):
+    """The larger of x and the updates at indices[..., k]."""
+
+    combine = "maximum"
+    bprop = NotDifferentiable(_REPEATED)
+
+
+class TensorScatterMin(_TensorScatter):
+    """The smaller of x and the updates at indices[..., k]."""
+
+    combine = "minimum"
+    bprop = NotDifferentiable(_REPEATED)
+
+
+class _Inplace(Op, abstract=True):
+    """x with its rows `indices` combined with v. (x itself stays as it is: the name is MindSpore's.)"""
+
+    indices: int | tuple[int, ...] = ()
+    samples = (sample((8, 16), (2, 16), indices=(0, 3)), sample((4, 8, 2), (1, 8, 2), indices=2))
+
+    def places(self) -> tuple[int, ...]:
+        return ints_of(self.name, "indices", self.indices)
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_same(self.name, *types)
+        return inferred
+
+    def rule(self, x: TensorType, v: TensorType) -> str:
+        if not x.shape or len(x.shape) != len(v.shape):
+            raise MspcError(f"{self.name}: the inputs have shapes {x.shape} and {v.shape}")
+        places = self.places()
+        if any(not 0 <= place < x.shape[0] for place in places) or len(set(places)) != len(places):
+            raise MspcError(f"{self.name}: indices {places} are not different rows of 0 to {x.shape[0] - 1}")
+        if len(places) != v.shape[0]:
+            raise MspcError(f"{self.name}: {len(places)} indices for {v.shape[0]} rows of input 1")
+        first, *rest = factor_names(len(x.shape))
+        side = " ".join((f"{first}!", *rest))
+        rows = factor_names(1, len(x.shape))[0]
+        return f"{side}, {' '.join((f'{rows}={len(places)}!', *rest))} -> {side}"
+
+    def row_numbers(self, b: Builder) -> Value:
+        return b.constant(self.places(), INT64)
+
+
+class InplaceAdd(_Inplace):
+    """x plus v in the rows `indices`."""
+
+    samples = _Inplace.samples
+
+    def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
+        return dout, b.emit(Gather(), dout, self.row_numbers(b))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, v = inputs
+        out = x.copy()
+        out[list(self.places())] += v
+        return out
+
+
+class InplaceSub(_Inplace):
+    """x minus v in the rows `indices`."""
+
+    takes_bool = False
+    samples = _Inplace.samples
+
+    def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
+        return dout, b.emit(Neg(), b.emit(Gather(), dout, self.row_numbers(b)))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, v = inputs
+        out = x.copy()
+        out[list(self.places())] -= v
+        return out
+
+
+class InplaceUpdate(_Inplace):
+    """x with v in place of the rows `indices`."""
+
+    samples = _Inplace.samples
+
+    def bprop(self, b: Builder, x: Value, v: Value, out: Value, dout: Value) -> Gradients:
+        dx = b.emit(InplaceUpdate(self.indices), dout, zeros(b, v.tensor_type))
+        return dx, b.emit(Gather(), dout, self.row_numbers(b))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        x, v = inputs
+        out = x.copy()
+        out[list(self.places())] = v
+        return out

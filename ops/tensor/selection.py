@@ -1,31 +1,109 @@
-"""These operators look along one axis, which must not be sharded: extrema with their places, TopK, GatherD, running
-sums.
-"""
+"""Sorting, extrema with their places, the largest elements, and elements that places select."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Node, Value, element_types
+from mspc.ir.graph import Constant, Node, Value, element_types
+from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
-from mspc.ops.control.structural import items
-from mspc.ops.cuda.index import add_along
-from mspc.ops.cuda.move import Move, move, put_values, strides_of
+from mspc.ops.control.structural import TupleGetItem, constrained, items
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap, turned_round
+from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.broadcast import reduced_shape
-from mspc.ops.tensor.embedding import local_places, only_inside, require_integer, shard_begin
-from mspc.ops.tensor.extremum_in_parts import best_of_parts, parts_of, reshaped
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.embedding import GatherGrad, local_places, only_inside, require_integer, shard_begin
+from mspc.ops.tensor.reshape import Cast, Reshape
+from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, sized
+
+
+def ascending(xp: Any, x: Any, axis: int) -> Any:
+    """The places of the elements of x in ascending order along `axis`, equal ones in their order."""
+    return xp.argsort(x, axis=axis, kind="stable")
+
+
+def descending(xp: Any, x: Any, axis: int) -> Any:
+    """The places of the elements of x in descending order along `axis`, equal ones in their order, as any element type
+    has it: what is no number stands first, and no element is negated, which would not do for unsigned ones."""
+    last = ascending(xp, xp.flip(x, axis), axis)
+    return xp.flip(x.shape[axis] - 1 - last, axis)
+
+def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
+    """Into how many slices the strategy shards dimension `axis` of x; 1 where the operator takes the strategy as it is.
+
+    Raises:
+        MspcError: the number of slices does not divide the dimension.
+    """
+    entries = asked.in_strategy or ()
+    if len(entries) != 1 or asked.out_strategy is not None:
+        return 1
+    slice_counts = entries[0].strategy if isinstance(entries[0], NamedLayout) else entries[0]
+    if len(slice_counts) != len(x.shape) or not all(isinstance(shards, int) for shards in slice_counts):
+        return 1  # the pass that checks strategies reports it
+    place = axis_in(name, axis, len(x.shape))
+    if x.shape[place] % slice_counts[place]:
+        size = x.shape[place]
+        raise MspcError(f"{name}: dimension {place} of input 0 is {size}, which {slice_counts[place]} does not divide")
+    return slice_counts[place]
+
+
+def best_of_parts(
+    b: Builder, x: Value, axis: int, parts: int, entry: Any, extremum: Callable[[int, bool], Op], gather: Op
+) -> tuple[Value, Value]:
+    """(places as Int32, values) of the extremum of x along `axis`, which has size 1 in both.
+
+    parts: into how many slices `entry`, the strategy of x, shards the dimension. extremum: the operator that gives
+    (place, value) along an axis, made of the axis and whether it remains. gather: takes elements of (places, indices)
+    there.
+    """
+    axis %= len(x.shape)
+    size = x.shape[axis] // parts
+    split = b.emit(Reshape((*x.shape[:axis], parts, size, *x.shape[axis + 1 :])), constrained(b, x, entry))
+    own = _with_strategy(b, extremum(axis + 1, False), _with_replicated(entry, axis + 1), split)
+    places, values = b.emit(TupleGetItem(0), own), b.emit(TupleGetItem(1), own)
+    row = _replicated_at(entry, axis)
+    best = _with_strategy(b, extremum(axis, True), row, values)
+    part, value = b.emit(TupleGetItem(0), best), b.emit(TupleGetItem(1), best)
+    inside = b.emit(gather, places, part)
+    inside.in_strategy = (row, row)
+    kind = part.tensor_type.dtype
+    return b.emit(Add(), inside, b.emit(Mul(), part, b.constant(size, kind))), value
+
+
+def reshaped(b: Builder, value: Value, shape: Sequence[int], dtype: DType) -> Value:
+    """`value` in this shape and element type."""
+    if value.tensor_type.dtype != dtype:
+        value = b.emit(Cast(dst_type=dtype), value)
+    return value if value.shape == tuple(shape) else b.emit(Reshape(tuple(shape)), value)
+
+
+def _with_strategy(b: Builder, op: Op, entry: Any, x: Value) -> Node:
+    node = b.emit(op, x)
+    node.in_strategy = (entry,)
+    return node
+
+
+def _with_replicated(entry: Any, place: int) -> Any:
+    """A strategy with a dimension that is not sharded put in at `place`."""
+    if isinstance(entry, NamedLayout):
+        return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place:]))
+    return (*entry[:place], 1, *entry[place:])
+
+
+def _replicated_at(entry: Any, place: int) -> Any:
+    """A strategy whose dimension `place` is not sharded."""
+    if isinstance(entry, NamedLayout):
+        return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place + 1 :]))
+    return (*entry[:place], 1, *entry[place + 1 :])
 
 Gradients = Sequence[Value | None]
 _INTEGER = NotDifferentiable("its result is an integer")
@@ -226,8 +304,6 @@ class TopK(Op):
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         xp, (x,) = be.xp, inputs
-        from mspc.ops.tensor.ordering import descending  # late: few networks sort
-
         places = descending(xp, x, -1)[..., : self.k]
         return xp.take_along_axis(x, places, axis=-1), places.astype(xp.int32)
 
@@ -284,6 +360,8 @@ class GatherD(Op):
         return only_inside(be.xp, be.xp.take_along_axis(x, places, axis=self.dim), inside)
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import put_values  # late: only a GPU needs it
+
         x, index = inputs
         axis = self.dim % x.ndim
         if self.total:
@@ -341,6 +419,8 @@ class GatherDGrad(Op):
         return out
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.index import add_along  # late: only a GPU needs it
+
         index, dout = inputs
         axis = self.dim % dout.ndim
         if self.total:
@@ -391,8 +471,241 @@ class ReverseV2(Op):
         return be.xp.flip(inputs[0], axes) if axes else inputs[0]
 
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.move import Move, move, strides_of  # late: only a GPU needs it
+
         (x,) = inputs
         axes, strides = self.axes(x.ndim), strides_of(x.shape)
         source = tuple(-s if d in axes else s for d, s in enumerate(strides))
         offset = sum((x.shape[d] - 1) * strides[d] for d in axes)
         return move(device, "reverse", [Move(x, out, x.shape, source, strides, offset)])
+
+class Sort(Op):
+    """x in order along `axis`, and the places that the elements come from: a tuple of two. Equal ones keep their order,
+    what is no number stands behind all others, or before them where the order is `descending`."""
+
+    axis: int = -1
+    descending: bool = False
+    samples = (sample((8, 16)), sample((4, 8, 2), axis=1, descending=True))
+
+    def rule(self, x: TensorType) -> str:
+        names, _ = along(self.name, len(x.shape), self.axis)
+        return f"{' '.join(names)} -> {', '.join([' '.join(names)] * 2)}"
+
+    def infer(self, *types: Any) -> Any:
+        value, _ = element_types(super().infer(*types))
+        return TupleType((value, TensorType(INT32, value.shape)))
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Sequence[Value | None]:
+        if dout[0] is None:
+            return (None,)
+        axis = axis_in(self.name, self.axis, len(x.shape))
+        return (b.emit(GatherDGrad(axis, x.shape[axis]), items(b, out, 2)[1], dout[0]),)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.sorted_lines import sort_lines  # late: only a GPU needs it
+
+        (x,), (values, places) = inputs, out
+        return sort_lines(device, x, axis_in(self.name, self.axis, x.ndim), self.descending, values, places)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        places = (descending if self.descending else ascending)(xp, x, self.axis)
+        return xp.take_along_axis(x, places, axis=self.axis), places.astype(xp.int32)
+
+class _Ordered(Op, abstract=True):
+    """Values chosen along `dim`, which must not be sharded, and their places: a tuple of two."""
+
+    def pair(self, x: TensorType, names: Sequence[str], axis: int, size: int) -> str:
+        """The rule where `size` elements remain; 0 drops the dimension."""
+        new = [f"{factor_names(1, len(names))[0]}={size}!"] if size > 1 else ["1"] if size else []
+        return f"{' '.join(names)} -> {', '.join([' '.join((*names[:axis], *new, *names[axis + 1 :]))] * 2)}"
+
+    def infer(self, *types: Any) -> Any:
+        value, _ = element_types(super().infer(*types))
+        return TupleType((value, TensorType(INT64, value.shape)))
+
+    def spread(self, b: Builder, x: Value, dim: int, out: Node, dout: Any) -> Gradients:
+        """The gradient: that of the values, put to their places."""
+        if dout[0] is None:
+            return (None,)
+        axis = axis_in(self.name, dim, len(x.shape))
+        place, grad = items(b, out, 2)[1], dout[0]
+        if len(grad.shape) < len(x.shape):
+            expanded = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+            place, grad = b.emit(Reshape(expanded), place), b.emit(Reshape(expanded), grad)
+        return (b.emit(GatherDGrad(axis, x.shape[axis]), place, grad),)
+
+
+class _ExtremumDim(_Ordered, abstract=True):
+    dim: int = 0
+    keepdim: bool = False
+    samples = (sample((8, 16)), sample((8, 16), dim=-1, keepdim=True), sample((2, 4, 8), dim=1))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("dim", "keepdim"), optional=1)
+        keep = bool(found.get("keepdim", False))
+        return replace(self, dim=int_of(self.name, "dim", found["dim"]), keepdim=keep), tensors
+
+    def rule(self, x: TensorType) -> str:
+        names, axis = along(self.name, len(x.shape), self.dim)
+        require_elements(self.name, x.shape, [axis], "extremum")
+        return self.pair(x, names, axis, int(self.keepdim))
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        return self.spread(b, x, self.dim, out, dout)
+
+    def take(self, xp: Any, x: Any, places: Any) -> tuple[Any, Any]:
+        places = xp.expand_dims(places, self.dim)
+        values = xp.take_along_axis(x, places, axis=self.dim)
+        places = places.astype(xp.int64)
+        return (values, places) if self.keepdim else (values.squeeze(self.dim), places.squeeze(self.dim))
+
+
+class MaxDim(_ExtremumDim):
+    """The maximum along `dim` and its first place: a tuple of two. Called as `MaxDim()(input, dim, keepdim)`."""
+
+    samples = _ExtremumDim.samples
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.take(be.xp, inputs[0], be.xp.argmax(inputs[0], axis=self.dim))
+
+
+class MinDim(_ExtremumDim):
+    """The minimum along `dim` and its first place: a tuple of two. Called as `MinDim()(input, dim, keepdim)`."""
+
+    samples = _ExtremumDim.samples
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self.take(be.xp, inputs[0], be.xp.argmin(inputs[0], axis=self.dim))
+
+
+class SortExt(_Ordered):
+    """x in order along `dim`, and the places that the elements come from: a tuple of two. Equal ones keep their order.
+
+    Called as `SortExt()(input, dim, descending, stable)`.
+    """
+
+    dim: int = -1
+    descending: bool = False
+    samples = (sample((8, 16)), sample((4, 8, 2), dim=1, descending=True))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("dim", "descending", "stable"), optional=3)
+        dim = int_of(self.name, "dim", found.get("dim", -1))
+        return replace(self, dim=dim, descending=bool(found.get("descending", False))), tensors
+
+    def rule(self, x: TensorType) -> str:
+        names, _ = along(self.name, len(x.shape), self.dim)
+        return f"{' '.join(names)} -> {', '.join([' '.join(names)] * 2)}"
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        return self.spread(b, x, self.dim, out, dout)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.sorted_lines import sort_lines  # late: only a GPU needs it
+
+        (x,) = inputs
+        return sort_lines(device, x, axis_in(self.name, self.dim, x.ndim), self.descending, *out)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        places = descending(xp, x, self.dim) if self.descending else ascending(xp, x, self.dim)
+        places = places.astype(xp.int64)
+        return xp.take_along_axis(x, places, axis=self.dim), places
+
+
+class TopkExt(_Ordered):
+    """The k largest (or smallest) elements along `dim` in order, and their places: a tuple of two.
+
+    Called as `TopkExt()(input, k, dim, largest, sorted)`.
+    """
+
+    k: int = 1
+    dim: int = -1
+    largest: bool = True
+    samples = (sample((8, 16), k=4), sample((16, 8), k=3, dim=0, largest=False))
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("k", "dim", "largest", "sorted"), optional=3)
+        k, dim = int_of(self.name, "k", found["k"]), int_of(self.name, "dim", found.get("dim", -1))
+        return replace(self, k=k, dim=dim, largest=bool(found.get("largest", True))), tensors
+
+    def rule(self, x: TensorType) -> str:
+        names, axis = along(self.name, len(x.shape), self.dim)
+        if not 1 <= self.k <= x.shape[axis]:
+            raise MspcError(f"TopkExt: k is {self.k}, not 1 to {x.shape[axis]}, dimension {axis} of input 0")
+        return self.pair(x, names, axis, self.k)
+
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
+        return self.spread(b, x, self.dim, out, dout)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.running import top_elements  # late: only a GPU needs it
+
+        (x,) = inputs
+        if axis_in(self.name, self.dim, x.ndim) != x.ndim - 1:
+            return None
+        return top_elements(device, x, *out, smallest=not self.largest)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x,) = be.xp, inputs
+        places = descending(xp, x, self.dim) if self.largest else ascending(xp, x, self.dim)
+        places = xp.take(places, xp.arange(self.k), axis=self.dim).astype(xp.int64)
+        return xp.take_along_axis(x, places, axis=self.dim), places
+
+
+class RepeatInterleaveTensor(Op):
+    """Slice i along `dim`, which must not be sharded, repeats[i] times in a row; without dim those of x made flat.
+
+    Called as `RepeatInterleaveTensor()(input, repeats, dim)`; the repetitions must be known at compile time.
+    """
+
+    repeats: tuple[int, ...] = ()
+    dim: int | None = None
+    linear_in = (0,)
+    samples = (
+        sample((4, 8), repeats=(2, 0, 3, 1), dim=0),
+        sample((8, 4, 2), repeats=(1, 2, 1, 4), dim=-2),
+        sample((2, 2), repeats=(1, 2, 3, 4)),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("repeats", "dim", "output_size"), optional=2)
+        repeats, dim = found["repeats"], found.get("dim")
+        if isinstance(repeats, Constant):
+            repeats = tuple(repeats.value.reshape(-1).tolist())
+        counts = ints_of(self.name, "repeats", repeats)
+        return replace(self, repeats=counts, dim=None if dim is None else int_of(self.name, "dim", dim)), tensors
+
+    def rule(self, x: TensorType) -> str:
+        names = factor_names(len(x.shape))
+        axis = -1 if self.dim is None else axis_in(self.name, self.dim, len(names))
+        size = x.size if self.dim is None else x.shape[axis]
+        if len(self.repeats) != size or min(self.repeats, default=0) < 0:
+            where = "input 0" if self.dim is None else f"dimension {axis} of input 0"
+            raise MspcError(
+                f"{self.name}: repeats {self.repeats} are not {size} numbers from 0 on, as {where} needs",
+                kind=RuntimeError,
+            )
+        total = f"{factor_names(1, len(names))[0]}={sum(self.repeats)}!"
+        if self.dim is None:
+            return f"{' '.join(f'{name}!' for name in names)} -> {total}"
+        return f"{along_text(names, axis, f'{names[axis]}!')} -> {along_text(names, axis, total)}"
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """MindSpore's strategy has an entry for `repeats`, which is not sharded: ((2, 1), (1,))."""
+        return (*rule.inputs, ((),))
+
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        rows = [i for i, count in enumerate(self.repeats) for _ in range(count)]
+        axis = 0 if self.dim is None else axis_in(self.name, self.dim, len(x.shape))
+        grad = b.emit(GatherGrad(len(self.repeats), axis), dout, b.constant(rows, INT64))
+        return (grad if self.dim is not None else b.emit(Reshape(x.shape), grad),)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return be.xp.repeat(inputs[0], list(self.repeats), axis=self.dim)
+
+
+def along_text(names: Sequence[str], axis: int, token: str) -> str:
+    """Factors of a tensor, that of dimension `axis` replaced."""
+    return " ".join((*names[:axis], token, *names[axis + 1 :]))

@@ -15,8 +15,7 @@ from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.families import common_name
 from mspc.ir.types import StackType
-from mspc.ops.control.loops import is_stack_of_parameters
-from mspc.ops.control.regions import RegionOp
+from mspc.ops.control.regions import RegionOp, is_stack_of_parameters
 from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.elementwise import Identity
 from mspc.ops.tensor.broadcast import filled
@@ -52,7 +51,7 @@ class Grad(Pass):
         for each in graph.graphs():  # an outer request passes through what an inner graph says of its own gradient
             changed |= drop_own_gradients(each)
         if has_regions:
-            from mspc.ops.control.outlining import name_apart  # late: few networks have regions
+            from mspc.ops.control.regions import name_apart  # late: few networks have regions
 
             name_apart(graph)
         return changed

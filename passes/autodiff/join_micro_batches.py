@@ -16,9 +16,7 @@ from collections.abc import Sequence
 from mspc.ir.free_names import free_name
 from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.loops import Scan, body_of
-from mspc.ops.control.outlining import name_apart
-from mspc.ops.control.regions import with_effects
+from mspc.ops.control.regions import Scan, body_of, name_apart, with_effects
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.lib.stages import in_order

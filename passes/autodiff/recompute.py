@@ -63,7 +63,7 @@ def _recompute(graph: Graph) -> dict[Value, Value]:
 def _save_less(program: Graph, forward: Sequence[Node]) -> None:
     """Let forward nodes with regions return only the results that are read: the gradient reads those of their
     copies."""
-    from mspc.ops.control.outlining import name_apart  # late: few networks have regions
+    from mspc.ops.control.regions import name_apart  # late: few networks have regions
     from mspc.passes.cleanup.simplify import remove_dead_in_regions
 
     own: dict[Graph, Graph] = {}

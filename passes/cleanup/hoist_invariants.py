@@ -25,11 +25,11 @@ from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, elemen
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.custom import OwnGradient
-from mspc.ops.control.loops import Loop
+from mspc.ops.control.regions import Loop
 from mspc.ops.control.structural import Depend, Gradient, TupleGetItem
 from mspc.ops.math.reduce import ReductionOp
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import WHOLE, Pass
 
 MOST_KEPT = 2**30

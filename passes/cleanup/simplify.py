@@ -20,12 +20,10 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type
 from mspc.ir.varying import VaryingConstant, constant_bytes
 from mspc.ops.collective.base import Collective
-from mspc.ops.control.constraint import is_constraint
-from mspc.ops.control.structural import CALL, Depend, MakeTuple, TupleGetItem
+from mspc.ops.control.structural import CALL, Depend, MakeTuple, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN, Mul
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.lib.batch_rows import ROWS
 

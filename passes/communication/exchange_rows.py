@@ -23,12 +23,12 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.nn.expert_rows import AddRows, SetRows, TakeRows
+from mspc.ops.nn.experts import AddRows, SetRows, TakeRows
 from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.lib.redistribution import cost
 
-OPERATORS = "mspc.ops.nn.expert_rows"
+OPERATORS = "mspc.ops.nn.experts"
 """The module of these operators: a graph has none of them if nothing has loaded it."""
 
 

@@ -23,7 +23,7 @@ from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
 from mspc.passes.lib.collective_order import order_collectives
 

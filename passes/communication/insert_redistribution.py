@@ -22,10 +22,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.borders import MARKS, Border, Enter, Turn
-from mspc.ops.control.loops import Loop
+from mspc.ops.control.regions import Loop
 from mspc.ops.math.arithmetic import AddN
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.lib.choices import is_released

@@ -20,8 +20,7 @@ from mspc.ir.types import BOOL, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.borders import Border, Decide, next_turns
-from mspc.ops.control.loops import is_stack_of_parameters
-from mspc.ops.control.regions import RegionOp
+from mspc.ops.control.regions import RegionOp, is_stack_of_parameters
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
 from mspc.passes.base import GLOBAL, WHOLE, Pass

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from mspc.analysis.shadow_weights import SHADOW
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.collective.small import is_small
+from mspc.ops.collective.collectives import is_small
 from mspc.passes.base import Pass
 
 

@@ -17,8 +17,7 @@ from mspc.ir.graph import Graph, Node, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.base import SUMMED
-from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.collective.small import is_small
+from mspc.ops.collective.collectives import AllReduce, is_small
 from mspc.ops.fused.elementwise import FusedElementwise, expanded_steps
 from mspc.passes.base import Pass
 from mspc.passes.communication.stay_on_main_stream import awaiting

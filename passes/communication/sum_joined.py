@@ -15,8 +15,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
+from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import Pass
 from mspc.passes.fusion.rewriter import Emitter

@@ -17,9 +17,8 @@ from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.cleanup.simplify import live_values
 from mspc.passes.fusion.groups import FARTHEST

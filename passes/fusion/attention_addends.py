@@ -17,7 +17,7 @@ from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, TensorType
 from mspc.ops.math.arithmetic import Add
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.causal_masks import causal_mode
 from mspc.passes.fusion.masked_rows import may_hide
 

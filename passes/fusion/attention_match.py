@@ -15,16 +15,15 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Add, Div, Mul, RealDiv
-from mspc.ops.math.comparison import Select
+from mspc.ops.math.arithmetic import Add, Div, Mul, RealDiv, Select
 from mspc.ops.math.matmul import BatchMatMul
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.nn.attention_order import HEADS_BEHIND
+from mspc.ops.nn.attention_base import HEADS_BEHIND
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.masking import MaskedFill
+from mspc.ops.tensor.creation import MaskedFill
 from mspc.ops.tensor.moving import Transpose
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.attention_addends import Addends
 from mspc.passes.fusion.attention_operands import BATCH, HEADS, SEQUENCE, factor_of, roles_of, source_in, sources_of
 from mspc.passes.fusion.causal_masks import causal_mode

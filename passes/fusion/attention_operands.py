@@ -21,9 +21,8 @@ from mspc.ir.types import DType
 from mspc.ops.math.arithmetic import Div, Mul, RealDiv
 from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.tensor.broadcast import BroadcastTo
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import ExpandDims, Reshape
+from mspc.ops.tensor.reshape import Cast, ExpandDims, Reshape
 from mspc.passes.fusion.masked_rows import elements_of
 
 BATCH, HEADS, SEQUENCE, DEPTH = "batch", "heads", "sequence", "depth"

@@ -14,8 +14,7 @@ from mspc.ops.index_map import Coordinate, IndexMap, along, flattened, reshaped
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_kernel import Shape
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.cleanup.simplify import live_values
 
 Attention = FlashAttentionScore | FlashAttentionScoreGrad | FlashAttentionScoreShiftGrad

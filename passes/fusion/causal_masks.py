@@ -18,8 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.bases import Elementwise
 from mspc.ops.tensor.broadcast import BroadcastTo
-from mspc.ops.tensor.creation import Fill, Ones, Zeros
-from mspc.ops.tensor.masking import Tril, Triu
+from mspc.ops.tensor.creation import Fill, Ones, Tril, Triu, Zeros
 from mspc.ops.tensor.reshape import ExpandDims, Reshape
 from mspc.passes.cleanup.simplify import Compiling
 

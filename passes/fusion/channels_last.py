@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from mspc.ir.graph import Graph, element_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.convolution.memory_format import last_order
+from mspc.ops.convolution.base import last_order
 from mspc.ops.memory_order import MemoryOrder
 from mspc.ops.op import Op
 from mspc.passes.base import Pass

@@ -38,10 +38,10 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.comparison import LogicalNot
+from mspc.ops.math.arithmetic import LogicalNot
 from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.op import RequestedSharding
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.attention_match import (

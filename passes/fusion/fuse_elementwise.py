@@ -33,7 +33,7 @@ from mspc.ops.fused.body import (
 )
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.space import cuts, held_dims, row_of
-from mspc.ops.math.comparison import Select
+from mspc.ops.math.arithmetic import Select
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.reshape import Reshape

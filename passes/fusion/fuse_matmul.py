@@ -27,7 +27,7 @@ from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
 from mspc.ops.nn.activation import GeLU, GeLUGrad
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import WHOLE, Pass
 from mspc.passes.fusion.rewriter import Rewriter, fused, parts_of, successor
 from mspc.passes.per_rank.execute import Execute

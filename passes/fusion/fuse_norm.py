@@ -22,8 +22,7 @@ from mspc.ops.fused.norm import FusedLayerNorm, FusedLayerNormGrad
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.rewriter import Rewriter, fused, successor

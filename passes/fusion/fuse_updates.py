@@ -23,8 +23,8 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index
 from mspc.ops.optim.optimizer import Update
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
+from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.base import Pass
 from mspc.passes.fusion.counted_in_place import count_in_place

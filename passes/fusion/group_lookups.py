@@ -19,8 +19,8 @@ from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType
 from mspc.ops.fused.grouped_lookups import GroupedLookups
 from mspc.ops.fused.grouped_row_sums import GroupedRowSums
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.embedding import RowsByIntegers, RowSums
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
 from mspc.passes.fusion.alike_nodes import groups_of_alike
 from mspc.passes.fusion.kernel_lines import looked_at

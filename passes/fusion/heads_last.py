@@ -14,8 +14,7 @@ from __future__ import annotations
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.memory_order import MemoryOrder
-from mspc.ops.nn.attention_base import AttentionOp
-from mspc.ops.nn.attention_order import HEADS_BEHIND
+from mspc.ops.nn.attention_base import HEADS_BEHIND, AttentionOp
 from mspc.passes.base import Pass
 from mspc.passes.fusion.reordering import reorder
 from mspc.passes.fusion.stored_values import moved_bytes

@@ -20,8 +20,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.body import along_rows, by_element, closes, divides, moves_elements
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.nn.activation import GeLU, GeLUGrad
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.fusion.alike_products import AlikeGradients, AlikeProducts, ProductGraph, adds_bias
 from mspc.passes.fusion.attention_parts import Attention
 from mspc.passes.fusion.groups import MOST_LINES

@@ -18,17 +18,14 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.iterative import iterative
 from mspc.ir.types import BOOL, TensorType
 from mspc.ops.bases import Elementwise
-from mspc.ops.math.arithmetic import Mul
-from mspc.ops.math.comparison import Equal, Greater, GreaterEqual, Less, LessEqual, LogicalNot, Select
+from mspc.ops.math.arithmetic import Equal, Greater, GreaterEqual, Less, LessEqual, LogicalNot, Mul, Select
 from mspc.ops.math.mint import RepeatInterleaveInt
 from mspc.ops.math.reduce import ReduceAll, ReduceAny, ReduceMean
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.creation import Fill, Ones, Range, Zeros
-from mspc.ops.tensor.masking import Tril, Triu
+from mspc.ops.tensor.creation import Fill, Ones, Range, Tril, Triu, Zeros
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import ExpandDims, Reshape, Squeeze
+from mspc.ops.tensor.reshape import Cast, ExpandDims, Reshape, Squeeze
 from mspc.passes.cleanup.simplify import Compiling
 from mspc.passes.fusion.causal_masks import causal_mask_of
 

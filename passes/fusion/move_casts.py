@@ -24,7 +24,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 

@@ -18,8 +18,8 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
+from mspc.ops.nn.attention_base import HEADS_BEHIND
 from mspc.ops.nn.attention_kernel import Shape
-from mspc.ops.nn.attention_order import HEADS_BEHIND
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.base import Pass

@@ -15,7 +15,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.named_layout import NamedLayout
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.attention_operands import HEADS, LAYOUTS, OperandSource, source_in, sources_of
 
 KEY, VALUE = 1, 2

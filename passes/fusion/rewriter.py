@@ -15,9 +15,8 @@ from mspc.ir.text.facts import SWITCHES
 from mspc.ir.types import DType, TupleType, Type
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 
 

@@ -30,8 +30,7 @@ from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.nn.attention import FlashAttentionScoreShiftGrad
 from mspc.ops.nn.attention_base import KEY_SHIFT, AttentionOp
 from mspc.ops.tensor.broadcast import BroadcastTo
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.reshape import ExpandDims, Reshape
+from mspc.ops.tensor.reshape import Cast, ExpandDims, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.one_query import narrow

@@ -22,9 +22,10 @@ from mspc.ops.control.structural import TupleGetItem, items
 from mspc.ops.fused.batch_norm import BatchStatistics, JoinMovingStatistics, MovingStatistics
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Rsqrt
-from mspc.ops.nn.batch_norm import BatchNorm, BatchNormGrad
-from mspc.ops.nn.batch_norm_parts import (
+from mspc.ops.nn.batch_norm import (
+    BatchNorm,
     BatchNormApply,
+    BatchNormGrad,
     BatchNormGradInput,
     BatchNormGradSums,
     ChannelMean,
@@ -34,8 +35,7 @@ from mspc.ops.nn.batch_norm_parts import (
 )
 from mspc.ops.nn.norm import statistics_dtype
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.cast import Cast, as_dtype
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape, as_dtype
 from mspc.passes.base import Pass
 from mspc.passes.fusion.splitting import split
 

@@ -20,8 +20,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.cast import Cast
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.base import Pass
 from mspc.passes.fusion.rewriter import Rewriter
 

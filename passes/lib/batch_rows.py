@@ -16,7 +16,7 @@ from mspc.ir.text.source_text import Malformed
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.borders import Back, Border, Enter, next_turns
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
-from mspc.ops.random.row_offsets import draws_by_place
+from mspc.ops.random.words import draws_by_place
 from mspc.ops.tensor.reshape import Reshape
 from mspc.passes.lib.choices import merge, rule_of
 from mspc.sharding.factors import Dim, Rule

@@ -16,9 +16,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.types import TupleType, Type
 from mspc.ops.collective.collectives import LayoutChange
-from mspc.ops.control.constraint import is_constraint
+from mspc.ops.control.structural import is_constraint
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.sharding.factors import Dim, Rule
 
 # An operator's sharding gives every factor of its rule some axes of a mesh. The layouts of its inputs and results

@@ -13,14 +13,11 @@ from mspc.ir.graph import Constant, Graph, Node, Value, element_types, operand_t
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout, spread
 from mspc.ir.types import INT32, TensorType
-from mspc.ops.collective.known_zeros import is_all_zero
+from mspc.ops.collective.base import is_all_zero
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Add
-from mspc.ops.math.comparison import Less, Select
-from mspc.ops.math.expert_product import ExpertProduct, ExpertRows
-from mspc.ops.math.grouped_product import MOST_ROWS, GroupedProduct, GroupedRows
-from mspc.ops.nn.expert_places import ExpertPlaces
-from mspc.ops.nn.expert_rows import AddRows, SetRows, TakeRows
+from mspc.ops.math.arithmetic import Add, Less, Select
+from mspc.ops.math.matmul import MOST_ROWS, GroupedProduct, GroupedRows
+from mspc.ops.nn.experts import AddRows, ExpertPlaces, ExpertProduct, ExpertRows, SetRows, TakeRows
 from mspc.ops.op import Op
 from mspc.ops.tensor.embedding import Gather, UnsortedSegmentSum
 from mspc.ops.tensor.moving import Concat

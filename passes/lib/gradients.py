@@ -12,8 +12,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import INT64, StackType, TensorType, TupleType
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
-from mspc.ops.control.loops import COUNT, For, TurnCount
-from mspc.ops.control.regions import emit_regions
+from mspc.ops.control.regions import COUNT, For, TurnCount, emit_regions
 from mspc.ops.control.structural import CALL, Gradient, MakeTuple, TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.elementwise import Identity

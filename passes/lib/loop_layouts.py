@@ -9,10 +9,8 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.layout import Layout
 from mspc.ir.types import StackType
 from mspc.ops.control.borders import Back, Border, Enter, Joined, Keep, StandIn
-from mspc.ops.control.constraint import is_constraint
-from mspc.ops.control.loops import For, Loop, MakeStack, Scan
-from mspc.ops.control.regions import RegionOp
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.control.regions import For, Loop, MakeStack, RegionOp, Scan
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, is_constraint
 from mspc.ops.op import Op
 from mspc.passes.lib.layout_search import State, restore, state_of
 from mspc.passes.lib.opened_graphs import is_zero

@@ -16,8 +16,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TupleType
 from mspc.ops.control.borders import Back, Border, Decide, Enter, Handed, Joined, Keep, Leave, StandIn, Turn
-from mspc.ops.control.loops import Loop, MakeStack, is_stack_of_parameters
-from mspc.ops.control.regions import If, RegionOp, with_effects
+from mspc.ops.control.regions import If, Loop, MakeStack, RegionOp, is_stack_of_parameters, with_effects
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import BroadcastTo

@@ -18,9 +18,8 @@ from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import part_of
 from mspc.passes.communication.schedule_communication import ScheduleFacts, launch_order
 

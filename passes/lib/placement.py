@@ -13,12 +13,11 @@ from mspc.ir.layout import Axes, Layout
 from mspc.ir.types import TensorType, TupleType
 from mspc.ops.collective.collectives import AllReduce, Redistribute, ReduceScatter
 from mspc.ops.control.borders import Back, Handed
-from mspc.ops.control.constraint import is_constraint
-from mspc.ops.control.loops import MakeStack, TurnCount
-from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
+from mspc.ops.control.regions import MakeStack, TurnCount
+from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.lib.batch_rows import own_rows
 from mspc.passes.lib.choices import ShardingChoice, composite_conflict, exchanges, make_choice
 from mspc.passes.lib.redistribution import plan

@@ -11,9 +11,8 @@ from mspc.ir.layout import Axes, Layout
 from mspc.ir.text.families import gradient_names
 from mspc.ir.types import StackType
 from mspc.ops.control.borders import Handed
-from mspc.ops.control.constraint import is_constraint
-from mspc.ops.control.loops import MakeStack
-from mspc.ops.control.structural import Depend, TupleGetItem
+from mspc.ops.control.regions import MakeStack
+from mspc.ops.control.structural import Depend, TupleGetItem, is_constraint
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.passes.lib.choices import ShardingChoice, Source, choices, make_choice, merge, multiplies

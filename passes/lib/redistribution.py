@@ -24,10 +24,9 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.types import FLOAT32, HALVES
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, LocalSlice, ReduceScatter
-from mspc.ops.collective.exchange import Exchange
-from mspc.ops.collective.regroup import Regroup, regrouping
+from mspc.ops.collective.exchange import Exchange, Regroup, regrouping
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.sharding.pieces import missing_elements
 
 Dims = tuple[Axes, ...]

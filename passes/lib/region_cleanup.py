@@ -20,8 +20,7 @@ from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import TupleType, Type
 from mspc.ir.varying import VaryingConstant
 from mspc.ops.collective.base import Collective
-from mspc.ops.control.loops import Loop, While
-from mspc.ops.control.regions import Effects, If, RegionOp, with_effects
+from mspc.ops.control.regions import Effects, If, Loop, RegionOp, While, with_effects
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems, taken_elements
 
 

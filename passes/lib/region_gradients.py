@@ -11,12 +11,23 @@ from mspc.ir.copies import copied_graph, copied_region
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, StackType, TensorType, TupleType
-from mspc.ops.control.loops import COUNT, For, Loop, Scan, While
-from mspc.ops.control.regions import Call, If, RegionOp, emit_regions, overwritten_parameters, with_effects
+from mspc.ops.control.regions import (
+    COUNT,
+    Call,
+    For,
+    If,
+    Loop,
+    RegionOp,
+    Scan,
+    While,
+    emit_regions,
+    overwritten_parameters,
+    with_effects,
+)
 from mspc.ops.control.structural import CALL, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.ops.tensor.broadcast import filled
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.autodiff.recompute import copy_for_gradients, handed_on, recomputed_values
 from mspc.passes.lib.gradients import (
     Differentiate,

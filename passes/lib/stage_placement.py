@@ -8,7 +8,7 @@ from typing import Any
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE, STAGES, Graph, Node, Parameter
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.loops import Scan
+from mspc.ops.control.regions import Scan
 from mspc.ops.control.structural import Depend
 from mspc.passes.lib.schedule_checks import require_schedule
 from mspc.passes.lib.schedule_tables import ScheduleTable, read_table

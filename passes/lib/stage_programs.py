@@ -15,9 +15,8 @@ from mspc.ir.graph import MICRO_BATCH, STAGE, WORK, Constant, Graph, Node, OpLik
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.control.loops import Scan, body_of
-from mspc.ops.control.regions import Call, emit_regions
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
+from mspc.ops.control.regions import Call, Scan, body_of, emit_regions
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.slicing import StridedSlice

@@ -16,12 +16,11 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.stage_marks import mark_stages
 from mspc.ir.types import TensorType
-from mspc.ops.control.loops import MakeStack, Scan, body_of
-from mspc.ops.control.regions import with_effects
+from mspc.ops.control.regions import MakeStack, Scan, body_of, with_effects
 from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.lib.schedule_tables import ScheduleTable
 from mspc.passes.lib.schedules import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action, parts_of
 from mspc.passes.lib.stage_placement import StagePlacement

@@ -14,8 +14,7 @@ from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import TupleType
 from mspc.ops.collective.collectives import Redistribute
-from mspc.ops.control.constraint import is_constraint
-from mspc.ops.control.structural import MakeTuple, TupleGetItem
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, is_constraint
 from mspc.ops.op import Op, RequestedSharding
 from mspc.passes.lib.choices import rule_of
 from mspc.sharding.factors import Dim, Rule

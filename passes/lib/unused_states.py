@@ -19,7 +19,7 @@ from mspc.ops.fused.grouped_update import GroupedUpdate, gradient_index, member_
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import StatelessBody, Update
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 
 NumberOf = Callable[[Parameter], float | None]
 

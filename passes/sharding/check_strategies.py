@@ -21,8 +21,7 @@ from mspc.ir.layout import Axes, Layout
 from mspc.ir.named_layout import INTERLEAVED, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
-from mspc.ops.control.loops import MakeStack, TurnCount
-from mspc.ops.control.regions import RegionOp
+from mspc.ops.control.regions import MakeStack, RegionOp, TurnCount
 from mspc.ops.control.structural import Depend, Gradient, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import GLOBAL, Pass

@@ -15,7 +15,7 @@ from __future__ import annotations
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.random.row_offsets import draws_by_place
+from mspc.ops.random.words import draws_by_place
 from mspc.passes.base import GLOBAL, WHOLE, Pass
 from mspc.passes.lib.batch_rows import FIRST, FedRows, Rows
 from mspc.passes.lib.gradients import number_calls

@@ -20,7 +20,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import Pass
 
-OPERATORS = "mspc.ops.math.grouped_product"
+OPERATORS = "mspc.ops.math.matmul"
 """The module of these operators: a graph has none of them if nothing has loaded it."""
 
 

@@ -13,7 +13,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType
 from mspc.ops.collective.base import is_summed_by_reader
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import TupleGetItem, TupleGetItems
 from mspc.ops.device import Array, Copy, Launch, in_order, nothing
 from mspc.ops.fused.elementwise import FusedElementwise

@@ -17,7 +17,7 @@ import numpy as np
 
 from mspc.ir.graph import Node
 from mspc.ir.types import StackType
-from mspc.ops.control.loops import Loop, While
+from mspc.ops.control.regions import Loop, While
 from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import WORDS, address
 from mspc.ops.device import Array, Launch, nothing

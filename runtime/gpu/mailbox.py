@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.collective.small import COMBINED, WORDS, takes
+from mspc.ops.collective.collectives import COMBINED, WORDS, takes
 from mspc.ops.device import Array
 from mspc.runtime.faults.stalled import STEP_SHIFT
 from mspc.runtime.gpu.peers import PeerMemory, Reached

@@ -16,7 +16,7 @@ import numpy as np
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Graph
-from mspc.ops.collective.small import WORDS, is_small
+from mspc.ops.collective.collectives import WORDS, is_small
 from mspc.ops.device import Launch, RankSum
 from mspc.runtime.comm.interface import Array, Ranks
 from mspc.runtime.gpu.mailbox import Mailboxes

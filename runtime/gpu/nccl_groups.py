@@ -6,7 +6,7 @@ from typing import Any
 
 from mspc.ir.graph import Graph
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.runtime.comm.interface import Ranks
 
 Key = tuple[Ranks, int]

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from mspc.ir.graph import MICRO_BATCH, Node
-from mspc.ops.control.loops import Loop
-from mspc.ops.control.regions import If, spread
+from mspc.ops.control.regions import If, Loop, spread
 from mspc.ops.control.structural import CALL
 from mspc.ops.device import Array, Launch
 from mspc.runtime.comm.control_flow import same_way

@@ -18,7 +18,7 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.cuda.source import NANOSECONDS, address
 from mspc.ops.device import Array, Launch
 from mspc.runtime.gpu.peers import PeerMemory, Reached

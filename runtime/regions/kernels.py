@@ -8,8 +8,7 @@ from typing import Any
 
 from mspc.ir.graph import MICRO_BATCH, Graph, Node, element_types
 from mspc.ir.types import StackType, TupleType
-from mspc.ops.control.loops import Loop
-from mspc.ops.control.regions import If, spread
+from mspc.ops.control.regions import If, Loop, spread
 from mspc.ops.control.structural import CALL
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.control_flow import Check, same_way

@@ -17,7 +17,7 @@ import numpy as np
 
 from mspc.ir.graph import Node
 from mspc.ir.types import StackType, TensorType
-from mspc.ops.control.loops import Loop, While
+from mspc.ops.control.regions import Loop, While
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import RegionResultBuffer
 from mspc.runtime.comm.control_flow import same_way

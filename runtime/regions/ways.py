@@ -7,8 +7,7 @@ from typing import Any
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
-from mspc.ops.control.loops import While
-from mspc.ops.control.regions import If
+from mspc.ops.control.regions import If, While
 
 
 def too_long(limit: float, turns: int, has_condition: bool) -> ExecutionError:

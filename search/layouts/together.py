@@ -12,7 +12,7 @@ from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.constraint import is_constraint
+from mspc.ops.control.structural import is_constraint
 from mspc.passes.lib.layout_search import PlanTotal, Search, State, restore, state_of
 from mspc.passes.lib.loop_layouts import settle_loops, step_bytes
 from mspc.passes.lib.plan_header import MILLION, Terms

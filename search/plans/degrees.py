@@ -20,8 +20,8 @@ from mspc.analysis.cost.operations import operations_of
 from mspc.compiler.driver import Compiled
 from mspc.ir.graph import Graph, Node, Value, element_layouts, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.control.regions import nodes_with_times
 from mspc.ops.control.structural import MakeTuple
-from mspc.ops.control.times import nodes_with_times
 from mspc.ops.nn.attention_base import AttentionOp
 from mspc.ops.op import Op
 from mspc.search.plans.weights import WeightValues

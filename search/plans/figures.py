@@ -16,7 +16,7 @@ from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, asks_for_host
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.times import nodes_with_times
+from mspc.ops.control.regions import nodes_with_times
 from mspc.output.programs import config_of
 from mspc.passes.lib.plan_header import GIVEN, MILLION
 from mspc.passes.lib.propagation import why_not_sharded

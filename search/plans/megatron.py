@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ops.control.loops import Loop, MakeStack, runs_layers, runs_micro_batches
+from mspc.ops.control.regions import Loop, MakeStack, runs_layers, runs_micro_batches
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.search.plans.weights import WeightValues
 

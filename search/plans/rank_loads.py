@@ -12,7 +12,7 @@ from mspc.compiler.rank_graphs import RankPlaces
 from mspc.compiler.sent_bytes import LOOKED_AT, sent_by_each, sent_by_ranks
 from mspc.ir.graph import Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.times import nodes_with_times
+from mspc.ops.control.regions import nodes_with_times
 from mspc.passes.lib.choices import is_released
 from mspc.passes.lib.ranks import RankElement, neighbours, operand_type
 from mspc.passes.per_rank.slice_to_rank import Shared, add_on_rank

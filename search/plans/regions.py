@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from mspc.ir.cell_names import are_cells
 from mspc.ir.graph import Graph
-from mspc.ops.control.loops import For, Scan, runs_layers
+from mspc.ops.control.regions import For, Scan, runs_layers
 from mspc.passes.lib.choices import rule_of
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts
-from mspc.ops.control.times import nodes_with_times
+from mspc.ops.control.regions import nodes_with_times
 from mspc.search.plans.weights import WeightValues
 
 STATES, GRADIENTS, WEIGHTS = 1, 2, 3

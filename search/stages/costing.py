@@ -23,8 +23,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import MICRO_BATCH, WORK, Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.collective.stage_messages import SendToStage
-from mspc.ops.control.times import nodes_with_times
+from mspc.ops.collective.point_to_point import SendToStage
+from mspc.ops.control.regions import nodes_with_times
 from mspc.output.stage_times import predicted_times
 from mspc.passes.lib.propagation import sharded_further
 from mspc.passes.lib.schedules import (

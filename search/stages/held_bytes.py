@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mspc.ir.graph import MICRO_BATCH, OFFLOAD, WORK, Constant, Graph, Node, Value
-from mspc.ops.collective.stage_messages import ReceiveFromStage
-from mspc.ops.control.loops import MakeStack
+from mspc.ops.collective.point_to_point import ReceiveFromStage
+from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import MakeTuple, taken_elements
 from mspc.passes.lib.schedules import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 

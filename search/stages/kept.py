@@ -5,7 +5,7 @@ from __future__ import annotations
 from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE
-from mspc.ops.control.loops import body_of
+from mspc.ops.control.regions import body_of
 from mspc.passes.lib.stage_placement import micro_batch_loop
 from mspc.search.stages.network import StagedNetwork
 from mspc.search.stages.problem import IN_ROUNDS, ONE_CHUNK, Borders, Way

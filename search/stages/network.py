@@ -13,7 +13,7 @@ from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.loops import body_of, runs_layers
+from mspc.ops.control.regions import body_of, runs_layers
 from mspc.passes.lib.stage_placement import micro_batch_loop
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan, together

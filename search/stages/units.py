@@ -16,7 +16,7 @@ from typing import Any
 from mspc.ir.cell_names import CELLS, each_of_cells
 from mspc.ir.graph import OFFLOAD, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.loops import body_of, runs_layers
+from mspc.ops.control.regions import body_of, runs_layers
 from mspc.ops.control.structural import TupleGetItem
 
 FEW = 4

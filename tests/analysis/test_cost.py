@@ -25,16 +25,13 @@ from mspc.ops.collective.collectives import (
     NeighborExchange,
     ReduceScatter,
 )
-from mspc.ops.collective.point_to_point import Barrier, Receive, Send
-from mspc.ops.collective.stage_messages import ReceiveFromStage
-from mspc.ops.control.loops import Scan
-from mspc.ops.control.regions import If
+from mspc.ops.collective.point_to_point import Barrier, Receive, ReceiveFromStage, Send
+from mspc.ops.control.regions import If, Scan
 from mspc.ops.control.structural import Depend
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import BatchMatMul, MatMul
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.lib.redistribution import plan
 from tests.runtime.region_graphs import graph, run_graphs
 

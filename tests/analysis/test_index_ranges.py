@@ -8,11 +8,9 @@ from mspc.analysis.index_ranges import index_limits
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.control.loops import Scan
-from mspc.ops.control.regions import emit_regions
+from mspc.ops.control.regions import Scan, emit_regions
 from mspc.ops.math.arithmetic import Add
-from mspc.ops.modules import load_operators
-from mspc.ops.op import Op, Sample
+from mspc.ops.op import Op, Sample, load_operators
 from mspc.ops.tensor.embedding import Gather
 from mspc.ops.tensor.reshape import Reshape
 

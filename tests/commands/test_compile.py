@@ -22,7 +22,7 @@ from mspc.compiler.pipeline import FILE_NAMES, VIEWS
 from mspc.ir.compare import difference
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from tests.conftest import HANG
 from tests.serving import SERVED
 

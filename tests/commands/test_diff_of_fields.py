@@ -21,8 +21,7 @@ from mspc.ir.types import FLOAT16, FLOAT32, DType, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.fused.elementwise import BodyLine, FusedElementwise
 from mspc.ops.math.arithmetic import Mul, Sub
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 
 SHAPE = (4, 8)
 MESSAGES = {"group", "group_back", "rank_list", "rank_id", "mesh", "axes", "sr_tag", "share", "micro_batch", "stage"}

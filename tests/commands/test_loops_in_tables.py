@@ -14,8 +14,7 @@ from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.loops import COUNT, For
-from mspc.ops.control.regions import emit_regions
+from mspc.ops.control.regions import COUNT, For, emit_regions
 from mspc.ops.control.structural import TupleGetItem
 from tests.ir.test_mindspore_dumps import LOOP_DUMP
 

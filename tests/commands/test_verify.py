@@ -17,7 +17,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.tensor.tiling import Tile
+from mspc.ops.tensor.moving import Tile
 
 SCRIPT = """
 import mindspore as ms, numpy as np

@@ -12,7 +12,7 @@ from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ops.random import row_offsets as random_rows
+from mspc.ops.random import words as random_rows
 from mspc.passes.communication import reduce_gradients
 from mspc.passes.communication.share_statistics import ShareStatistics
 from mspc.passes.sharding.draw_rows import DrawRows

@@ -18,7 +18,7 @@ from mspc.engine.capture import capture
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.output.programs import config_of
 from mspc.passes.base import find_pass, parse_passes, run_passes
 from tests.networks import PASSES, RandomNetwork

@@ -10,7 +10,7 @@ import pytest
 from mspc.api.state import Session
 from mspc.commands.report.plan_summary import summary_lines
 from mspc.engine.capture import CapturedCall, capture
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import WAYS, PlanRequest

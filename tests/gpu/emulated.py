@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ops.convolution.products import convolve, input_gradient, weight_gradient
+from mspc.ops.convolution.convolve import convolve, input_gradient, weight_gradient
 from mspc.ops.convolution.window import Window
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.gpu.choices import Choices

@@ -12,7 +12,7 @@ import mspc as ms
 from mspc import ops
 from mspc.ir.graph import Constant, Graph
 from mspc.ir.types import FLOAT32
-from mspc.ops.control.loops import For, While
+from mspc.ops.control.regions import For, While
 from mspc.ops.op import REGISTRY
 from mspc.passes.autodiff.grad import Grad
 from mspc.runtime.backend import NumPyBackend

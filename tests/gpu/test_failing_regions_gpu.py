@@ -13,9 +13,9 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Graph
 from mspc.ir.types import FLOAT32
-from mspc.ops.control.loops import For, While
+from mspc.ops.control.regions import For, While
 from mspc.ops.op import REGISTRY
-from mspc.ops.random.random_mask import RandomChoiceWithMask
+from mspc.ops.random.dropout import RandomChoiceWithMask
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor

@@ -15,7 +15,7 @@ import pytest
 
 from mspc.ops.cuda.flash_backward import flash_backward
 from mspc.ops.cuda.flash_forward import flash_forward
-from mspc.ops.nn import attention_launch
+from mspc.ops.nn import attention_base
 from mspc.ops.nn.attention import FlashAttentionScore
 from tests.gpu.arrays import fetched, kernels_named, microseconds, opened, put
 from tests.ops.cuda.flash_cases import (
@@ -132,7 +132,7 @@ def test_time(
         tried(f"backward of queries {of_queries}, of keys {of_keys}", make, 10)
     if length == 512:
         for name in ("flash_forward", "flash_backward"):
-            monkeypatch.setattr(attention_launch, name, lambda *_: None)
+            monkeypatch.setattr(attention_base, name, lambda *_: None)
         tried("forward by products", functools.partial(op.launch, device, [q, k, v], out), 4)
         tried("backward by products", functools.partial(backward.launch, device, operands, grads), 10)
     with capsys.disabled():

@@ -18,7 +18,7 @@ from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.cuda.flash_backward import BackwardTiles, flash_backward
 from mspc.ops.cuda.flash_forward import ALL, ForwardTiles, flash_forward
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.random.keep_mask import GROUP
+from mspc.ops.random.words import GROUP
 from tests.gpu.arrays import fetched, kernels_named, microseconds, opened, put
 from tests.ops.cuda.flash_cases import gradient_of, relative_error
 from tests.ops.cuda.flash_term_cases import EXACT, OF_FLOAT32, TERM_CASES, TOLERANCES, results_of, term_expected

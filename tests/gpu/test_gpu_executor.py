@@ -11,8 +11,7 @@ import pytest
 
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.text.parser import parse
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank

@@ -11,9 +11,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, INT32, INT64, TensorType
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.expert_product import ExpertProduct
-from mspc.ops.modules import load_operators
-from mspc.ops.nn.expert_places import ExpertPlaces
+from mspc.ops.nn.experts import ExpertPlaces, ExpertProduct
+from mspc.ops.op import load_operators
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.convolution.base import Convolution
-from mspc.ops.convolution.memory_format import last_order
+from mspc.ops.convolution.base import Convolution, last_order
 from mspc.ops.cuda.depthwise import depthwise
 from mspc.ops.device import Sliding
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from tests.gpu.arrays import NumPy, drawn, fetched, launched, opened, put
 from tests.ops.cuda.depthwise_cases import KINDS, Case, plain, same, seen, shapes_of
 

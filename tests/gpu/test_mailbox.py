@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.collective.small import WORDS
+from mspc.ops.collective.collectives import WORDS
 from mspc.runtime.gpu.mailbox import Mailbox
 from mspc.runtime.gpu.peers import Reached
 from tests.gpu.emulated import EmulatedGpu

@@ -18,8 +18,7 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import MICRO_BATCH, Constant, Graph, Parameter, Value
 from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.collective.point_to_point import Send
-from mspc.ops.control.loops import For, Scan, While
-from mspc.ops.control.regions import Call, emit_regions
+from mspc.ops.control.regions import Call, For, Scan, While, emit_regions
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.op import REGISTRY
 from mspc.ops.random.dropout import Dropout

@@ -26,7 +26,7 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import WORK, Graph
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor

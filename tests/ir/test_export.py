@@ -13,8 +13,7 @@ from mspc.ir.graph import Graph, Node
 from mspc.ir.location import Location
 from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.parser import parse
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from tests.conftest import HANG
 from tests.ir.graphs import small_graph
 from tests.ir.regions import LOOP

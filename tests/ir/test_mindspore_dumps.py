@@ -12,7 +12,7 @@ from mspc.ir.opaque import GraphReference, Literal, Module, OpaqueOp, Symbol
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_module
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 
 DUMP = """\
 # IR entry: @2_main_7

@@ -11,8 +11,8 @@ import pytest
 from mspc.ir.graph import Constant
 from mspc.ir.types import FLOAT32
 from mspc.ir.varying import Looks, OpKey, RankField, Varying, VaryingConstant, ascending, constant_bytes
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat
+from mspc.ops.tensor.reshape import Cast
 
 HERE, THERE = RankField(0, 0, "rank_list"), RankField(1, 0, "rank_list")
 

@@ -11,8 +11,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, TensorType
-from mspc.ops.optim.all_finite import AT_ONCE, AllFinite
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.optim.optimizer import AT_ONCE, AllFinite
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.lib.choices import operandwise_choice
 from tests.interpret import run_on_ranks

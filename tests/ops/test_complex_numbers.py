@@ -15,11 +15,11 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, COMPLEX64, COMPLEX128, FLOAT16, FLOAT32, FLOAT64, INT32, DType, TensorType
+from mspc.ops.bases import promoted
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.math.fourier import FFT, IRFFT, RFFT
 from mspc.ops.nn.activation import ReLU
 from mspc.ops.op import REGISTRY
-from mspc.ops.promotion import promoted
 from mspc.runtime.gpu.executor import GpuExecutor
 
 

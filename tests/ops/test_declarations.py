@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.collective.base import Collective
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from tests.grouped import MANY, grouped
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, samples_of, types_of
 

@@ -10,10 +10,14 @@ import pytest
 from mspc import Tensor, ops
 from mspc.ir.layout import Layout
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, TensorType
-from mspc.ops.loss.cross_entropy import SoftmaxCrossEntropyWithLogits, SparseSoftmaxCrossEntropyWithLogits
-from mspc.ops.loss.loss import BinaryCrossEntropy, KLDivLoss
-from mspc.ops.math.arithmetic import Add, Div, Maximum, Mul
-from mspc.ops.math.comparison import LogicalAnd, Select
+from mspc.ops.bases import operand_dtypes, promoted
+from mspc.ops.loss.loss import (
+    BinaryCrossEntropy,
+    KLDivLoss,
+    SoftmaxCrossEntropyWithLogits,
+    SparseSoftmaxCrossEntropyWithLogits,
+)
+from mspc.ops.math.arithmetic import Add, Div, LogicalAnd, Maximum, Mul, Select
 from mspc.ops.math.elementwise import Sqrt
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMax, ReduceMean, ReduceProd
@@ -21,11 +25,9 @@ from mspc.ops.math.special import Erf
 from mspc.ops.nn.activation import GeLU, Sigmoid
 from mspc.ops.op import Op, RankPlacement
 from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum
-from mspc.ops.promotion import operand_dtypes, promoted
 from mspc.ops.random.dropout import Dropout
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.embedding import Gather, GatherGrad
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import broadcast_rule, reshape_rule
 from tests.ops.simulate import BACKEND, gradient_graph, interpret, results_of

@@ -21,8 +21,7 @@ from test_ops import ELSEWHERE
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
-from mspc.ops.modules import load_operators
-from mspc.ops.op import NotDifferentiable, Sample
+from mspc.ops.op import NotDifferentiable, Sample, load_operators
 from mspc.sharding.rules import reshape_rule
 from tests.grouped import grouped
 

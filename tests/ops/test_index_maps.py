@@ -9,8 +9,7 @@ import pytest
 
 from mspc.ir.types import FLOAT64, TensorType, TupleType
 from mspc.ops.index_map import Coordinate, IndexMap, along, reshaped
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.runtime.backend import NumPyBackend
 
 load_operators()

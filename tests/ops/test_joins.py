@@ -10,8 +10,7 @@ import pytest
 
 from mspc.compiler.frontend.meetings import JOINED
 from mspc.ops.math.arithmetic import Sub
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from tests.ops.backend import BACKEND
 
 load_operators()

@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.math.factors import Eig, Svd
-from mspc.ops.math.linear_algebra import LstsqV2
-from mspc.ops.math.matrix import MatrixExp
-from mspc.ops.math.singular import SingularValues, SingularValuesGrad
+from mspc.ops.math.linear_algebra import Eig, LstsqV2, MatrixExp, SingularValues, SingularValuesGrad, Svd
 from mspc.ops.op import Op
 from tests.ops.simulate import results_of
 

@@ -12,8 +12,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType
-from mspc.ops.math.arithmetic import Add, AddN, Div, Mul
-from mspc.ops.math.comparison import LogicalAnd, Select
+from mspc.ops.math.arithmetic import Add, AddN, Div, LogicalAnd, Mul, Select
 from mspc.ops.math.elementwise import Sqrt
 from mspc.ops.math.matmul import BatchMatMul, BiasAdd, MatMul
 from mspc.ops.math.reduce import ReduceMean
@@ -24,15 +23,12 @@ from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import ApplyMomentum
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import Fill, Range
-from mspc.ops.tensor.embedding import Gather
-from mspc.ops.tensor.moving import Concat, Split, Transpose
-from mspc.ops.tensor.one_hot import OneHot
-from mspc.ops.tensor.reshape import Flatten, Reshape, Squeeze
+from mspc.ops.tensor.embedding import Gather, OneHot
+from mspc.ops.tensor.moving import Concat, Split, Tile, Transpose
+from mspc.ops.tensor.reshape import Cast, Flatten, Reshape, Squeeze
 from mspc.ops.tensor.selection import TopK
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.ops.tensor.tiling import Tile
 
 
 def tensor(*shape: int, dtype: Any = FLOAT32) -> TensorType:

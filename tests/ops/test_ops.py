@@ -15,8 +15,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, TensorType, dtype_of
 from mspc.ops.bases import ArrayFunction, Elementwise
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, NotDifferentiable, Op, sample
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op, load_operators, sample
 from tests.grouped import MANY, grouped
 from tests.ops.simulate import (
     BACKEND,

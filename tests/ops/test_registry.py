@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mspc.ops import registry
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.ops.registry import operator_modules
 
 

@@ -13,8 +13,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType
 from mspc.ops.memory_order import DimensionPart, MemoryOrder
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op, Sample
+from mspc.ops.op import REGISTRY, Op, Sample, load_operators
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from tests.passes.fusion.test_fuse_elementwise import operands_of

@@ -6,10 +6,10 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.control.dump import TensorDump
+from mspc.ops.control.print import TensorDump
 from mspc.ops.op import Op
 from mspc.ops.tensor.creation import LinSpaceBetween
-from mspc.ops.tensor.mint_selection import RepeatInterleaveTensor
+from mspc.ops.tensor.selection import RepeatInterleaveTensor
 
 
 @pytest.mark.parametrize(

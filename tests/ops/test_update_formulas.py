@@ -12,10 +12,8 @@ import pytest
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT16, FLOAT32, INT32, TensorType, TupleType
 from mspc.ops.cpu.blocks import BLOCK
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
-from mspc.ops.optim.inplace_copy import InplaceCopy
-from mspc.ops.optim.optimizer import Adam, AdamWeightDecay, Update
+from mspc.ops.op import REGISTRY, load_operators
+from mspc.ops.optim.optimizer import Adam, AdamWeightDecay, InplaceCopy, Update
 from tests.ops.backend import BACKEND
 
 load_operators()

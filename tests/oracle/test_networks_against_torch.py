@@ -7,7 +7,7 @@ import random
 import pytest
 
 from mspc.ir.graph import Graph
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.verify.made_inputs import MadeInput
 from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch import against

@@ -20,8 +20,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.base import PassManager, parse_passes, run_passes
 from tests.interpret import random_feeds, run_global, run_on_ranks, same
 

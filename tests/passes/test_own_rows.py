@@ -11,8 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter, element_types
 from mspc.ir.layout import Layout
 from mspc.ops.collective.collectives import Collective, LayoutChange
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.per_rank.slice_to_rank import SliceToRank
 from tests.grouped import grouped
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, types_of

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from tests import random_networks
 from tests.conftest import HANG
 from tests.networks import usable

@@ -13,7 +13,7 @@ from mspc.api import context, state
 from mspc.compiler.config import Config
 from mspc.compiler.driver import DumpPoint, compile_call
 from mspc.ir.graph import STAGE, Node
-from mspc.ops.control.loops import body_of
+from mspc.ops.control.regions import body_of
 from mspc.passes.lib.stage_placement import micro_batch_loop
 
 

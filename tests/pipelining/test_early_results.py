@@ -12,7 +12,7 @@ from mspc.api import context
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.ir.graph import WORK, Graph
-from mspc.ops.collective.stage_messages import SendToStage
+from mspc.ops.collective.point_to_point import SendToStage
 from mspc.output.stage_times import predicted_work
 from mspc.passes.lib.schedules import Action
 

@@ -12,7 +12,7 @@ from mspc import Parameter, Tensor, nn, ops
 from mspc.api import context
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
-from mspc.ops.collective.stage_messages import SendToStage
+from mspc.ops.collective.point_to_point import SendToStage
 
 STAGES, PARTS, ROWS, WIDTH = 4, 8, 4, 8
 

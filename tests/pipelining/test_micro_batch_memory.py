@@ -14,9 +14,8 @@ from mspc.api import context
 from mspc.compiler.config import Config
 from mspc.compiler.driver import compile_call
 from mspc.ir.graph import MICRO_BATCH, WORK, Graph
-from mspc.ops.collective.stage_messages import ReceiveFromStage
-from mspc.ops.control.loops import Scan
-from mspc.ops.control.regions import Call
+from mspc.ops.collective.point_to_point import ReceiveFromStage
+from mspc.ops.control.regions import Call, Scan
 from mspc.passes.lib.schedules import Action, actions_of, named_schedule
 from mspc.runtime.memory_plan import peak_of
 

@@ -12,7 +12,7 @@ from mspc.api.state import Session
 from mspc.compiler.driver import compile_call
 from mspc.engine.capture import capture
 from mspc.ir.graph import WORK, Graph, Node
-from mspc.ops.collective.stage_messages import SendToStage
+from mspc.ops.collective.point_to_point import SendToStage
 from mspc.output.programs import config_of
 from mspc.output.stage_times import stage_times
 

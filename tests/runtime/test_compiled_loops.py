@@ -11,7 +11,7 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.control.loops import Scan
+from mspc.ops.control.regions import Scan
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.cpu import pool
 from mspc.ops.cpu.loops import library, program

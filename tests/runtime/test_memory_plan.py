@@ -32,9 +32,8 @@ from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMean
-from mspc.ops.modules import load_operators
 from mspc.ops.nn.activation import Tanh
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.optim.optimizer import Adam, AssignAdd
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Reshape

@@ -8,12 +8,12 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Parameter
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
-from mspc.ops.control.loops import Scan
+from mspc.ops.control.regions import Scan
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.elementwise import Square
 from mspc.ops.optim.optimizer import Adam, ApplyMomentum
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import parse_passes, run_passes
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World

@@ -9,7 +9,7 @@ import pytest
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Value
-from mspc.ops.control.loops import Scan
+from mspc.ops.control.regions import Scan
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank

@@ -5,8 +5,7 @@ from __future__ import annotations
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import BOOL, TensorType
-from mspc.ops.control.loops import For, Scan
-from mspc.ops.control.regions import Call, If
+from mspc.ops.control.regions import Call, For, If, Scan
 from mspc.ops.math.elementwise import Square
 from mspc.ops.math.matmul import MatMul
 from mspc.runtime.memory_plan import peak_of, plan_memory

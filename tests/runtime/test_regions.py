@@ -11,15 +11,12 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Node, Value
-from mspc.ops.control.loops import For, Scan, While
-from mspc.ops.control.regions import Call, If
+from mspc.ops.control.regions import Call, For, If, Scan, While
 from mspc.ops.control.structural import items
-from mspc.ops.math.arithmetic import Add, Mul, Sub
-from mspc.ops.math.comparison import Greater, Less
+from mspc.ops.math.arithmetic import Add, Greater, Less, Mul, Sub
 from mspc.ops.math.elementwise import Log
 from mspc.ops.optim.optimizer import Assign, AssignAdd
-from mspc.ops.random.dropout import Dropout
-from mspc.ops.random.random_mask import UniformReal
+from mspc.ops.random.dropout import Dropout, UniformReal
 from mspc.ops.tensor.moving import Transpose
 from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime import compiled_loops

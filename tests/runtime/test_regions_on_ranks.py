@@ -12,10 +12,8 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Constant, Graph, Value
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.loops import For, While
-from mspc.ops.control.regions import If
-from mspc.ops.math.arithmetic import Add
-from mspc.ops.math.comparison import Less
+from mspc.ops.control.regions import For, If, While
+from mspc.ops.math.arithmetic import Add, Less
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import World
 from mspc.runtime.executor import Executor

@@ -65,7 +65,7 @@ def load() -> None:
     """Load what nearly every command needs, the modules that commands load when they come to need them as well."""
     for name in LOADED:
         importlib.import_module(name)
-    importlib.import_module("mspc.ops.modules").load_operators()
+    importlib.import_module("mspc.ops.op").load_operators()
     for room in ROOMS:
         package = importlib.import_module(f"mspc.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.text.parser import parse
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.verify.difference import TOLERANCES, coarsest, compare, floats_of
 
 load_operators()

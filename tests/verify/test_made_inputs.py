@@ -7,11 +7,9 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Parameter
 from mspc.ir.types import BOOL, FLOAT32, INT32, INT64, TensorType
-from mspc.ops.math.arithmetic import Mul
-from mspc.ops.math.comparison import NotEqual, Select
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.math.arithmetic import Mul, NotEqual, Select
 from mspc.ops.tensor.embedding import Gather
-from mspc.ops.tensor.reshape import ExpandDims
+from mspc.ops.tensor.reshape import Cast, ExpandDims
 from mspc.verify.made_inputs import made_inputs
 
 ROWS = TensorType(INT64, (64, 5))

@@ -16,7 +16,7 @@ from mspc.commands.verify import verify_target
 from mspc.compiler.frontend import micro_batches
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
-from mspc.ops.collective.stage_messages import ReceiveFromStage
+from mspc.ops.collective.point_to_point import ReceiveFromStage
 from mspc.ops.math.arithmetic import AddN
 from mspc.passes.lib import stages
 from mspc.passes.lib.stage_programs import OrderedWork

@@ -10,8 +10,7 @@ import pytest
 
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType, dtype_of
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.random.dropout import Dropout
 from mspc.verify.random_numbers import wrong_random_numbers
 

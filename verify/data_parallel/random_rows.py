@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.graph import Graph, Node, Value, element_types
-from mspc.ops.random.row_offsets import draws_by_place
+from mspc.ops.random.words import draws_by_place
 from mspc.passes.lib.batch_rows import FIRST, FedRows, Rows, rows_beside
 from mspc.runtime.backend import NumPyBackend
 from mspc.verify.data_parallel.global_batch import SCRIPT

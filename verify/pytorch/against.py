@@ -14,7 +14,7 @@ import numpy as np
 
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.loops import MakeStack, TurnCount
+from mspc.ops.control.regions import MakeStack, TurnCount
 from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend

@@ -9,8 +9,7 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Node
 from mspc.ir.types import StackType
-from mspc.ops.control.loops import Loop, While
-from mspc.ops.control.regions import If, spread
+from mspc.ops.control.regions import If, Loop, While, spread
 from mspc.ops.control.structural import CALL
 from mspc.runtime.backend import NumPyBackend
 

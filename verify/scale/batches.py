@@ -10,11 +10,10 @@ from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType, Type
 from mspc.ops.convolution.convolve import Conv2D, Conv3D
 from mspc.ops.convolution.pooling import AvgPool, AvgPool3D, MaxPool, MaxPool3D, MaxPool3DGrad, MaxPoolGrad
-from mspc.ops.loss.cross_entropy import SoftmaxCrossEntropyWithLogits
+from mspc.ops.loss.loss import SoftmaxCrossEntropyWithLogits
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad, FlashAttentionScoreShiftGrad
 from mspc.ops.op import Op
-from mspc.ops.tensor.embedding import EmbeddingLookup, Gather
-from mspc.ops.tensor.one_hot import OneHot
+from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, OneHot
 from mspc.ops.tensor.scatter import GatherNd
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.sharding.factors import Rule

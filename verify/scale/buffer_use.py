@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from mspc.analysis.aliasing import aliased_operands
 from mspc.ir.graph import Graph, Node, Value, element_types
-from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, taken_elements
 from mspc.ops.op import Op
 from mspc.runtime.buffers import BufferPlan

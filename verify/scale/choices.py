@@ -14,9 +14,9 @@ from mspc.ops.collective.collectives import AllGather, AlltoAll
 from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.tensor.broadcast import BroadcastTo
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.embedding import OneHot
 from mspc.ops.tensor.moving import Concat, Split, Transpose
-from mspc.ops.tensor.one_hot import OneHot
+from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.selection import GatherD, GatherDGrad, TopK
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.verify.scale.readers import Readers

@@ -15,8 +15,7 @@ from mspc.ir.graph import MICRO_BATCH, Constant, Graph, Node, Value, element_typ
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType
 from mspc.ops.collective.base import Collective
-from mspc.ops.control.loops import For, MakeStack, Scan, TurnCount, While, body_of
-from mspc.ops.control.regions import Call, If, spread
+from mspc.ops.control.regions import Call, For, If, MakeStack, Scan, TurnCount, While, body_of, spread
 from mspc.ops.control.structural import CALL
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend

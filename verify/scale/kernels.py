@@ -30,15 +30,14 @@ from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BatchMatMul, MatMul
-from mspc.ops.math.running import CumSum
+from mspc.ops.math.reduce import CumSum
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxBackward
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.broadcast import BroadcastTo, ReductionOp
-from mspc.ops.tensor.masking import Tril, Triu
-from mspc.ops.tensor.moving import Concat, Split, Stack, Transpose
+from mspc.ops.tensor.creation import Tril, Triu
+from mspc.ops.tensor.moving import Concat, Split, Stack, Tile, Transpose
 from mspc.ops.tensor.slicing import StridedSlice
-from mspc.ops.tensor.tiling import Tile
 from mspc.verify.scale.batches import SAYS_NOTHING, batch_of
 from mspc.verify.scale.routed_kernels import BLOCKS
 from mspc.verify.scale.spread import (

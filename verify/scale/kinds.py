@@ -16,8 +16,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.varying import VaryingConstant
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.control.loops import MakeStack
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
+from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem, TupleGetItems
 from mspc.passes.lib.ranks import own_constant, own_op
 

@@ -14,7 +14,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.collective.base import Rendezvous
 from mspc.ops.collective.collectives import NeighborExchange
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.verify.scale.collectives import along_axes, by_ranks, exchanged, partners_of
 from mspc.verify.scale.division import MOST_PARTS, Divided, by_key
 from mspc.verify.scale.exchanges import Exchanges

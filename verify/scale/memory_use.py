@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.collectives import AllReduce
-from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import MakeTuple, taken_elements
 from mspc.runtime.memory import (
     Allocation,

@@ -14,8 +14,8 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.collective.stage_messages import SendToStage
-from mspc.ops.optim.all_finite import AllFinite
+from mspc.ops.collective.point_to_point import SendToStage
+from mspc.ops.optim.optimizer import AllFinite
 from mspc.verify.scale.execution import KindRun, KindState, run_step
 from mspc.verify.scale.families import alike
 from mspc.verify.scale.kinds import RankKind

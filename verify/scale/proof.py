@@ -12,7 +12,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGES, Graph, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.nn.expert_places import ExpertPlaces
+from mspc.ops.nn.experts import ExpertPlaces
 from mspc.passes.base import PassManager, find_pass
 from mspc.runtime.faults.failure import NodeFailure
 from mspc.verify.difference import Noise

@@ -8,7 +8,7 @@ from typing import Any
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllReduce, ReduceScatter
-from mspc.ops.control.loops import Loop, MakeStack
+from mspc.ops.control.regions import Loop, MakeStack
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.matmul import FusedMatMul

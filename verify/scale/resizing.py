@@ -14,26 +14,21 @@ from typing import Any
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.exchange import PasteSlices
-from mspc.ops.collective.point_to_point import Receive
-from mspc.ops.collective.stage_messages import ReceiveFromStage
-from mspc.ops.math.mint import RepeatInterleaveInt
+from mspc.ops.collective.point_to_point import Receive, ReceiveFromStage
+from mspc.ops.math.mint import FillV2, RepeatInterleaveInt
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
-from mspc.ops.nn.batch_norm_parts import BatchNormStep, ChannelStatistics, JoinStatistics
+from mspc.ops.nn.batch_norm import BatchNormStep, ChannelStatistics, JoinStatistics
 from mspc.ops.nn.rotary import RotaryPositionEmbedding
 from mspc.ops.op import Op
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.broadcast import BroadcastTo
-from mspc.ops.tensor.creation import Eye, Fill, Ones, Range, Zeros
-from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, GatherGrad, UnsortedSegmentSum
-from mspc.ops.tensor.masking import Tril, Triu
-from mspc.ops.tensor.mint_creation import FillV2
-from mspc.ops.tensor.moving import Concat, Split, Stack
-from mspc.ops.tensor.one_hot import OneHot
+from mspc.ops.tensor.creation import Eye, Fill, Ones, Range, Tril, Triu, Zeros
+from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, GatherGrad, OneHot, UnsortedSegmentSum
+from mspc.ops.tensor.moving import Concat, Pad, Split, Stack, Tile
 from mspc.ops.tensor.parts import PadV3, Slice, SplitTensor, SplitV, SplitWithSize
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
 from mspc.ops.tensor.slicing import StridedSlice, StridedSliceGrad
-from mspc.ops.tensor.tiling import Pad, Tile
 from mspc.verify.scale.routed_rows import ROUTED
 from mspc.verify.scale.said_of_sizes import (
     WHOLE,

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.math.expert_product import ExpertOuter, ExpertProduct, ExpertRows, ExpertSums
-from mspc.ops.nn.expert_places import ExpertPlaces
+from mspc.ops.nn.experts import ExpertOuter, ExpertPlaces, ExpertProduct, ExpertRows, ExpertSums
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank

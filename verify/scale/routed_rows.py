@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.math.grouped_product import GroupedOuter, GroupedProduct, GroupedRows, GroupedSums
-from mspc.ops.nn.expert_places import ExpertPlaces
+from mspc.ops.math.matmul import GroupedOuter, GroupedProduct, GroupedRows, GroupedSums
+from mspc.ops.nn.experts import ExpertPlaces
 from mspc.ops.op import Op
 from mspc.ops.tensor.selection import TopK
 from mspc.verify.scale.said_of_sizes import Row, Types, in_dim, out_dim, whole_numbers

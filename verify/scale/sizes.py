@@ -11,15 +11,14 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.control.loops import Loop, MakeStack
-from mspc.ops.control.regions import Call, If, RegionOp
+from mspc.ops.control.regions import Call, If, Loop, MakeStack, RegionOp
 from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem, TupleGetItems
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.update import FusedUpdate
-from mspc.ops.nn.expert_rows import AddRows, TakeRows
+from mspc.ops.nn.experts import AddRows, TakeRows
 from mspc.verify.float64_graph import wide_type
 from mspc.verify.scale.choices import choices, named_by
 from mspc.verify.scale.computed_places import has_multiples

@@ -19,8 +19,8 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import NeighborExchange
+from mspc.ops.collective.point_to_point import ReceiveFromStage
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
-from mspc.ops.collective.stage_messages import ReceiveFromStage
 from mspc.ops.fused.body import BodyLine, line_of
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate

@@ -9,7 +9,7 @@ import numpy as np
 
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import TensorType
-from mspc.ops.control.loops import While
+from mspc.ops.control.regions import While
 from mspc.verify.scale.small_programs import thinned
 
 Array = Any

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ops.control.loops import MakeStack
+from mspc.ops.control.regions import MakeStack
 from mspc.ops.control.structural import Depend
 from mspc.verify.scale.compared import Compared
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
+from mspc.ops.bases import axes_of
 from mspc.ops.cpu.loops.nest import Nest, Sum
 from mspc.ops.cpu.loops.passes import LoopInput, LoopValue, Total
 from mspc.ops.cuda.chain import Operands, element_of, reduction_of
@@ -16,7 +17,6 @@ from mspc.ops.cuda.random import with_arguments
 from mspc.ops.device import C_TYPES
 from mspc.ops.fused.body import BodyLine, expanded, moves_elements, types_of_lines
 from mspc.ops.fused.space import Space, space_of
-from mspc.ops.reduced_dimensions import axes_of
 
 Shape = tuple[int, ...]
 

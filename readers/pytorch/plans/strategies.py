@@ -15,7 +15,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType
-from mspc.ops.control.constraint import constrained
+from mspc.ops.control.structural import constrained
 from mspc.ops.op import Op
 from mspc.readers.pytorch.plans.flow import LayerFlow, Mistake
 from mspc.readers.pytorch.plans.packed import PRODUCTS, TURNS, unpacked, values_in

@@ -20,7 +20,7 @@ import gc, importlib, os, sys
 import lark, networkx, numpy as np, ml_dtypes
 import mspc
 from mspc.api import alias, rooms
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 
 load_operators()  # once for all
 gc.disable()

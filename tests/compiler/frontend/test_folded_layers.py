@@ -19,7 +19,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.check_graph import check_graph
-from mspc.ops.control.loops import For, MakeStack, Scan
+from mspc.ops.control.regions import For, MakeStack, Scan
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager, find_pass
 from tests.interpret import random_feeds, run_global, run_on_ranks, same

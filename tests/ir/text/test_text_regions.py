@@ -16,8 +16,7 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, StackType, TensorType, TupleType
 from mspc.ops.check_graph import check_graph
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from tests.conftest import ROOT
 from tests.ir.regions import LOOP, PROGRAM
 from tests.ir.text.test_text_errors import mutated

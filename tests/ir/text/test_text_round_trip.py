@@ -20,8 +20,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.text.tensor_text import read_tensor
 from mspc.ir.text.values import constant_text, value_text
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, DType, TensorType, dtype_of
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from tests.ir.graphs import OPERATORS, SMALL_TEXT, graphs, programs, small_graph
 from tests.shares import share_of
 

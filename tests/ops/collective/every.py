@@ -18,14 +18,15 @@ from mspc.ops.collective.collectives import (
     AllGather,
     AllReduce,
     AlltoAll,
+    AlltoAllV,
     Broadcast,
+    CollectiveGather,
+    CollectiveScatter,
     NeighborExchange,
+    Reduce,
     ReduceScatter,
 )
-from mspc.ops.collective.point_to_point import Barrier, Receive, Send
-from mspc.ops.collective.rooted import CollectiveGather, CollectiveScatter, Reduce
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
-from mspc.ops.collective.uneven import AlltoAllV
+from mspc.ops.collective.point_to_point import Barrier, Receive, ReceiveFromStage, Send, SendToStage
 from mspc.ops.control.structural import TupleGetItem
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.executor import Executor

@@ -21,18 +21,19 @@ from mspc.ops.collective.collectives import (
     AllReduce,
     AlltoAll,
     Broadcast,
+    CollectiveGather,
+    CollectiveScatter,
     LocalSlice,
     NeighborExchange,
     Redistribute,
+    Reduce,
     ReduceScatter,
 )
 from mspc.ops.collective.exchange import Exchange, PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
-from mspc.ops.collective.rooted import CollectiveGather, CollectiveScatter, Reduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op, RankPlacement
+from mspc.ops.op import REGISTRY, Op, RankPlacement, load_operators
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor

@@ -12,7 +12,7 @@ from mspc import Tensor, ops
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.collective.halo import NeighborExchangeV2
+from mspc.ops.collective.exchange import NeighborExchangeV2
 
 SQUARE = """
 import numpy as np

@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.collective.uneven import AlltoAllV
+from mspc.ops.collective.collectives import AlltoAllV
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.executor import Executor

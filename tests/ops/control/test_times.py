@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from mspc.ir.graph import Graph
 from mspc.ir.text.parser import parse
-from mspc.ops.control.times import ONCE, Times, nodes_with_times, times_of
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.control.regions import ONCE, Times, nodes_with_times, times_of
+from mspc.ops.op import REGISTRY, load_operators
 from tests.ir.regions import LOOP
 
 load_operators()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.convolution import products
+from mspc.ops.convolution import convolve as products
 from mspc.ops.convolution.window import Window
 
 Case = tuple[int, int, tuple[int, ...], int, int, int, tuple[Window, ...]]

@@ -13,8 +13,7 @@ from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.nn.softmax import LogSoftmax, LogSoftmaxGrad
 from mspc.ops.optim.optimizer import SGD, Adam, AdamWeightDecay, ApplyMomentum, Update
 from mspc.ops.random.dropout import Dropout
-from mspc.ops.random.keep_mask import keep_mask
-from mspc.ops.random.words import mixed, random_words
+from mspc.ops.random.words import keep_mask, mixed, random_words
 from tests.ops.backend import BACKEND
 
 SHAPE = (64, 1 << 15)

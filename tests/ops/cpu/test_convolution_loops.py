@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.convolution.base import Convolution
+from mspc.ops.convolution.base import Convolution, ImageOperator, last_order
 from mspc.ops.convolution.convolve import (
     Conv2D,
     Conv2DBackpropFilter,
@@ -19,7 +19,6 @@ from mspc.ops.convolution.convolve import (
     Conv3DBackpropFilter,
     Conv3DBackpropInput,
 )
-from mspc.ops.convolution.memory_format import ImageOperator, last_order
 from mspc.ops.cpu import pool
 from mspc.ops.cpu.loops import kernel as loop_kernels
 from mspc.ops.cpu.loops import library, program

@@ -11,15 +11,13 @@ import pytest
 from mspc.ir.graph import element_types
 from mspc.ir.types import BFLOAT16, FLOAT16, DType
 from mspc.ops.cpu.widening import is_half
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from tests.grouped import MANY, grouped
 from tests.ops.simulate import BACKEND, arrays_of, operator_of, samples_of, types_of
 
 load_operators()
 ELSEWHERE = (
-    "control.structural", "collective.collectives", "collective.exchange", "collective.regroup",
-    "collective.point_to_point",
+    "control.structural", "collective.collectives", "collective.exchange", "collective.point_to_point",
 )  # fmt: skip
 LIMITS = ("UnsortedSegmentMax", "UnsortedSegmentMin")
 """Show the limits of their own element type, which differ."""

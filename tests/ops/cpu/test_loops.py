@@ -25,8 +25,7 @@ from mspc.ops.math.special import Erf
 from mspc.ops.nn.activation import Sigmoid, SiLU, Tanh
 from mspc.ops.nn.softmax import Softmax
 from mspc.ops.op import Op
-from mspc.ops.tensor.embedding import GatherGrad
-from mspc.ops.tensor.one_hot import OneHot
+from mspc.ops.tensor.embedding import GatherGrad, OneHot
 from tests.ops.cuda import cuda_cases
 from tests.ops.cuda.cuda_chains import (
     Case,

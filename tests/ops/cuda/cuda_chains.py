@@ -16,8 +16,7 @@ from mspc.ops.bases import Elementwise
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.update import FusedUpdate
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.optim.optimizer import Update
 from mspc.ops.tensor.host_memory import AssignOnHost
 

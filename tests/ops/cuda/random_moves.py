@@ -10,8 +10,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.fused.body import BodyLine
 from mspc.ops.fused.elementwise import FusedElementwise
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 
 load_operators()
 DTYPES = ("Float32", "Float32", "BFloat16", "Float16", "Int32")

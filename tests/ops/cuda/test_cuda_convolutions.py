@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from mspc.ops.convolution import device_products
-from mspc.ops.convolution.base import Convolution
-from mspc.ops.convolution.memory_format import last_order
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.convolution.base import Convolution, last_order
+from mspc.ops.op import REGISTRY, load_operators
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED
 

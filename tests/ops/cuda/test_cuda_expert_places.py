@@ -9,8 +9,8 @@ import pytest
 
 from mspc.ir.graph import element_types
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.modules import load_operators
-from mspc.ops.nn.expert_places import ExpertPlaces
+from mspc.ops.nn.experts import ExpertPlaces
+from mspc.ops.op import load_operators
 from tests.ops.cuda.cuda_cases import NumPy
 from tests.ops.cuda.cuda_emulator import Emulator
 

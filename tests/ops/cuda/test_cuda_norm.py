@@ -12,8 +12,7 @@ import pytest
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType, dtype_of
 from mspc.ops.cuda.norm import fits
 from mspc.ops.fused.norm import FusedLayerNorm, FusedLayerNormGrad
-from mspc.ops.nn.norm import LayerNorm, LayerNormGrad
-from mspc.ops.nn.rms_norm import RmsNorm, RmsNormGrad
+from mspc.ops.nn.norm import LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad
 from tests.gpu.emulated import EmulatedGpu
 from tests.ops.cuda.cuda_emulator import NEEDED, placed
 

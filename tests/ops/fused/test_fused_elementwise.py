@@ -23,8 +23,7 @@ from mspc.ops.fused.body import line_of, read_line
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.space import space_of
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from tests.shares import share_of
 
 load_operators()

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from mspc.ops.bases import Elementwise
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 
 load_operators()
 BACKEND = SimpleNamespace(xp=np, comm=None, step=1)

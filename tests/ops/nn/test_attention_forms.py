@@ -8,8 +8,8 @@ import pytest
 
 from mspc.ir.layout import Layout
 from mspc.ir.types import BFLOAT16, TensorType
-from mspc.ops.declared import EVEN
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
+from mspc.ops.op import EVEN
 
 RANKS, WORDS, DEPTH = 8, 4096, 64
 SLICES = Layout.of((RANKS,), [(), (0,), (), ()])

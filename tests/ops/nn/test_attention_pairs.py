@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mspc.ops.nn.attention_pairs import Pairs, Window, pairs_of
+from mspc.ops.nn.attention_base import Pairs, Window, pairs_of
 
 CAUSAL, EVERY = (None, 0), (None, None)
 

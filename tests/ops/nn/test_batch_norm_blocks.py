@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mspc.ops.nn import batch_norm_kernels
-from mspc.ops.nn.batch_norm_kernels import normalised_by_own, own_gradients
+from mspc.ops.nn import batch_norm
+from mspc.ops.nn.batch_norm import normalised_by_own, own_gradients
 
 EPSILON = 1e-3
 SHAPES = [(16, 40, 16, 16), (3, 7, 70, 70), (300, 500), (1, 300, 3), (70000, 2)]
@@ -35,7 +35,7 @@ def test_blocks(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None
     expected = formula(x, gamma, beta, dout)
     found: list[list[Any]] = []
     for threads in (1, 3):
-        monkeypatch.setattr(batch_norm_kernels, "thread_count", lambda threads=threads: threads)
+        monkeypatch.setattr(batch_norm, "thread_count", lambda threads=threads: threads)
         y, mean, variance = normalised_by_own(np, x, EPSILON, gamma, beta)
         gradients = own_gradients(np, dout, x, gamma, mean, variance, EPSILON)
         found.append([y, mean, variance, *gradients])

@@ -10,9 +10,8 @@ from mspc.ir.graph import Graph, Value, element_types
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce
-from mspc.ops.modules import load_operators
 from mspc.ops.nn.batch_norm import BatchNorm
-from mspc.ops.op import RankPlacement
+from mspc.ops.op import RankPlacement, load_operators
 from tests.ops.backend import BACKEND
 from tests.ops.ranks import on_ranks
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.nn.join_attention import JoinAttention
+from mspc.ops.nn.context_attention import JoinAttention
 from tests.ops.backend import BACKEND
 from tests.ops.cuda.cuda_emulator import NEEDED, Emulator
 

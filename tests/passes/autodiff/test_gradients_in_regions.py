@@ -12,12 +12,10 @@ from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.location import Location
 from mspc.ir.types import FLOAT64, INT64, StackType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
-from mspc.ops.control.loops import For, MakeStack, Scan, While
-from mspc.ops.control.regions import Call, If
+from mspc.ops.control.regions import Call, For, If, MakeStack, Scan, While
 from mspc.ops.control.structural import Gradient, StopGradient, TupleGetItem
-from mspc.ops.math.arithmetic import Add, Mul, Sub
-from mspc.ops.math.comparison import Less
-from mspc.ops.math.trigonometry import Cos, Sin
+from mspc.ops.math.arithmetic import Add, Less, Mul, Sub
+from mspc.ops.math.elementwise import Cos, Sin
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.optim.optimizer import Assign, AssignAdd
 from mspc.ops.random.dropout import Dropout

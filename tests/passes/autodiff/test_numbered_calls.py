@@ -12,8 +12,7 @@ from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL
-from mspc.ops.control.loops import For
-from mspc.ops.control.regions import Call, If
+from mspc.ops.control.regions import Call, For, If
 from mspc.ops.control.structural import CALL, TupleGetItem
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import REGISTRY

@@ -10,12 +10,10 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Value
 from mspc.ir.types import INT64
-from mspc.ops.control.loops import For, While
-from mspc.ops.control.regions import Call, If
-from mspc.ops.math.arithmetic import Add, Mul
-from mspc.ops.math.comparison import Less
+from mspc.ops.control.regions import Call, For, If, While
+from mspc.ops.math.arithmetic import Add, Less, Mul
+from mspc.ops.math.elementwise import Sin
 from mspc.ops.math.matmul import MatMul
-from mspc.ops.math.trigonometry import Sin
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import Reshape

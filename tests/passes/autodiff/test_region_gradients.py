@@ -8,16 +8,14 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT64, TensorType
-from mspc.ops.control.loops import For, Scan, While
-from mspc.ops.control.regions import Call, If
+from mspc.ops.control.regions import Call, For, If, Scan, While
 from mspc.ops.control.structural import Gradient, TupleGetItem
-from mspc.ops.math.arithmetic import Add, Mul
-from mspc.ops.math.comparison import Less
+from mspc.ops.math.arithmetic import Add, Less, Mul
+from mspc.ops.math.elementwise import Sin
 from mspc.ops.math.matmul import MatMul
-from mspc.ops.math.trigonometry import Sin
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.autodiff.grad import Grad
 from tests.passes.autodiff.differentiated import COUNT, assert_gradients, checked, floats, graph, region, run
 

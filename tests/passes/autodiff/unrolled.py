@@ -15,8 +15,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.copies import copied_parameter
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.types import INT64, StackType, TupleType
-from mspc.ops.control.loops import Loop, While
-from mspc.ops.control.regions import If
+from mspc.ops.control.regions import If, Loop, While
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.ops.tensor.moving import Stack, Unstack

@@ -11,22 +11,19 @@ from mspc.ir.builder import Builder
 from mspc.ir.copies import copied_region
 from mspc.ir.graph import Constant, Graph, Value
 from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
-from mspc.ops.control.loops import For, Loop, While
 from mspc.ops.control.print import Print
-from mspc.ops.control.regions import If
+from mspc.ops.control.regions import For, If, Loop, While
 from mspc.ops.control.structural import Gradient, TupleGetItem
-from mspc.ops.math.arithmetic import Add, Mul
-from mspc.ops.math.comparison import Less
+from mspc.ops.math.arithmetic import Add, Less, Mul
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.broadcast import BroadcastTo, ReduceSum
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.creation import Range
 from mspc.ops.tensor.embedding import Gather
 from mspc.ops.tensor.moving import Stack, Transpose
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import PassManager
 from mspc.passes.cleanup import hoist_invariants

@@ -8,8 +8,8 @@ import pytest
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT64, TensorType
-from mspc.ops.collective.regroup import Regroup, regrouping
-from mspc.ops.modules import load_operators
+from mspc.ops.collective.exchange import Regroup, regrouping
+from mspc.ops.op import load_operators
 from mspc.passes.lib.redistribution import plan
 from tests.interpret import run_on_ranks
 

@@ -28,8 +28,7 @@ from mspc.ops.control.regions import Call, emit_regions
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.math.matmul import MatMul
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.output.programs import config_of
 from mspc.passes.base import find_pass, parse_passes, run_passes

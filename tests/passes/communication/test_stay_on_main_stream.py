@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mspc.ir.text.parser import parse
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.communication.stay_on_main_stream import StayOnMainStream
 
 load_operators()

@@ -8,8 +8,7 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.nodes import seconds
 from mspc.ir.graph import Graph
 from mspc.ir.text.parser import parse
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.communication.sum_in_readers import SumInReaders
 
 load_operators()

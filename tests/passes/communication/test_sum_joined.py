@@ -12,8 +12,8 @@ from mspc.ir.types import BFLOAT16, FLOAT32, TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
+from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.communication.sum_joined import SumJoined
 

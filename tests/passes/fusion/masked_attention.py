@@ -10,8 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.control.structural import Gradient, TupleGetItem
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 
 load_operators()
 

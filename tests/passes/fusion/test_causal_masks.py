@@ -13,8 +13,7 @@ from mspc.ir.graph import Constant, Graph, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, TensorType
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.fusion.causal_masks import CAUSAL_MASK, causal_mode, note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.interpret import random_feeds, run_global, same

@@ -21,8 +21,7 @@ from mspc.ir.named_layout import NamedLayout
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.output.programs import config_of
 from mspc.passes.fusion.causal_masks import note_causal_masks
 from mspc.passes.fusion.fuse_attention import FuseAttention

@@ -18,8 +18,7 @@ from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType, dtype_of
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion.fuse_updates import HELD, MOST_MEMBERS
 from mspc.passes.fusion.groups import FARTHEST, MOST_LINES, MOST_OPERANDS

@@ -7,7 +7,7 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Value
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.control.loops import Scan
+from mspc.ops.control.regions import Scan
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.nn.softmax import Softmax

@@ -14,11 +14,11 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.math.matmul import BiasAdd, MatMul
-from mspc.ops.modules import load_operators
 from mspc.ops.nn.activation import Sigmoid
+from mspc.ops.op import load_operators
 from mspc.ops.optim.optimizer import Assign
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Split
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.fuse_matmul import FuseMatmul
 from tests.interpret import random_feeds, run_global, same
 

@@ -13,11 +13,10 @@ from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.norm import FusedLayerNormGrad
 from mspc.ops.math.arithmetic import Add, AddN, Mul
-from mspc.ops.modules import load_operators
 from mspc.ops.nn.norm import LayerNorm, LayerNormGammaGrad, LayerNormGrad
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.fuse_norm import FuseNorm
 from tests.interpret import random_feeds, run_global, same
 

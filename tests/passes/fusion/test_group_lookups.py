@@ -12,8 +12,8 @@ from mspc.ops.fused.grouped_lookups import GroupedLookups
 from mspc.ops.fused.grouped_row_sums import GroupedRowSums
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.optim.optimizer import AssignAdd
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.embedding import Gather, GatherGrad
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.fusion import alike_nodes
 

@@ -15,8 +15,7 @@ from mspc.ir.graph import Parameter as Input
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, FLOAT32, DType, TensorType
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.fusion import joined_bytes
 from mspc.passes.fusion.join_products import JoinProducts
 from tests.interpret import random_feeds, run_global, same

@@ -8,7 +8,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import AddN
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.ops.tensor.slicing import StridedSliceGrad
 from mspc.passes.fusion.join_slices import JoinSlices
 from tests.interpret import left_behind

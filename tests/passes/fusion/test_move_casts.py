@@ -13,12 +13,11 @@ from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.convolution.resizing import ResizeNearestNeighbor
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.ops.optim.optimizer import Assign
 from mspc.ops.tensor.broadcast import BroadcastTo
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat, Split, Stack, Transpose
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.fusion.move_casts import MoveCasts
 from tests.interpret import random_feeds, run_global

@@ -23,9 +23,8 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT16, FLOAT32, TensorType
 from mspc.ops.math.matmul import MatMul
-from mspc.ops.modules import load_operators
 from mspc.ops.nn.attention import FlashAttentionScore
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.base import find_pass, run_passes
 from mspc.passes.fusion.join_products import JoinProducts
 from mspc.passes.fusion.pack_attention import PackAttention

@@ -15,9 +15,8 @@ from mspc.ops.control.structural import Depend
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.op import Op
 from mspc.ops.optim.optimizer import ApplyMomentum, AssignAdd
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Concat
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.base import parse_passes, run_passes
 from mspc.passes.communication.schedule_communication import ScheduleCommunication
 from mspc.runtime.backend import NumPyBackend

@@ -13,12 +13,11 @@ from mspc.ir.types import BFLOAT16, FLOAT32, FLOAT64, TensorType
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.math.matmul import BatchMatMul, MatMul
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.ops.optim.optimizer import Assign
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.cast import Cast
 from mspc.ops.tensor.moving import Transpose
-from mspc.ops.tensor.reshape import Reshape
+from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.passes.fusion.simplify_products import SimplifyProducts
 from tests.interpret import left_behind, random_feeds, run_global
 

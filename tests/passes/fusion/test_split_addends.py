@@ -15,10 +15,9 @@ from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, TensorType
 from mspc.ops.control.structural import Gradient, TupleGetItem
-from mspc.ops.modules import load_operators
 from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.nn.attention_base import AttentionOp
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.cleanup.simplify import Simplify
 from mspc.passes.fusion.fuse_attention import FuseAttention

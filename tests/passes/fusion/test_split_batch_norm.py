@@ -8,9 +8,8 @@ import pytest
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.modules import load_operators
 from mspc.ops.nn.batch_norm import BatchNorm, BatchNormGrad
-from mspc.ops.op import Op
+from mspc.ops.op import Op, load_operators
 from mspc.passes.fusion.split_batch_norm import SplitBatchNorm
 from tests.interpret import random_feeds, run_global, same
 

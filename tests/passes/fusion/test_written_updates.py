@@ -15,10 +15,10 @@ from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Neg, Square
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.ops.optim.optimizer import Assign, AssignAdd, AssignSub
 from mspc.ops.tensor.broadcast import ReduceSum
-from mspc.ops.tensor.cast import Cast
+from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.fuse_elementwise import FuseElementwise
 from mspc.passes.fusion.fuse_updates import FuseUpdates
 from tests.interpret import random_feeds, run_global

@@ -10,8 +10,7 @@ from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.fusion.fuse_attention import FuseAttention
 from tests.interpret import random_feeds, run_global, same
 

@@ -14,9 +14,8 @@ from mspc.ir.layout import Layout
 from mspc.ir.location import Location
 from mspc.ir.named_layout import NamedLayout
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.modules import load_operators
-from mspc.ops.nn.l2_normalize import L2Normalize
-from mspc.ops.op import REGISTRY, NotDifferentiable, Op
+from mspc.ops.nn.norm import L2Normalize
+from mspc.ops.op import REGISTRY, NotDifferentiable, Op, load_operators
 from mspc.passes.sharding.check_strategies import CheckStrategies
 
 load_operators()

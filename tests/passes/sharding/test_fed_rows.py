@@ -7,8 +7,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.lib.batch_rows import FIRST, FedRows
 
 load_operators()

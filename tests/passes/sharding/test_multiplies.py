@@ -8,8 +8,7 @@ import pytest
 
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import FLOAT32, INT32, TensorType
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY
+from mspc.ops.op import REGISTRY, load_operators
 from mspc.passes.lib.choices import multiplies, rule_of
 
 load_operators()

@@ -17,8 +17,7 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.check_graph import check_graph
 from mspc.ops.collective.base import Collective
-from mspc.ops.control.loops import For, Scan
-from mspc.ops.control.regions import Call, emit_regions
+from mspc.ops.control.regions import Call, For, Scan, emit_regions
 from mspc.ops.op import REGISTRY
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.lib.opened_graphs import close_regions, open_regions

@@ -17,7 +17,7 @@ from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
-from mspc.ops.control.loops import Scan
+from mspc.ops.control.regions import Scan
 from mspc.runtime.comm.agreement import agree_on_collectives
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.faults.failure import StoppedByOther

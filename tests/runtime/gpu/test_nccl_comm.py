@@ -12,11 +12,20 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
+from mspc.ops.collective.collectives import (
+    AllGather,
+    AllReduce,
+    AlltoAll,
+    AlltoAllV,
+    Broadcast,
+    CollectiveGather,
+    CollectiveScatter,
+    NeighborExchange,
+    Reduce,
+    ReduceScatter,
+)
 from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import Barrier, Receive, Send
-from mspc.ops.collective.rooted import CollectiveGather, CollectiveScatter, Reduce
-from mspc.ops.collective.uneven import AlltoAllV
 from mspc.ops.op import Op
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.comm.local import LocalComm, World

@@ -20,8 +20,7 @@ from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType
-from mspc.ops.modules import load_operators
-from mspc.ops.op import REGISTRY, Op
+from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.passes.lib.choices import ShardingChoice, multiplies
 from mspc.passes.lib.layout_search import Search
 from mspc.search.layouts.cheapest import mesh_of, place_forward

@@ -9,7 +9,7 @@ import pytest
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.ir.diagnostics import MspcError
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest
 from mspc.search.plans.related_plans import SearchedNetwork
 from mspc.search.plans.row import SEARCH

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.plans.files.plan_file import write_plan
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.plans.row import PlanResult, file_name

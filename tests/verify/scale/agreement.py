@@ -22,7 +22,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
 from mspc.ops.check_graph import check_graph
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.verify.scale.scale_proof import ScaleProof
 from mspc.verify.scale.small_programs import Unfit
 from tests.verify.scale.changes_of_nodes import Unusable

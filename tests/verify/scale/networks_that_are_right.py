@@ -36,7 +36,7 @@ from mspc.compiler.frontend.trace import Traced
 from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.layout import Layout
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.verify.compared_operators import number_operators
 from mspc.verify.marks import MARK
 from mspc.verify.scale.kinds import kinds_of

@@ -34,7 +34,7 @@ from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.text.printer import print_graph
 from mspc.ops.check_graph import check_graph
-from mspc.ops.collective.stage_messages import ReceiveFromStage, SendToStage
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
 from mspc.runtime.program import PROGRAM, load_slices
 from mspc.verify.plain_network import plain_network
 from mspc.verify.scale.kinds import RankKind, merged

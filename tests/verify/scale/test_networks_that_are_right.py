@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from tests.shares import share_of
 from tests.verify.scale.networks_that_are_right import EQUAL, drawn, main, outcome_of
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mspc.ops.modules import load_operators
+from mspc.ops.op import load_operators
 from mspc.verify.scale.kernels import run_on_all
 from mspc.verify.scale.spread import parts_of, widened
 from tests.ops.backend import BACKEND
@@ -15,10 +15,8 @@ from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of
 
 load_operators()
 ELSEWHERE = (
-    "control.structural", "collective.collectives", "collective.exchange", "collective.regroup",
-    "collective.point_to_point", "collective.halo", "collective.rooted", "collective.row_exchange",
-    "collective.stage_messages", "collective.uneven", "control.get_next", "control.custom", "control.regions",
-    "control.loops",
+    "control.structural", "control.custom", "control.regions", "collective.collectives", "collective.exchange",
+    "collective.point_to_point", "collective.row_exchange",
 )  # fmt: skip
 """Modules whose operators are collectives, or have no kernel."""
 CASES = list(samples_of(ELSEWHERE))

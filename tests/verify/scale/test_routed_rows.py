@@ -18,11 +18,9 @@ from mspc.ir.types import FLOAT32, INT32, TensorType
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Mul
-from mspc.ops.math.expert_product import ExpertProduct
-from mspc.ops.nn.expert_places import ExpertPlaces
-from mspc.ops.tensor.one_hot import OneHot
-from mspc.ops.tensor.selection import TopK
-from mspc.ops.tensor.sort import Sort
+from mspc.ops.nn.experts import ExpertPlaces, ExpertProduct
+from mspc.ops.tensor.embedding import OneHot
+from mspc.ops.tensor.selection import Sort, TopK
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
 from mspc.verify.scale import dimensions, proof

@@ -9,10 +9,8 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.cpu.loops.attention.source import DRAWN_DIMS, KEYS, NUMBERS, ROWS
-from mspc.ops.nn.attention_draws import Draws
-from mspc.ops.nn.attention_kernel import Scores, Shape
-from mspc.ops.random.keep_mask import count_of
-from mspc.ops.random.words import key_of
+from mspc.ops.nn.attention_kernel import Draws, Scores, Shape
+from mspc.ops.random.words import count_of, key_of
 
 PARTS = 16
 """Parts of the work at least, where there are as many blocks of queries."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mspc.ops.convolution.memory_format import first_order
+from mspc.ops.convolution.base import first_order
 from mspc.ops.convolution.window import Window
 from mspc.ops.cpu.loops.convolve.lines import AxisPositions, of_image, of_result
 from mspc.ops.cpu.loops.convolve.source import IMAGES, LANES, SHARE, TERMS, WEIGHTS

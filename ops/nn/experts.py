@@ -1,0 +1,570 @@
+"""Layers of experts: routes of tokens, the places of their rows, and matmuls of each expert's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Value
+from mspc.ir.types import FLOAT32, INT32, INT64, TensorType, TupleType, Type
+from mspc.ops.bases import require_float, require_same
+from mspc.ops.device import Array, Device, Launch
+from mspc.ops.math.arithmetic import Equal, Select
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.operator_arguments import int_of, size_of, split_call
+from mspc.ops.tensor.creation import Range, number_of
+from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
+from mspc.sharding.factors import Rule
+
+if TYPE_CHECKING:
+    from mspc.ops.cuda.grouped_rows import Grouping
+
+
+class ExpertPlaces(Op):
+    """Places of rows in the order of their experts, in blocks: see `ops/nn/experts.py`.
+
+    ends [experts]: where the rows of each expert end; rows behind the last end belong to none, and stand behind those
+    of the last block's experts. source [rows]: where in the batch each row is from. The batch is shared by `outer`
+    groups of ranks, so that each has as many rows as any other: those of the smallest sources are of the first. Within
+    a group `parts` ranks share the experts. A block has `room` rows, or room for all rows of its group; where more go
+    to its experts, the step ends with an error.
+
+    Results:
+        of every place [outer * parts * room] the row's source, and its number among the rows; -1 where no row
+        stands;
+        of every row [rows] its place;
+        of every block the ends of its experts' rows [outer, parts, experts / parts].
+
+    own: of a rank that makes a slice of the results, its first group and how many, its first part and how many.
+    """
+
+    outer: int = 1
+    parts: int = 1
+    room: int = 0
+    own: tuple[int, ...] = ()
+    omitted = ("room", "own")
+    follows_neighbours = True
+    waits = True
+    bprop = NotDifferentiable("its results are places")
+    samples = (
+        sample((4,), (8,), dtypes=("Int64", "Int32"), low=0, high=8, outer=2, parts=2, gradient=False),
+        sample((4,), (8,), dtypes=("Int64", "Int32"), low=0, high=8, parts=4, gradient=False),
+        sample((2,), (8,), dtypes=("Int64", "Int32"), low=2, high=4, parts=2, room=6, gradient=False),
+    )
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {0: types[1].shape[0] + 1}
+
+    def rule(self, ends: TensorType, source: TensorType) -> str:
+        for index, operand in enumerate((ends, source)):
+            require_integer(self.name, index, operand)
+            if len(operand.shape) != 1:
+                raise MspcError(f"{self.name}: input {index} has shape {operand.shape}, not one dimension")
+        experts, rows = ends.shape[0], source.shape[0]
+        if self.outer < 1 or rows % self.outer:
+            raise MspcError(f"{self.name}: {self.outer} groups of ranks do not divide {rows} rows")
+        if self.parts < 1 or experts % self.parts:
+            raise MspcError(f"{self.name}: {self.parts} ranks do not divide {experts} experts")
+        _, groups, _, parts = self._own
+        places = f"(d={groups} p={parts} b={self.room or rows // self.outer}!)"
+        return f"e!, r! -> {places}, {places}, r!, d p f={experts // self.parts}!"
+
+    @property
+    def _own(self) -> tuple[int, ...]:
+        return self.own or (0, self.outer, 0, self.parts)
+
+    def _blocks_of(self, rows: int) -> int:
+        """Rows of all blocks."""
+        return self.outer * self.parts * (self.room or rows // self.outer)
+
+    def infer(self, *types: Any) -> Type:
+        found, ends = self.parsed_rule(*types), types[0]
+        many = self._blocks_of(types[1].size) >= 2**31
+        first, second, third, fourth = found.output_shapes()
+        places = TensorType(INT64 if many else INT32, third)
+        return TupleType((places.with_shape(first), places.with_shape(second), places, ends.with_shape(fourth)))
+
+    def localize(self, placement: RankPlacement) -> Op:
+        shape, layout = placement.out_types[3].shape, placement.out_layouts[3]
+        groups, parts, _ = layout.slices_for(placement.rank, shape)
+        own = (groups.start, groups.stop - groups.start, parts.start, parts.stop - parts.start)
+        return self if own == (0, self.outer, 0, self.parts) else replace(self, own=own)
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.expert_places import Blocks, place_rows  # late: only a GPU needs it
+
+        ends, source = inputs
+        size = self.room or source.shape[0] // self.outer
+        counts = device.empty((self.outer * self.parts,), "int32")
+        blocks = Blocks(self.outer, self.parts, size, self._own)
+        places = place_rows(device, blocks, ends, source, tuple(out), counts)
+
+        def check(counts: Any, ends: Any) -> None:
+            _require_within(ends, source.shape[0])
+            self._require_room(counts, size)
+
+        return None if places is None else device.asking([counts, ends], check, ahead=places)
+
+    def _require_room(self, counts: Any, size: int) -> None:
+        """Raises IndexError where more rows want to go to a block than it has room for."""
+        if not counts.size or counts.max() <= size:
+            return
+        worst = int(counts.argmax())
+        raise IndexError(
+            f"{counts[worst]} rows of part {worst // self.parts} of the batch go to the experts of rank "
+            f"{worst % self.parts} of {self.parts}, and most_rows leaves room for {size}"
+        )
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (ends, source) = be.xp, inputs
+        rows, experts = source.shape[0], ends.shape[0]
+        _require_within(ends, rows)
+        dtype = xp.int64 if self._blocks_of(rows) >= 2**31 else xp.int32
+        each, share = experts // self.parts, rows // self.outer
+        size = self.room or share
+        expert = xp.searchsorted(xp.sort(ends), xp.arange(rows), side="right")
+        group = xp.empty(rows, xp.int64)
+        group[xp.argsort(source, kind="stable")] = xp.arange(rows) // max(share, 1)
+        blocks = self.outer * self.parts
+        block = group * self.parts + xp.minimum(expert // each, self.parts - 1)
+        order = xp.argsort(block, kind="stable")  # rows of one block stay in the order of their experts
+        counts = xp.bincount(block, minlength=blocks)
+        self._require_room(counts, size)
+        starts = xp.cumsum(counts) - counts
+        within = xp.empty(rows, xp.int64)
+        within[order] = xp.arange(rows) - starts[block[order]]
+        slots = (block * size + within).astype(dtype)
+        first, groups, begin, parts = self._own
+        numbers = xp.full(blocks * size, -1, dtype)
+        numbers[slots] = xp.arange(rows, dtype=dtype)
+        own = numbers.reshape(self.outer, self.parts, size)[first : first + groups, begin : begin + parts].reshape(-1)
+        sources = xp.where(own < 0, -1, source[own]) if rows else own
+        of_experts = xp.bincount((group * experts + expert)[expert < experts], minlength=self.outer * experts)
+        block_ends = xp.cumsum(of_experts.reshape(self.outer, self.parts, each), -1)
+        mine = block_ends[first : first + groups, begin : begin + parts]
+        return sources.astype(dtype), own, slots, mine.astype(ends.dtype)
+
+
+def _require_within(ends: Any, rows: int) -> None:
+    """Raises IndexError where an expert's rows end where there are none."""
+    if ends.size and not 0 <= ends.min() <= ends.max() <= rows:
+        wrong = ends[(ends < 0) | (ends > rows)][0]
+        raise IndexError(f"an expert's rows end at {wrong}, but there are {rows} rows")
+
+Gradients = Sequence[Value | None]
+
+
+def require_below(xp: Any, places: Any, limit: int) -> None:
+    """Raises IndexError where a place is `limit` or more, on the CPU; a limit of 0 is none."""
+    if limit and xp.__name__ == "numpy" and places.size and places.max() >= limit:
+        raise IndexError(f"place {places.max()} is named, but there are {limit}")
+
+
+class TakeRows(EmbeddingLookup):
+    """Rows of a table [n, ...] at places of any shape; zeros for places that are none.
+
+    limit: all places are below it, 0 where they may be anything. share: how much of the rows that may travel does, in
+    the mean: some places name none, and some rows are near.
+    """
+
+    offset: int = 0
+    limit: int = 0
+    share: float = 1.0
+    requests = ()
+    exchanged = (0,)
+    omitted = ("offset", "limit", "share")
+    samples = (
+        sample((16, 8), (8, 4), dtypes=("Float64", "Int32"), low=-2, high=18),
+        sample((16,), (8,), dtypes=("Float64", "Int32"), low=0, high=16),
+    )
+
+    def exchanged_bytes(self, held: float, made: float) -> float:
+        return made * self.share
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        require_below(be.xp, inputs[1], self.limit)
+        return super().run(be, *inputs)
+
+    def bprop(self, b: Builder, params: Value, ids: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(AddRows(params.shape[0], share=self.share), dout, ids), None
+
+
+class AddRows(UnsortedSegmentSum):
+    """A table of `num_segments` rows, sums of the rows [m, ...] at each of their places [m]; rows without a place are
+    dropped. share: as of TakeRows."""
+
+    num_segments: int = 0
+    offset: int = 0
+    share: float = 1.0
+    exchanged = (0,)
+    omitted = ("offset", "share")
+    samples = (sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=-2, high=9, num_segments=8),)
+
+    def exchanged_bytes(self, held: float, made: float) -> float:
+        return held * self.share
+
+    def bprop(self, b: Builder, x: Value, segment_ids: Value, out: Value, dout: Value) -> Gradients:
+        return b.emit(TakeRows(share=self.share), dout, segment_ids), None
+
+
+class SetRows(Op):
+    """A table of `size` rows of zeros in which the rows [m, ...] stand at their places [m]; of several for one place
+    the last one. Rows without a place are dropped. limit: all places are below it, 0 where they may be anything.
+
+    offset: where a rank's slice of the table begins.
+    """
+
+    size: int = 0
+    limit: int = 0
+    offset: int = 0
+    linear_in = (0,)
+    exchanged = (0,)
+    omitted = ("limit", "offset")
+    samples = (
+        sample((8, 4), (8,), dtypes=("Float64", "Int32"), low=-2, high=9, size=8),
+        sample((6, 2), (6,), dtypes=("Float64", "Int32"), low=0, high=5, size=4, limit=5),
+    )
+
+    def exchanged_bytes(self, held: float, made: float) -> float:
+        return held
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {1: self.limit or self.size}
+
+    def rule(self, rows: TensorType, places: TensorType) -> str:
+        require_integer(self.name, 1, places)
+        if len(places.shape) != 1 or rows.shape[:1] != places.shape:
+            raise MspcError(f"{self.name}: places {places.shape} are not those of rows {rows.shape}")
+        rest = " ".join(f"r{d}" for d in range(1, len(rows.shape)))
+        return f"m! {rest}, m! -> s={self.size} {rest}"  # the last row of a place is known to whom has all of them
+
+    def localize(self, placement: RankPlacement) -> Op:
+        here = placement.out_layouts[0].slices_for(placement.rank, placement.out_types[0].shape)[0]
+        return replace(self, size=here.stop - here.start, offset=self.offset + here.start)
+
+    def bprop(self, b: Builder, rows: Value, places: Value, out: Value, dout: Value) -> Gradients:
+        """Rows that others have replaced get none: each asks for the number of the row that stands at its place."""
+        count = rows.shape[0]
+        if not count:
+            return b.emit(TakeRows(), dout, places), None
+        numbers = b.emit(Range(maxlen=count, start=1, limit=count + 1))
+        stands = b.emit(TakeRows(), b.emit(SetRows(self.size), numbers, places), places)
+        none = b.constant(-1, places.tensor_type.dtype)
+        shown = b.emit(Select(), b.emit(Equal(), stands, numbers), places, none)
+        return b.emit(TakeRows(), dout, shown), None
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        rows, places = inputs
+        require_below(be.xp, places, self.limit)
+        own = places - self.offset
+        inside = (own >= 0) & (own < self.size)
+        made = be.xp.zeros((self.size, *rows.shape[1:]), rows.dtype)
+        made[own[inside]] = rows[inside]
+        return made
+
+ENDS = ("Float64", "Float64", "Int64")
+
+
+class _BlocksOfRows(Op, abstract=True):
+    """The last operand is `ends`, the first has the rows of all blocks. filled: rows of a block that belong to experts
+    where they share the rows evenly, which what is foreseen reckons with; 0 for all."""
+
+    waits = True
+
+    def infer(self, *types: Any) -> Any:
+        inferred = super().infer(*types)
+        require_float(self.name, *types[:-1])
+        require_same(self.name, *types[:-1])
+        if not types[-1].dtype.is_integer:
+            raise MspcError(f"{self.name}: the ends of groups are {types[-1].dtype}, not integers", kind=TypeError)
+        return inferred
+
+    def rows_of_experts(self, rows: TensorType, ends: TensorType, filled: int) -> int:
+        """How many rows belong to experts, where these share them evenly."""
+        return ends.shape[0] * ends.shape[1] * filled if filled else rows.shape[0]
+
+    def names(self, ends: TensorType) -> tuple[str, str, str]:
+        """Names of factors: of the rows of all blocks, of all experts, and of the ends."""
+        if len(ends.shape) != 3:
+            raise MspcError(f"{self.name}: ends of shape {ends.shape} are not [outer, parts, experts]")
+        outer, parts, experts = ends.shape
+        if not ends.size:
+            raise MspcError(f"{self.name}: there are no blocks and experts, ends have shape {ends.shape}")
+        return f"(d={outer} p={parts} b!)", f"(p={parts} e={experts}!)", "d p e!"
+
+
+def _blocks(rows: int, ends: Any) -> Iterator[tuple[int, slice]]:
+    """(expert, where its rows lie) for every expert of every block."""
+    outer, parts, experts = ends.shape
+    size = rows // (outer * parts)
+    for block, borders in enumerate(ends.reshape(outer * parts, experts).tolist()):
+        start = 0
+        for e, end in enumerate(borders):
+            yield block % parts * experts + e, slice(block * size + start, block * size + end)
+            start = end
+
+
+def _grouping(rows: int, ends: Array) -> Grouping:
+    """The same for kernels."""
+    from mspc.ops.cuda.grouped_rows import Grouping  # late: only a GPU needs it
+
+    outer, parts, experts = ends.shape
+    return Grouping(outer * parts, parts, experts, rows // (outer * parts), 0, 0, parts * experts, True)
+
+
+class ExpertProduct(_BlocksOfRows):
+    """x [rows, k] by the matrix of every row's expert in w [experts, k, n], or [experts, n, k] transposed: [rows, n].
+    Rows that belong to no expert give zeros. filled: see `_BlocksOfRows`."""
+
+    transpose_b: bool = False
+    filled: int = 0
+    omitted = ("filled",)
+    linear_in = (0, 1)
+    host_reads = (2,)
+    samples = (
+        sample((8, 4), (4, 4, 6), (2, 2, 2), dtypes=ENDS, low=0, high=3),
+        sample((8, 6), (4, 4, 6), (2, 2, 2), transpose_b=True, dtypes=ENDS, low=0, high=3),
+    )
+
+    def rule(self, x: TensorType, w: TensorType, ends: TensorType) -> str:
+        rows, experts, groups = self.names(ends)
+        return f"{rows} k, {experts} {'n k' if self.transpose_b else 'k n'}, {groups} -> {rows} n"
+
+    def bprop(self, b: Builder, x: Value, w: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        dx = b.emit(ExpertProduct(transpose_b=not self.transpose_b, filled=self.filled), dout, w, ends)
+        left, right = (dout, x) if self.transpose_b else (x, dout)
+        return dx, b.emit(ExpertOuter(self.filled), left, right, ends), None
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        _, w, ends = types
+        return 2.0 * self.rows_of_experts(types[0], ends, self.filled) * w.shape[1] * w.shape[2]
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, w, ends = inputs
+        multiply = device.products_of_rows(x, w, out, transpose_b=self.transpose_b)
+        return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, w, ends) = be.xp, inputs
+        matrices = w.swapaxes(1, 2) if self.transpose_b else w
+        made = xp.zeros((x.shape[0], matrices.shape[2]), x.dtype)
+        for expert, rows in _blocks(x.shape[0], ends):
+            made[rows] = xp.matmul(x[rows], matrices[expert])
+        return made
+
+
+class ExpertOuter(_BlocksOfRows):
+    """For every expert the product of the transposed rows of x [rows, k] with those of y [rows, n], of its rows in all
+    blocks: [experts, k, n]. filled: see `_BlocksOfRows`."""
+
+    filled: int = 0
+    omitted = ("filled",)
+    linear_in = (0, 1)
+    host_reads = (2,)
+    samples = (sample((8, 4), (8, 2), (2, 2, 2), dtypes=ENDS, low=0, high=3),)
+
+    def rule(self, x: TensorType, y: TensorType, ends: TensorType) -> str:
+        rows, experts, groups = self.names(ends)
+        return f"{rows} k, {rows} n, {groups} -> {experts} k n"
+
+    def bprop(self, b: Builder, x: Value, y: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        dx = b.emit(ExpertProduct(transpose_b=True, filled=self.filled), y, dout, ends)
+        return dx, b.emit(ExpertProduct(filled=self.filled), x, dout, ends), None
+
+    def operations(self, types: Sequence[TensorType]) -> float:
+        x, y, ends = types
+        return 2.0 * self.rows_of_experts(x, ends, self.filled) * x.shape[1] * y.shape[1]
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        x, y, ends = inputs
+        multiply = device.products_of_rows(x, y, out, outer=True)
+        return None if multiply is None else device.asking([ends], lambda at: multiply(_blocks(x.shape[0], at)))
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, y, ends) = be.xp, inputs
+        made = xp.zeros((ends.shape[1] * ends.shape[2], x.shape[1], y.shape[1]), x.dtype)
+        for expert, rows in _blocks(x.shape[0], ends):
+            made[expert] += xp.matmul(x[rows].T, y[rows])
+        return made
+
+
+class ExpertRows(_BlocksOfRows):
+    """Row by row that of its expert of b [experts, n], as many rows as like [rows, m] has; zeros where there is no
+    expert."""
+
+    linear_in = (1,)
+    samples = (sample((8, 4), (4, 4), (2, 2, 2), dtypes=ENDS, low=0, high=3, gradient=False),)
+
+    def rule(self, like: TensorType, b: TensorType, ends: TensorType) -> str:
+        rows, experts, groups = self.names(ends)
+        return f"{rows} n, {experts} n, {groups} -> {rows} n"
+
+    def bprop(self, b: Builder, like: Value, rows: Value, ends: Value, out: Value, dout: Value) -> Gradients:
+        return None, b.emit(ExpertSums(), dout, ends), None
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.grouped_rows import rows_of_groups  # late: only a GPU needs it
+
+        like, b, ends = inputs
+        return rows_of_groups(device, _grouping(like.shape[0], ends), b, ends, out)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (like, b, ends) = be.xp, inputs
+        made = xp.zeros((like.shape[0], b.shape[1]), b.dtype)
+        for expert, rows in _blocks(like.shape[0], ends):
+            made[rows] = b[expert]
+        return made
+
+
+class ExpertSums(_BlocksOfRows):
+    """The sums of the rows of every expert in all blocks of x [rows, n]: [experts, n]."""
+
+    linear_in = (0,)
+    bprop = NotDifferentiable("it is a gradient, and its second derivative is not built")
+    samples = (sample((8, 4), (2, 2, 2), dtypes=ENDS[1:], low=0, high=3, gradient=False),)
+
+    def rule(self, x: TensorType, ends: TensorType) -> str:
+        rows, experts, groups = self.names(ends)
+        return f"{rows} n, {groups} -> {experts} n"
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.grouped_rows import sums_of_groups  # late: only a GPU needs it
+
+        x, ends = inputs
+        return sums_of_groups(device, _grouping(x.shape[0], ends), x, ends, out)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        xp, (x, ends) = be.xp, inputs
+        made = xp.zeros((ends.shape[1] * ends.shape[2], x.shape[1]), x.dtype)
+        for expert, rows in _blocks(x.shape[0], ends):
+            made[expert] += x[rows].sum(0)
+        return made
+
+class TopKRouter(Op):
+    """(the tokens of every expert [batch, expert_num, capacity], counted from 1, 0 where there is none; the place of
+    every choice among all experts' [batch, tokens, k], of input's type). Called as `TopKRouter()(input, capacity,
+    expert_num, drop_type)`, where input [batch, tokens, k], Int32 or Int64, names the experts that a token chose.
+
+    A choice below 0 is none. Place n, counted from 1, of an expert is expert * (capacity + 1) + n, and n is 0 for a
+    choice that found no room.
+    With drop_type 0 all choices of a token come before those of the next one, with 1 the first choices of all tokens
+    before the second ones.
+    """
+
+    capacity: int = 1
+    expert_num: int = 1
+    drop_type: int = 0
+    bprop = NotDifferentiable("its results are places")
+    samples = (
+        sample((2, 6, 2), dtypes=("Int32",), low=0, high=4, capacity=2, expert_num=4, gradient=False),
+        sample((2, 4, 3), dtypes=("Int64",), low=0, high=2, capacity=3, expert_num=2, drop_type=1, gradient=False),
+    )
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        tensors, found = split_call(self.name, args, 1, ("capacity", "expert_num", "drop_type"), optional=1)
+        sizes = {name: size_of(self.name, name, found[name]) for name in ("capacity", "expert_num")}
+        drop_type = int_of(self.name, "drop_type", found.get("drop_type", 0))
+        return replace(self, **sizes, drop_type=drop_type), tensors
+
+    def index_limits(self, *types: TensorType) -> Mapping[int, int]:
+        return {0: self.expert_num}
+
+    def rule(self, *types: TensorType) -> str:
+        if len(types) != 1:
+            raise MspcError(f"{self.name} takes 1 tensor, not {len(types)}", kind=TypeError)
+        return self._ruled(types[0], "b s! k!")
+
+    def _ruled(self, input: TensorType, ins: str) -> str:
+        """The rule of these inputs. Raises MspcError where attributes or operands do not fit."""
+        require_integer(self.name, 0, input)
+        if len(input.shape) != 3:
+            raise MspcError(f"{self.name}: input has shape {input.shape}, not [batch, tokens, choices]")
+        for name in ("capacity", "expert_num"):
+            if getattr(self, name) < 1:
+                raise MspcError(f"{self.name}: {name} is {getattr(self, name)}, not a positive number")
+        if self.drop_type not in (0, 1):
+            raise MspcError(f"{self.name}: drop_type must be 0 or 1, not {self.drop_type}")
+        return f"{ins} -> b e={self.expert_num}! c={self.capacity}!, b s! k!"
+
+    def infer(self, *types: Any) -> Type:
+        shapes = self.parsed_rule(*types).output_shapes()
+        return TupleType(tuple(TensorType(types[0].dtype, shape) for shape in shapes))
+
+    def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
+        from mspc.ops.cuda.token_routing import route_tokens  # late: only a GPU needs it
+
+        tables, places = out
+        return route_tokens(device, inputs[0], tables, places, self.drop_type == 0)
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        return self._routed(be, inputs[0], None)
+
+    def _routed(self, be: ArrayBackend, experts: Any, allowed: Any) -> Any:
+        """Both tables; allowed: which choices count, None for all."""
+        xp = be.xp
+        batch, tokens, k = experts.shape
+        if xp.__name__ == "numpy" and experts.max(initial=-1) >= self.expert_num:
+            raise IndexError(f"{self.name}: expert {experts.max()} is chosen, there are {self.expert_num}")
+        wanted = xp.ones(experts.shape, bool) if allowed is None else allowed
+        wanted = wanted & (experts >= 0) & (experts < self.expert_num)
+        order = (0, 1, 2) if self.drop_type == 0 else (0, 2, 1)
+        turns = experts.transpose(order).reshape(batch, tokens * k)
+        mine = wanted.transpose(order).reshape(batch, tokens * k)
+        token = xp.broadcast_to(xp.arange(tokens)[None, :, None], experts.shape).transpose(order).reshape(turns.shape)
+        asks = (turns[:, :, None] == xp.arange(self.expert_num)) & mine[:, :, None]
+        number = xp.where(asks, xp.cumsum(asks, axis=1), 0).sum(-1)  # among those that ask the same expert, from 1
+        number = xp.where(number <= self.capacity, number, 0)
+        places = turns * (self.capacity + 1) + number
+        of_experts = xp.zeros((batch, self.expert_num, self.capacity), experts.dtype)
+        row, at = xp.nonzero(number)
+        of_experts[row, turns[row, at], number[row, at] - 1] = token[row, at] + 1
+        shape = (batch, tokens, k) if self.drop_type == 0 else (batch, k, tokens)
+        return of_experts, places.reshape(shape).transpose(order).astype(experts.dtype)
+
+
+class TopPRouter(TopKRouter):
+    """TopKRouter, of whose choices those are left out with which the weights of a token, router_prob in the shape of
+    input, would add up to threshold or more. Called as `TopPRouter()(input, capacity, expert_num, drop_type, threshold,
+    router_prob)`. A strategy has an entry for every argument, that of a number is (1,)."""
+
+    waits = True
+    capacity: int = 1
+    expert_num: int = 1
+    drop_type: int = 0
+    threshold: float = 0.0
+    samples = (
+        sample((2, 6, 2), (2, 6, 2), dtypes=("Int32", "Float32"), low=0, high=4, capacity=2, expert_num=4,
+               threshold=3.0, gradient=False),
+    )  # fmt: skip
+
+    def call(self, *args: Any) -> tuple[Op, tuple[Any, ...]]:
+        if len(args) != 6:
+            names = "input, capacity, expert_num, drop_type, threshold, router_prob"
+            raise MspcError(f"{self.name} takes 6 arguments ({names}), not {len(args)}", kind=TypeError)
+        op, tensors = super().call(*args[:4])
+        settings: dict[str, Any] = {"threshold": float(number_of(self.name, "threshold", args[4]))}
+        return replace(op, **settings), (*tensors, args[5])
+
+    def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        return (rule.inputs[0], *[((),)] * 4, rule.inputs[1])
+
+    def layout_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        return rule.inputs
+
+    def rule(self, *types: TensorType) -> str:
+        if len(types) != 2:
+            raise MspcError(f"{self.name} takes 2 tensors, not {len(types)}", kind=TypeError)
+        input, router_prob = types
+        if router_prob.shape != input.shape or router_prob.dtype != FLOAT32:
+            what = f"{router_prob.dtype} {router_prob.shape}"
+            raise MspcError(f"{self.name}: router_prob is {what}, not Float32 of input's shape {input.shape}")
+        return self._ruled(input, "b s! k!, b s! k!")
+
+    launch = Op.launch
+
+    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
+        experts, weights = inputs
+        return self._routed(be, experts, be.xp.cumsum(weights, axis=-1) < be.xp.float32(self.threshold))
