@@ -11,10 +11,12 @@ import numpy as np
 
 from mspc.api.common.parameter import Parameter
 from mspc.api.common.tensor import REPLICATED, STORED, Tensor
+from mspc.api.errors import ApiTypeError
 from mspc.compiler.config import Config, Fed, feed
 from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
+from mspc.ir.text.limits import DEEPEST_TUPLE
 from mspc.ir.types import TensorType, dtype_of
 
 Call = tuple[Any, ...]
@@ -66,11 +68,14 @@ class Fixed:
 
 
 def describe_call(args: Sequence[Any], tensors: list[Tensor]) -> Call:
-    """The arguments with types in the places of their tensors, which are appended to `tensors`."""
-    return tuple(_argument(arg, tensors) for arg in args)
+    """Return the arguments with types in the places of their tensors, which are appended to `tensors`.
+
+    Raises TypeError if tuples nest deeper than DEEPEST_TUPLE.
+    """
+    return tuple(_argument(arg, tensors, i) for i, arg in enumerate(args))
 
 
-def _argument(arg: Any, tensors: list[Tensor]) -> Any:
+def _argument(arg: Any, tensors: list[Tensor], place: int, depth: int = 0) -> Any:
     if isinstance(arg, TensorType):
         return arg
     if isinstance(arg, Tensor) and not isinstance(arg, Parameter):
@@ -78,9 +83,11 @@ def _argument(arg: Any, tensors: list[Tensor]) -> Any:
         type = TensorType(dtype_of(arg.dtype), tuple(arg.shape))
         return type if arg.placement in (None, STORED) else Placed(type, arg.placement)
     if isinstance(arg, np.ndarray | np.generic):
-        return _argument(Tensor(arg), tensors)
+        return _argument(Tensor(arg), tensors, place)
     if isinstance(arg, tuple | list):
-        return like(arg, [_argument(item, tensors) for item in arg])
+        if depth == DEEPEST_TUPLE:
+            raise ApiTypeError(f"argument {place} is a {arg.__class__.__name__} nested more than {DEEPEST_TUPLE} deep")
+        return like(arg, [_argument(item, tensors, place, depth + 1) for item in arg])
     return Fixed(arg)
 
 

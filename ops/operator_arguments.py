@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Parameter, Value
+from mspc.ir.printable import is_about_digits, value_repr
 from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.types import DType, dtype_of
 
@@ -142,7 +143,7 @@ def describe(value: Any) -> str:
     items: Sequence[Any] = value if type(value) in (tuple, list) else ()
     if any(isinstance(item, Value) or hasattr(type(item), "message_label") for item in items):
         return f"({', '.join(map(describe, items))})"
-    return repr(value) if type(value) in PLAIN else type(value).__name__
+    return value_repr(value) if type(value) in PLAIN else type(value).__name__
 
 
 def misfit(name: str, attributes: Mapping[str, Any], operands: Iterable[Any], error: Exception) -> str:
@@ -153,12 +154,12 @@ def misfit(name: str, attributes: Mapping[str, Any], operands: Iterable[Any], er
         trace = trace.tb_next
     file = "" if trace is None else trace.tb_frame.f_code.co_filename
     line = linecache.getline(file, trace.tb_lineno) if trace is not None and file.startswith(_HOME) else ""
-    if line.lstrip().startswith("raise ") or isinstance(error, IndexError):
+    if (line.lstrip().startswith("raise ") or isinstance(error, IndexError)) and not is_about_digits(error):
         return f"{name}: {error}"
     operands = list(operands)
     large = next(_large([*attributes.values(), *operands]), None)
     if large is not None:
-        return f"{name}: {large} is beyond the 64 bits of an integer"
+        return f"{name}: {value_repr(large)} is beyond the 64 bits of an integer"
     shown = [f"{key}={describe(value)}" for key, value in attributes.items()]
     shown += [str(getattr(x, "type", None) or describe(x)) for x in operands]
     return f"{name}: these arguments do not fit: {', '.join(shown)}"

@@ -20,6 +20,7 @@ from mspc.api.errors import ApiIndexError, ApiRuntimeError, ApiTypeError, ApiVal
 from mspc.api.ops.eager import register_session
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.ir.layout import Layout
+from mspc.ir.printable import value_repr
 from mspc.ir.types import FLOAT32, INT64, STRING, UINT64, DType, TensorType, dtype_of
 from mspc.ops.cpu.copies import copied
 
@@ -283,7 +284,7 @@ class Tensor(TensorMethods, TensorOperators):
         try:
             return self._part(self.array[_plain_index(index)], index)
         except IndexError as error:
-            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {_why(error)}") from None
+            raise ApiIndexError(f"index {value_repr(index)} of a tensor of shape {self.shape}: {_why(error)}") from None
 
     def _part(self, array: np.ndarray | np.generic, index: Any) -> Tensor:
         """The elements that an index chooses, `array`; writing to them writes to this tensor, as in MindSpore."""
@@ -307,7 +308,7 @@ class Tensor(TensorMethods, TensorOperators):
         try:
             array[_plain_index(index)] = item.array if isinstance(item, Tensor) else item
         except IndexError as error:
-            raise ApiIndexError(f"index {index!r} of a tensor of shape {self.shape}: {_why(error)}") from None
+            raise ApiIndexError(f"index {value_repr(index)} of a tensor of shape {self.shape}: {_why(error)}") from None
         except ValueError as error:
             raise ApiValueError(f"elements {index!r} of a tensor of shape {self.shape}: {error}") from None
         self.array = array

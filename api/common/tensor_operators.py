@@ -9,6 +9,7 @@ import numpy as np
 
 from mspc.api.common.dtype import promoted_scalar
 from mspc.api.errors import ApiTypeError, ApiValueError
+from mspc.ir.printable import value_repr
 from mspc.ir.types import FLOAT32, dtype_of
 from mspc.ops.bases import promoted
 
@@ -41,7 +42,7 @@ class TensorOperators:
         try:
             operands = (np.asarray(left, kind.numpy), np.asarray(right, kind.numpy))
         except OverflowError:
-            raise ApiValueError(f"{right} is no number of {kind}") from None
+            raise ApiValueError(f"{value_repr(right)} is no number of {kind}") from None
         try:
             return self._derived(function(*(operands[::-1] if swapped else operands)), other)
         except TypeError:

@@ -220,6 +220,8 @@ class LayerNorm(Cell):
                 f"LayerNorm: normalized_shape must be a tuple of integers, not {normalized_shape!r}"
             )
         shape = tuple(positive("LayerNorm", "normalized_shape", n) for n in normalized_shape)
+        if not shape:
+            raise ApiValueError("LayerNorm: normalized_shape is empty", ["name the sizes of the last dimensions"])
         self.normalized_shape = shape
         self.gamma = parameter(gamma_init, shape, dtype, "gamma")
         self.beta = parameter(beta_init, shape, dtype, "beta")

@@ -213,9 +213,11 @@ class Cell(CellState):
 
     def _paths(self, path: str = "") -> Iterator[tuple[str, Cell]]:
         """(what this and all cells below add to the names of their parameters, cell)."""
-        yield path, self
-        for name, cell in self._cells.items():
-            yield from cell._paths(f"{path}{name}.")
+        left = [(path, self)]
+        while left:  # no recursion: a script may nest cells deeper than Python's stack
+            path, cell = left.pop()
+            yield path, cell
+            left += [(f"{path}{name}.", below) for name, below in reversed(cell._cells.items())]
 
     # Looking around -------------------------------------------------------------------------------
 
@@ -230,12 +232,14 @@ class Cell(CellState):
     def cells_and_names(self, cells: Any = None, name_prefix: str = "") -> Iterator[tuple[str, Cell]]:
         """(attribute path, cell) for this cell and all below, each cell once."""
         seen = cells if cells is not None else set()
-        if id(self) in seen:
-            return
-        seen.add(id(self))
-        yield name_prefix, self
-        for name, cell in self._cells.items():
-            yield from cell.cells_and_names(seen, f"{name_prefix}.{name}" if name_prefix else name)
+        left = [(name_prefix, self)]
+        while left:
+            path, cell = left.pop()
+            if id(cell) in seen:
+                continue
+            seen.add(id(cell))
+            yield path, cell
+            left += [(f"{path}.{name}" if path else name, below) for name, below in reversed(cell._cells.items())]
 
     def parameters_and_names(self, name_prefix: str = "", expand: bool = True) -> Iterator[tuple[str, Parameter]]:
         """(attribute path, parameter) of this cell and, with `expand`, all below; each parameter once."""
@@ -277,9 +281,13 @@ class Cell(CellState):
 
     def apply(self, fn: Any) -> Cell:
         """Call `fn` on every cell, those below first."""
-        for cell in self._cells.values():
-            cell.apply(fn)
-        fn(self)
+        found: list[Cell] = []
+        left: list[Cell] = [self]
+        while left:
+            found.append(left.pop())
+            left += found[-1]._cells.values()
+        for cell in reversed(found):
+            fn(cell)
         return self
 
     @property

@@ -237,6 +237,8 @@ class CosineEmbeddingLoss(LossBase):
 
     def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
         super().__init__(reduction)
+        if not -1 <= margin <= 1:
+            raise ApiValueError(f"CosineEmbeddingLoss: margin must be between -1 and 1, not {margin}")
         self.margin = margin
 
     def construct(self, logits_x1: Any, logits_x2: Any, labels: Any) -> Any:

@@ -26,6 +26,10 @@ class _Pooling(Cell):
         if str(pad_mode).lower() not in ("same", "valid", "pad"):
             raise ApiValueError(f"{name}: pad_mode must be 'same', 'valid' or 'pad', not {pad_mode!r}")
         self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
+        for what in ("kernel_size", "stride"):
+            sizes = getattr(self, what)
+            if any(isinstance(size, int) and size < 1 for size in (sizes if isinstance(sizes, tuple) else (sizes,))):
+                raise ApiValueError(f"{name}: {what} must be positive, not {sizes}")
         self.pad_mode, self.padding = str(pad_mode).lower(), padding
 
     def _form(self) -> str:

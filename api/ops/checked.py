@@ -35,7 +35,7 @@ _TENSORS = frozenset(
 """Parameters that are tensors, whatever else the function takes; where they are optional, or None."""
 _NUMBERS = frozenset("other value min max clip_value_min clip_value_max alpha beta fill_value".split())
 """Parameters that are numbers or tensors."""
-LEAKS = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
+LEAKS = (AttributeError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError)
 """What Python and NumPy raise inside of a function for arguments that do not fit."""
 _OWN = (*(str(Path(PACKAGE) / room) for room in (*ROOMS, "ops", "ir", "sharding")), str(Path(np.__file__).parent),
         str(Path(functools.__file__).parent), "<")  # fmt: skip

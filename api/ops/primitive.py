@@ -23,6 +23,7 @@ from mspc.api.settings import OFFLOADED_CELLS, STAGE
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD
 from mspc.ir.named_layout import NamedLayout
+from mspc.ir.printable import value_repr
 from mspc.ir.text.attribute_types import fields_of
 from mspc.ir.text.limits import MOST_DIMENSIONS, MOST_RANKS
 from mspc.ir.text.values import value_text
@@ -310,7 +311,10 @@ def check_strategy(strategy: Any, what: str) -> Strategies:
         message = f"{what} must be a tuple of tuples or of Layouts, not {strategy!r}"
         raise PrimitiveTypeError(message, caller(), [_EXAMPLE])
     entries: list[Any] = list(cast("tuple[Any, ...]", strategy))
-    named = list(_are_layouts(entries))
+    try:
+        named = list(_are_layouts(entries))
+    except RecursionError:
+        raise PrimitiveTypeError(f"{what} is {value_repr(strategy)}", caller(), [_EXAMPLE]) from None
     if any(named) and not all(named):
         message = f"{what} mixes tuples and Layouts: {_shown(entries)}"
         raise PrimitiveValueError(message, caller(), ["use one kind"])

@@ -18,7 +18,7 @@ from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell, WithEvalCell, WithLossCell
 from mspc.api.parallel.auto_parallel import AutoParallel
-from mspc.api.setting_kind import say_once
+from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.api.settings import SHARDED
 from mspc.api.train.callback import TimeMonitor
 from mspc.api.train.callback_base import OLDER, Callback, CallbackManager, CallbackParam, RunContext, callbacks_of
@@ -75,6 +75,8 @@ class Model:
             raise ApiTypeError(f"Model: optimizer must be an optimizer, not {type(optimizer).__name__}")
         if loss_fn is not None and not callable(loss_fn):
             raise ApiTypeError(f"Model: loss_fn must be a Cell or a function, not {type(loss_fn).__name__}")
+        if isinstance(loss_fn, type):
+            raise ApiTypeError(f"Model: loss_fn is the class {loss_fn.__name__}", [f"pass {loss_fn.__name__}()"])
         if eval_network is not None and not isinstance(eval_network, Cell):
             raise ApiTypeError(f"Model: eval_network must be a Cell, not {type(eval_network).__name__}")
         amp_level = resolved("Model", amp_level)
@@ -107,6 +109,19 @@ class Model:
             if self._optimizer is not None:
                 network = TrainOneStepCell(network, self._optimizer)
         return self._parallelized(network)
+
+    def _warn_if_nothing_trains(self, name: str) -> None:
+        """Warn if a loss is given without an optimizer, or with one that has no parameter of the network."""
+        if self._loss_fn is None:
+            return
+        why = "the model has no optimizer"
+        if self._optimizer is not None:
+            trained = {id(parameter) for parameter in getattr(self._optimizer, "parameters", ())}
+            cells = [cell for cell in (self._network, self._loss_fn) if isinstance(cell, Cell)]
+            if not trained or any(id(parameter) in trained for cell in cells for parameter in cell.get_parameters()):
+                return
+            why = "the optimizer has the parameters of another network"
+        say_once(f"{name} {why}", f"{place_of_caller()}{name} changes no parameter: {why}")
 
     def _parallelized(self, network: Cell) -> Cell:
         """A network as the AutoParallel around the model's own splits it."""
@@ -176,6 +191,7 @@ class Model:
         valid: tuple[Evaluation, Any, Any] | None = None,
     ) -> None:  # fmt: skip
         _check_counts(f"Model.{name}", epoch, first, sink, sink_size)
+        self._warn_if_nothing_trains(f"Model.{name}")
         size = dataset.get_dataset_size()
         if size == 0:
             raise ApiValueError(

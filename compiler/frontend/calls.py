@@ -401,14 +401,26 @@ def _captured(tracer: Tracer, function: types.FunctionType, name: str) -> Any:
     return found
 
 
+def _is_new_to_callers(cell: Cell, caller: Frame | None) -> bool:
+    """Return True if no running function has the cell as `self`."""
+    while caller is not None:
+        if caller.locals.get("self") is cell:
+            return False
+        caller = caller.caller
+    return True
+
+
 def inline(
     tracer: Tracer, caller: Frame, node: ast.AST, callee: Callee, args: Args, kwargs: Kwargs, cell: Cell | None = None
 ) -> Any:
     """Run the body of a function with its arguments bound; `cell` opens a scope of its own."""
     if caller.depth >= MAX_DEPTH:
-        text = f"calls nest more than {MAX_DEPTH} deep: the recursion of '{callee.name}' does not end"
+        text, note = f"calls nest more than {MAX_DEPTH} deep: the recursion of '{callee.name}' does not end", RECURSION
+        if cell is not None and _is_new_to_callers(cell, caller):
+            text = f"cells nest more than {MAX_DEPTH} deep"
+            note = "call them one after the other, as nn.SequentialCell does"
         frames = tuple(dict.fromkeys(caller.frames(node)))
-        tracer.note(MspcError(text, notes=[RECURSION], frames=frames, kind=RuntimeError))
+        tracer.note(MspcError(text, notes=[note], frames=frames, kind=RuntimeError))
         raise TooManyErrors  # where two calls make each two more, what is behind them takes for ever
     try:
         names = bind(

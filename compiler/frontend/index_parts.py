@@ -14,6 +14,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import contains_tensor, describe
 from mspc.ir.graph import Constant, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.printable import value_repr
 from mspc.ir.types import BOOL
 
 Shape = tuple[int, ...]
@@ -192,7 +193,8 @@ def _element(tracer: Tracer, entry: Any, size: int, dim: int) -> int:
     place = _integer(tracer, entry, dim)
     assert place is not None
     if not -size <= place < size:
-        raise tracer.error(f"index {place} is out of range for dimension {dim}, whose size is {size}", kind=IndexError)
+        message = f"index {value_repr(place)} is out of range for dimension {dim}, whose size is {size}"
+        raise tracer.error(message, kind=IndexError)
     return place % size
 
 

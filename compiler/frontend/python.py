@@ -22,6 +22,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import COMPUTED, Frame, contains_tensor, describe, values_in
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Value
+from mspc.ir.printable import is_about_digits
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
@@ -133,7 +134,10 @@ def call_python(tracer: Tracer, fn: Any, args: Args, kwargs: Kwargs, takes_tenso
     except MspcError as error:
         raise tracer.error(error.message, error.notes, error.kind) from None
     except Exception as error:
-        mistake = tracer.error(f"{name}() raised {type(error).__name__}: {error}", kind=kind_of(error))
+        reason = f"raised {type(error).__name__}: {error}"
+        if is_own and is_about_digits(error):
+            reason = f"does not take {', '.join(map(describe, [*args, *kwargs.values()]))}"
+        mistake = tracer.error(f"{name}() {reason}", kind=kind_of(error))
         mistake.python = error
         raise mistake from None
     return (

@@ -27,6 +27,7 @@ from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value
+from mspc.ir.printable import value_repr
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, dtype_of
 from mspc.ops.bases import operand_dtypes, promoted, promotes_from
 from mspc.ops.control.structural import Depend, TupleGetItem, is_constraint
@@ -188,8 +189,7 @@ class Tracer:
             try:
                 return Constant(value, kind)
             except OverflowError:
-                number = f"{value}" if abs(value) < 1 << 256 else "an integer of more than 256 bits"
-                raise self.error(f"{number} is no number of {kind}", kind=ValueError) from None
+                raise self.error(f"{value_repr(value)} is no number of {kind}", kind=ValueError) from None
         if isinstance(value, list | tuple) and is_numeric(value):
             array = np.asarray(value)
             kind = array.dtype.kind

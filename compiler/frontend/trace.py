@@ -36,6 +36,7 @@ from mspc.ir.deep_calls import deep_calls
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.limits import DEEPEST_TUPLE
 from mspc.ir.types import StackType, TensorType, dtype_of
 from mspc.ops.control.structural import Gradient
 
@@ -307,12 +308,14 @@ def _argument_names(sources: Sources, target: Any, count: int) -> list[str]:
 def _results(tracer: Tracer, result: Any) -> tuple[list[Value], Any]:
     found: list[Value] = []
 
-    def structure(value: Any) -> Any:
+    def structure(value: Any, depth: int = 0) -> Any:
         if is_graph_value(value) or isinstance(value, Tensor | np.ndarray):
             found.append(tracer.value(value))
             return Leaf(len(found) - 1)
         if isinstance(value, tuple | list):
-            items = [structure(item) for item in value]
+            if depth == DEEPEST_TUPLE:
+                raise tracer.error(f"the network returns a tuple nested more than {DEEPEST_TUPLE} deep")
+            items = [structure(item, depth + 1) for item in value]
             return _like(value, items)
         if isinstance(value, dict):
             return {key: structure(item) for key, item in value.items()}

@@ -24,6 +24,7 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Frames
+from mspc.ir.printable import value_repr
 
 
 class Poisoned(Exception):
@@ -309,7 +310,7 @@ def describe(value: Any) -> str:
     if isinstance(value, Undecided):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
+        return value_repr(value)
     if isinstance(value, Tensor | np.ndarray):
         return f"a {type(value).__name__} of shape {tuple(value.shape)}"
     if isinstance(value, OneOf):

@@ -16,6 +16,8 @@ DEEPEST = 32
 """Brackets inside brackets of a value."""
 DEEPEST_REGIONS = 100
 """Graphs inside of graphs."""
+DEEPEST_TUPLE = 200
+"""Tuples inside tuples, among the arguments or results of a network."""
 MOST_RANKS = 1 << 20
 """Ranks that a graph may be for: a group of them is a list."""
 

@@ -422,6 +422,7 @@ class _Triangle(Op, abstract=True):
     linear_in = (0,)
 
     def rule(self, x: TensorType) -> str:
+        int_of(self.name, "diagonal", self.diagonal)
         if len(x.shape) < 2:
             raise MspcError(f"{self.name} needs at least 2 dimensions in input 0, whose shape is {x.shape}")
         names = " ".join(factor_names(len(x.shape)))

@@ -90,3 +90,46 @@ def test_the_absolute_value_of_complex_numbers_is_real() -> None:
         assert (found.dtype, found.asnumpy().tolist()) == (ms.float32, [5.0, 0.0])
     with pytest.raises(MspcError, match="Abs has no gradient of complex numbers; ComplexAbs has one"):
         ms.grad(lambda x: ops.abs(x).sum())(numbers)
+
+
+DIGITS = 10**5000
+"""Python refuses to print it."""
+ROWS = Tensor(np.ones((4, 4), np.float32))
+LONG = "an integer of more than 256 bits"
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: ops.arange(DIGITS), LONG),
+    (lambda: ops.split(ROWS, DIGITS), LONG),
+    (lambda: ops.chunk(ROWS, DIGITS), LONG),
+    (lambda: ROWS[DIGITS], f"index {LONG} of a tensor"),
+    (lambda: ROWS * DIGITS, f"{LONG} is no number of Float32"),
+    (lambda: ROWS.reshape(DIGITS), LONG),
+    (lambda: Tensor(DIGITS), LONG),
+    (lambda: nn.Dense(DIGITS, 3), LONG),
+    (lambda: nn.GroupNorm(DIGITS, 3), f"GroupNorm: these arguments do not fit: num_groups={LONG}"),
+    (lambda: ms.set_seed(DIGITS), LONG),
+    (lambda: ops.transpose(ROWS, (DIGITS, 0)), r"perm\[0\] is an integer that does not fit 64 bits"),
+])  # fmt: skip
+def test_integers_that_python_does_not_print(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(MspcError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(("function", "message"), [
+    (lambda x: ops.arange(0, DIGITS, 1) + x[0], f"{LONG}"),
+    (lambda x: ops.split(x, DIGITS)[0], LONG),
+    (lambda x: ops.full((2, 2), DIGITS), f"Fill: {LONG} is beyond the 64 bits of an integer"),
+    (lambda x: x[DIGITS], f"index {LONG} is out of range for dimension 0"),
+    (lambda x: ops.stack([x, x], DIGITS), f"Stack: {LONG} is beyond the 64 bits of an integer"),
+    (lambda x: x.sum(axis=DIGITS), LONG),
+    (lambda x: ops.tril(x, DIGITS), "Tril: diagonal is an integer that does not fit 64 bits"),
+])  # fmt: skip
+def test_networks_with_integers_that_python_does_not_print(function: Any, message: str) -> None:
+    class Net(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            return function(x)
+
+    with pytest.raises(MspcError, match=message) as raised:
+        Net()(ROWS)
+    assert "test_large_integers.py" in str(raised.value)

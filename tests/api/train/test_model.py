@@ -406,3 +406,30 @@ def test_wrong_arguments_are_named(call: Any, error: type[Exception], message: s
     with pytest.raises(error) as caught:
         call()
     assert caught.value.message == message
+
+
+@pytest.mark.parametrize(("optimizer", "message"), [
+    (None, "Model.train changes no parameter: the model has no optimizer"),
+    (Net().trainable_params(), "Model.train changes no parameter: the optimizer has the parameters of another network"),
+])  # fmt: skip
+def test_training_that_changes_nothing_is_warned_about(optimizer: Any, message: str, capsys: Any) -> None:
+    net = Net()
+    made = None if optimizer is None else nn.Momentum(optimizer, 0.1, 0.9)
+    Model(net, nn.CrossEntropyLoss(), made).train(1, data())
+    found = capsys.readouterr().err
+    assert message in found
+    assert "test_model.py:" in found
+    Model(net, nn.CrossEntropyLoss(), nn.Momentum(net.trainable_params(), 0.1, 0.9)).train(1, data())
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: Model(Net(), nn.MSELoss), "loss_fn is the class MSELoss"),
+    (lambda: nn.MaxPool2d(2, 0), "MaxPool2d: stride must be positive, not 0"),
+    (lambda: nn.AvgPool2d((2, -1)), r"AvgPool2d: kernel_size must be positive, not \(2, -1\)"),
+    (lambda: nn.LayerNorm(()), "LayerNorm: normalized_shape is empty"),
+    (lambda: nn.CosineEmbeddingLoss(margin=5.0), "margin must be between -1 and 1, not 5.0"),
+])  # fmt: skip
+def test_arguments_that_no_training_can_use_are_refused(call: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
