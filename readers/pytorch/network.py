@@ -153,12 +153,7 @@ class ModuleStep:
 
 
 def module_step(
-    network: ImportedNetwork,
-    made: Any,
-    arrays: Sequence[Array],
-    weights: Mapping[str, Array],
-    loss: str,
-    trains: bool,
+    network: ImportedNetwork, made: Any, arrays: Sequence[Array], weights: Mapping[str, Array], loss: str, trains: bool,
     masks: Sequence[Array] = (),
 ) -> ModuleStep:
     """Run one forward pass, and backward if it `trains`.

@@ -94,11 +94,6 @@ def log_odds(self: Any, eps: Any) -> Any:
     return ops.Log()(x) - ops.Log()(1 - x)
 
 
-def chosen(condition: Any, self: Any, other: Any) -> Any:
-    """self if the condition holds, other elsewhere; all are broadcast."""
-    return ops.where(condition, self, other)
-
-
 def filled(self: Any, mask: Any, value: Any) -> Any:
     """value if the mask holds."""
     return ops.masked_fill(self, mask, ops.cast(value, self.dtype))
@@ -152,17 +147,52 @@ def relu_gradient(grad_output: Any, self: Any, threshold: Any) -> Any:
     return ops.where(ops.Greater()(self, threshold), grad_output, ops.zeros_like(grad_output))
 
 
+def of_one(operator: Any) -> Any:
+    """A function that applies an operator to a tensor."""
+    return lambda self: operator()(self)
+
+
+def of_two(operator: Any) -> Any:
+    """A function that applies an operator to two tensors, or to a tensor and a number."""
+    return lambda self, other: operator()(self, other)
+
+
+UNARY = {
+    "neg.default negative.default": ops.Neg, "sign.default sgn.default": ops.Sign, "sqrt.default": ops.Sqrt,
+    "rsqrt.default": ops.Rsqrt, "square.default": ops.Square, "reciprocal.default": ops.Reciprocal,
+    "exp.default": ops.Exp, "expm1.default": ops.Expm1, "log.default": ops.Log, "log1p.default": ops.Log1p,
+    "sin.default": ops.Sin, "cos.default": ops.Cos, "tan.default": ops.Tan, "asin.default": ops.Asin,
+    "acos.default": ops.ACos, "atan.default": ops.Atan, "sinh.default": ops.Sinh, "cosh.default": ops.Cosh,
+    "erf.default": ops.Erf, "isnan.default": ops.IsNan, "isinf.default": ops.IsInf, "isfinite.default": ops.IsFinite,
+    "relu.default": ops.ReLU, "relu6.default": ops.ReLU6, "silu.default": ops.SiLU, "acosh.default": ops.Acosh,
+    "asinh.default": ops.Asinh, "atanh.default": ops.Atanh, "erfc.default": ops.Erfc, "erfinv.default": ops.Erfinv,
+    "lgamma.default": ops.Lgamma, "digamma.default": ops.Digamma,
+}  # fmt: skip
+"""Kinds that are an operator of one tensor."""
+BINARY = {
+    "mul.Tensor mul.Scalar multiply.Tensor": ops.Mul, "floor_divide.default floor_divide.Scalar": ops.FloorDiv,
+    "remainder.Tensor remainder.Scalar": ops.FloorMod, "maximum.default max.other": ops.Maximum,
+    "minimum.default min.other": ops.Minimum, "eq.Tensor eq.Scalar": ops.Equal, "ne.Tensor ne.Scalar": ops.NotEqual,
+    "lt.Tensor lt.Scalar": ops.Less, "le.Tensor le.Scalar": ops.LessEqual, "gt.Tensor gt.Scalar": ops.Greater,
+    "ge.Tensor ge.Scalar": ops.GreaterEqual,
+}  # fmt: skip
+"""Kinds that are an operator of two."""
+NAMED_ALIKE = """
+    exp2 log2 log10 floor ceil round trunc selu mish hardswish hardsigmoid sinc frac signbit deg2rad rad2deg
+""".split()
+"""Kinds of one tensor that mspc has as functions of the same names."""
+
 ELEMENTWISE = (
+    *(row(names, "self", of_one(operator)) for names, operator in UNARY.items()),
+    *(row(names, "self, other", of_two(operator)) for names, operator in BINARY.items()),
+    *(row(f"{name}.default", "self", getattr(ops, name)) for name in NAMED_ALIKE),
     row("add.Tensor add.Scalar", "self, other, alpha=1", lambda self, other, alpha: mint.add(self, other, alpha=alpha)),
     row("sub.Tensor sub.Scalar subtract.Tensor", "self, other, alpha=1",
         lambda self, other, alpha: mint.sub(self, other, alpha=alpha)),
     row("rsub.Scalar rsub.Tensor", "self, other, alpha=1", lambda self, other, alpha: other - self * alpha),
-    row("mul.Tensor mul.Scalar multiply.Tensor", "self, other", lambda self, other: ops.Mul()(self, other)),
     row("div.Tensor div.Scalar divide.Tensor", "self, other", divide),
     row("div.Tensor_mode div.Scalar_mode", "self, other, rounding_mode", divide),
     row("true_divide.Tensor true_divide.Scalar", "self, other", divide),
-    row("floor_divide.default floor_divide.Scalar", "self, other", lambda self, other: ops.FloorDiv()(self, other)),
-    row("remainder.Tensor remainder.Scalar", "self, other", lambda self, other: ops.FloorMod()(self, other)),
     row("fmod.Tensor fmod.Scalar", "self, other", ops.fmod),
     row("pow.Tensor_Scalar pow.Tensor_Tensor", "self, exponent", power),
     row("pow.Scalar", "self, exponent", lambda self, exponent: ops.Pow()(self, exponent)),
@@ -170,15 +200,7 @@ ELEMENTWISE = (
     row("addcmul.default", "self, tensor1, tensor2, value=1", ops.addcmul),
     row("addcdiv.default", "self, tensor1, tensor2, value=1", ops.addcdiv),
     row("lerp.Scalar lerp.Tensor", "self, end, weight", between),
-    row("maximum.default max.other", "self, other", lambda self, other: ops.Maximum()(self, other)),
-    row("minimum.default min.other", "self, other", lambda self, other: ops.Minimum()(self, other)),
     row("atan2.default", "self, other", direction_of),
-    row("eq.Tensor eq.Scalar", "self, other", lambda self, other: ops.Equal()(self, other)),
-    row("ne.Tensor ne.Scalar", "self, other", lambda self, other: ops.NotEqual()(self, other)),
-    row("lt.Tensor lt.Scalar", "self, other", lambda self, other: ops.Less()(self, other)),
-    row("le.Tensor le.Scalar", "self, other", lambda self, other: ops.LessEqual()(self, other)),
-    row("gt.Tensor gt.Scalar", "self, other", lambda self, other: ops.Greater()(self, other)),
-    row("ge.Tensor ge.Scalar", "self, other", lambda self, other: ops.GreaterEqual()(self, other)),
     row("__and__.Tensor bitwise_and.Tensor bitwise_and.Scalar __and__.Scalar", "self, other",
         lambda self, other: bits(ops.BitwiseAnd(), ops.LogicalAnd(), self, other)),
     row("__or__.Tensor bitwise_or.Tensor bitwise_or.Scalar __or__.Scalar", "self, other",
@@ -196,59 +218,23 @@ ELEMENTWISE = (
     row("logical_or.default", "self, other", lambda self, other: ops.LogicalOr()(ops.cast(self, BOOL),
                                                                                  ops.cast(other, BOOL))),
     row("isin.Tensor_Tensor", "elements, test_elements, -assume_unique=False, invert=False", among),
-    row("where.self where.ScalarOther where.ScalarSelf where.Scalar", "condition, self, other", chosen),
+    row("where.self where.ScalarOther where.ScalarSelf where.Scalar", "condition, self, other", ops.where),
     row("masked_fill.Scalar masked_fill.Tensor", "self, mask, value", filled),
     row("clamp.default clamp.Tensor clip.default", "self, min=None, max=None", clamped),
     row("clamp_min.default clamp_min.Tensor", "self, min", clamped),
     row("clamp_max.default clamp_max.Tensor", "self, max", lambda self, max: clamped(self, None, max)),
     row("nan_to_num.default", "self, nan=None, posinf=None, neginf=None", numbers),
-    row("neg.default negative.default", "self", lambda self: ops.Neg()(self)),
     row("abs.default absolute.default", "self",
         lambda self: ops.ComplexAbs()(self) if self.dtype.is_complex else ops.Abs()(self)),
-    row("sign.default sgn.default", "self", lambda self: ops.Sign()(self)),
-    row("sqrt.default", "self", lambda self: ops.Sqrt()(self)),
-    row("rsqrt.default", "self", lambda self: ops.Rsqrt()(self)),
-    row("square.default", "self", lambda self: ops.Square()(self)),
-    row("reciprocal.default", "self", lambda self: ops.Reciprocal()(self)),
-    row("exp.default", "self", lambda self: ops.Exp()(self)),
-    row("exp2.default", "self", ops.exp2),
-    row("expm1.default", "self", lambda self: ops.Expm1()(self)),
-    row("log.default", "self", lambda self: ops.Log()(self)),
-    row("log2.default", "self", ops.log2),
-    row("log10.default", "self", ops.log10),
-    row("log1p.default", "self", lambda self: ops.Log1p()(self)),
-    row("sin.default", "self", lambda self: ops.Sin()(self)),
-    row("cos.default", "self", lambda self: ops.Cos()(self)),
-    row("tan.default", "self", lambda self: ops.Tan()(self)),
-    row("asin.default", "self", lambda self: ops.Asin()(self)),
-    row("acos.default", "self", lambda self: ops.ACos()(self)),
-    row("atan.default", "self", lambda self: ops.Atan()(self)),
-    row("sinh.default", "self", lambda self: ops.Sinh()(self)),
-    row("cosh.default", "self", lambda self: ops.Cosh()(self)),
     row("tanh.default", "self", of_floats(ops.Tanh)),
-    row("erf.default", "self", lambda self: ops.Erf()(self)),
-    row("floor.default", "self", ops.floor),
-    row("ceil.default", "self", ops.ceil),
-    row("round.default", "self", ops.round),
-    row("trunc.default", "self", ops.trunc),
-    row("isnan.default", "self", lambda self: ops.IsNan()(self)),
-    row("isinf.default", "self", lambda self: ops.IsInf()(self)),
-    row("isfinite.default", "self", lambda self: ops.IsFinite()(self)),
-    row("relu.default", "self", lambda self: ops.ReLU()(self)),
-    row("relu6.default", "self", lambda self: ops.ReLU6()(self)),
-    row("silu.default", "self", lambda self: ops.SiLU()(self)),
     row("sigmoid.default special_expit.default", "self", of_floats(ops.Sigmoid)),
     row("log_sigmoid.default", "self", functional.logsigmoid),
     row("gelu.default", "self, approximate='none'", lambda self, approximate: ops.gelu(self, approximate)),
     row("leaky_relu.default", "self, negative_slope=0.01", ops.leaky_relu),
     row("elu.default", "self, alpha=1, !scale=1, !input_scale=1", ops.elu),
     row("celu.default", "self, alpha=1.0", ops.celu),
-    row("selu.default", "self", ops.selu),
-    row("mish.default", "self", ops.mish),
     row("softplus.default", "self, beta=1, threshold=20", ops.softplus),
     row("hardtanh.default", "self, min_val=-1, max_val=1", ops.hardtanh),
-    row("hardswish.default", "self", ops.hardswish),
-    row("hardsigmoid.default", "self", ops.hardsigmoid),
     row("prelu.default", "self, weight", ops.prelu),
     row("glu.default", "self, dim=-1", ops.glu),
     row("threshold.default", "self, threshold, value", ops.threshold),
@@ -256,15 +242,6 @@ ELEMENTWISE = (
     row("softshrink.default", "self, lambd=0.5", ops.softshrink),
     row("logical_xor.default", "self, other",
         lambda self, other: ops.NotEqual()(ops.cast(self, BOOL), ops.cast(other, BOOL))),
-    row("acosh.default", "self", lambda self: ops.Acosh()(self)),
-    row("asinh.default", "self", lambda self: ops.Asinh()(self)),
-    row("atanh.default", "self", lambda self: ops.Atanh()(self)),
-    row("erfc.default", "self", lambda self: ops.Erfc()(self)),
-    row("erfinv.default", "self", lambda self: ops.Erfinv()(self)),
-    row("lgamma.default", "self", lambda self: ops.Lgamma()(self)),
-    row("digamma.default", "self", lambda self: ops.Digamma()(self)),
-    row("sinc.default", "self", ops.sinc),
-    row("frac.default", "self", ops.frac),
     row("hypot.default", "self, other", ops.hypot),
     row("logaddexp.default", "self, other", ops.logaddexp),
     row("xlogy.Tensor", "self, other", times_log(ops.Log, 0)),
@@ -275,9 +252,6 @@ ELEMENTWISE = (
     row("fmin.default", "self, other", lambda self, other: further(ops.fmin, ops.LessEqual, self, other)),
     row("heaviside.default", "self, values", ops.heaviside),
     row("ldexp.Tensor", "self, other", ops.ldexp),
-    row("signbit.default", "self", ops.signbit),
-    row("deg2rad.default", "self", ops.deg2rad),
-    row("rad2deg.default", "self", ops.rad2deg),
     row("round.decimals", "self, decimals", rounded),
     row("polygamma.default", "n, self", ops.polygamma),
     row("i0.default special_i0.default", "self", ops.bessel_i0),
@@ -294,11 +268,6 @@ ELEMENTWISE = (
 
 
 # Kinds of complex numbers and of Fourier transforms.
-
-
-def with_parts(self: Any) -> Any:
-    """Real and imaginary part along a new last dimension."""
-    return ops.view_as_real(self)
 
 
 def of_parts(self: Any) -> Any:
@@ -320,6 +289,11 @@ def direction(self: Any) -> Any:
 def dims_of(dim: Any) -> Any:
     """Dimensions as transforms take them."""
     return None if dim is None else tuple(dim)
+
+
+def over_dims(transform: Any) -> Any:
+    """A transform over several dimensions, as ATen gives them."""
+    return lambda self, s, dim, norm: transform(self, dims_of(s), dims_of(dim), norm)
 
 
 def transformed_parts(
@@ -361,7 +335,7 @@ def joined_parts(
 
 
 COMPLEX = (
-    row("view_as_real.default", "self", with_parts),
+    row("view_as_real.default", "self", ops.view_as_real),
     row("view_as_complex.default", "self", of_parts),
     row("complex.default", "real, imag", lambda real, imag: ops.Complex()(real, imag)),
     row("polar.default", "abs, angle", lambda length, angle: ops.Complex()(
@@ -376,25 +350,11 @@ COMPLEX = (
         "onesided=None, length=None, return_complex=False", joined_parts),
     row("fft_fftshift.default", "self, dim=None", lambda self, dim: ops.fftshift(self, dims_of(dim))),
     row("fft_ifftshift.default", "self, dim=None", lambda self, dim: ops.ifftshift(self, dims_of(dim))),
-    row("fft_rfftn.default", "self, s=None, dim=None, norm=None",
-        lambda self, s, dim, norm: ops.rfftn(self, dims_of(s), dims_of(dim), norm)),
-    row("fft_irfftn.default", "self, s=None, dim=None, norm=None",
-        lambda self, s, dim, norm: ops.irfftn(self, dims_of(s), dims_of(dim), norm)),
-    row("fft_ifft2.default", "self, s=None, dim=(-2, -1), norm=None",
-        lambda self, s, dim, norm: ops.ifft2(self, dims_of(s), dims_of(dim), norm)),
-    row("fft_fft.default", "self, n=None, dim=-1, norm=None", ops.fft),
-    row("fft_ifft.default", "self, n=None, dim=-1, norm=None", ops.ifft),
-    row("fft_rfft.default", "self, n=None, dim=-1, norm=None", ops.rfft),
-    row("fft_irfft.default", "self, n=None, dim=-1, norm=None", ops.irfft),
-    row("fft_fftn.default", "self, s=None, dim=None, norm=None",
-        lambda self, s, dim, norm: ops.fftn(self, dims_of(s), dims_of(dim), norm)),
-    row("fft_ifftn.default", "self, s=None, dim=None, norm=None",
-        lambda self, s, dim, norm: ops.ifftn(self, dims_of(s), dims_of(dim), norm)),
-    row("fft_fft2.default", "self, s=None, dim=(-2, -1), norm=None",
-        lambda self, s, dim, norm: ops.fft2(self, dims_of(s), dims_of(dim), norm)),
-    row("fft_rfft2.default", "self, s=None, dim=(-2, -1), norm=None",
-        lambda self, s, dim, norm: ops.rfft2(self, dims_of(s), dims_of(dim), norm)),
-    row("fft_irfft2.default", "self, s=None, dim=(-2, -1), norm=None",
-        lambda self, s, dim, norm: ops.irfft2(self, dims_of(s), dims_of(dim), norm)),
+    *(row(f"fft_{name}.default", "self, n=None, dim=-1, norm=None", getattr(ops, name))
+      for name in ("fft", "ifft", "rfft", "irfft")),
+    *(row(f"fft_{name}.default", "self, s=None, dim=(-2, -1), norm=None", over_dims(getattr(ops, name)))
+      for name in ("fft2", "ifft2", "rfft2", "irfft2")),
+    *(row(f"fft_{name}.default", "self, s=None, dim=None, norm=None", over_dims(getattr(ops, name)))
+      for name in ("fftn", "ifftn", "rfftn", "irfftn")),
 )  # fmt: skip
 """Kinds of complex numbers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -140,15 +140,8 @@ def transposed_convolution(
 ) -> Any:
     """The gradient of a convolution as a function."""
     return functional.conv_transpose2d(
-        input,
-        weight,
-        bias,
-        of_number(stride),
-        of_number(padding),
-        of_number(output_padding),
-        groups,
-        of_number(dilation),
-    )
+        input, weight, bias, of_number(stride), of_number(padding), of_number(output_padding), groups,
+        of_number(dilation))
 
 
 def greatest_along(self: Any, output_size: Any) -> Any:
@@ -191,14 +184,8 @@ def spread_in_space(
     ]
     sides = (pads[0], pads[0], pads[1], pads[1], pads[2], pads[2])
     op = ops.Conv3DTranspose(
-        out_channel=weight.shape[0],
-        kernel_size=kernel,
-        pad_mode="pad",
-        pad=sides,
-        stride=steps,
-        dilation=apart,
-        group=groups,
-    )
+        out_channel=weight.shape[0], kernel_size=kernel, pad_mode="pad", pad=sides, stride=steps, dilation=apart,
+        group=groups)
     out = op(input, weight, (input.shape[0], weight.shape[1] * groups, size[0], size[1], size[2]))
     return out if bias is None else out + ops.Reshape()(bias, (-1, 1, 1, 1))
 
@@ -218,15 +205,8 @@ def places_of_grid(theta: Any, size: Any, align_corners: Any) -> Any:
 
 
 def any_convolution(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: Any,
-    output_padding: Any,
-    groups: Any,
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any,
+    groups: Any
 ) -> Any:
     """A convolution, or the gradient of one, as the core of ATen has it."""
     if transposed:
@@ -234,28 +214,13 @@ def any_convolution(
     return convolution(len(weight.shape) - 2, input, weight, bias, stride, padding, dilation, groups)
 
 
-def greatest(input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any) -> Any:
-    """The greatest element of every window."""
+def greatest(
+    input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, with_places: Any = False
+) -> Any:
+    """The greatest element of every window, and its place in the image if that is asked for."""
+    steps = of_number(stride) if stride else None
     return functional.max_pool2d(
-        input,
-        of_number(kernel_size),
-        of_number(stride) if stride else None,
-        of_number(padding),
-        of_number(dilation),
-        ceil_mode,
-    )
-
-
-def greatest_with_places(input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any) -> Any:
-    """(the greatest element of every window, its place in the image)."""
-    return functional.max_pool2d(
-        input,
-        of_number(kernel_size),
-        of_number(stride) if stride else None,
-        of_number(padding),
-        of_number(dilation),
-        ceil_mode,
-        True,
+        input, of_number(kernel_size), steps, of_number(padding), of_number(dilation), ceil_mode, with_places
     )
 
 
@@ -264,14 +229,8 @@ def averaged(
 ) -> Any:
     """The mean of every window."""
     return functional.avg_pool2d(
-        input,
-        of_number(kernel_size),
-        of_number(stride) if stride else None,
-        of_number(padding),
-        ceil_mode,
-        count_include_pad,
-        divisor,
-    )
+        input, of_number(kernel_size), of_number(stride) if stride else None, of_number(padding), ceil_mode,
+        count_include_pad, divisor)
 
 
 def averaged_adaptively(self: Any, output_size: Any) -> Any:
@@ -355,18 +314,9 @@ def filtered(input: Any, size: Any, kind: Any, corners: Any, factors: Any) -> An
 
 
 IMAGES = (
-    row("conv1d.default", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
-        lambda *given: convolution(1, *given)),
-    row("conv1d.padding", "input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1",
-        lambda *given: convolution(1, *given)),
-    row("conv2d.default", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
-        lambda *given: convolution(2, *given)),
-    row("conv2d.padding", "input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1",
-        lambda *given: convolution(2, *given)),
-    row("conv3d.default", "input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1",
-        lambda *given: convolution(3, *given)),
-    row("conv3d.padding", "input, weight, bias=None, stride=1, padding='valid', dilation=1, groups=1",
-        lambda *given: convolution(3, *given)),
+    *(row(f"conv{dims}d.{form}", f"input, weight, bias=None, stride=1, padding={padding}, dilation=1, groups=1",
+          partial(convolution, dims))
+      for dims in (1, 2, 3) for form, padding in (("default", "0"), ("padding", "'valid'"))),
     row("conv_transpose2d.input",
         "input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1",
         transposed_convolution),
@@ -385,7 +335,7 @@ IMAGES = (
         "input, weight, bias, stride, padding, dilation, transposed, output_padding, groups", any_convolution),
     row("max_pool2d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False", greatest),
     row("max_pool2d_with_indices.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
-        greatest_with_places),
+        lambda *given: greatest(*given, True)),
     row("max_pool1d.default", "self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
         lambda self, size, stride, padding, dilation, ceil: ops.Squeeze(-2)(greatest(
             ops.ExpandDims()(self, -2), (1, _one(size)), (1, _one(stride)) if stride else None, (0, _one(padding)),

@@ -24,9 +24,8 @@ def places_of(name: str, indices: Any) -> Any:
     """An index for every dimension: None in ATen's lists takes all of it."""
     for index in indices:
         if index is not None and index.dtype == BOOL:
-            raise ApiValueError(
-                f"{name}: a Bool tensor chooses as many elements as its contents say; where(mask, a, b) keeps the shape"
-            )
+            raise ApiValueError(f"{name}: a Bool tensor chooses as many elements as its contents say; "
+                                "where(mask, a, b) keeps the shape")
     return tuple([slice(None) if index is None else index for index in indices])
 
 
@@ -69,16 +68,6 @@ def values_ahead(shape: Any, taken: Any, places: Any, values: Any) -> Any:
     whole = ops.BroadcastTo((*rest[:ahead], *sizes, *rest[ahead:]))(values)
     end = ahead + len(sizes)
     return ops.Transpose()(whole, (*range(ahead, end), *range(ahead), *range(end, len(whole.shape))))
-
-
-def gathered(self: Any, dim: Any, index: Any) -> Any:
-    """Element by element the one at a place along a dimension."""
-    return mint.gather(self, dim, index)
-
-
-def scattered(self: Any, dim: Any, index: Any, src: Any) -> Any:
-    """The tensor with elements put at places along a dimension."""
-    return mint.scatter(self, dim, index, src)
 
 
 def index_along(source: Any, dim: Any, index: Any) -> Any:
@@ -161,9 +150,9 @@ INDEXING = (
     row("index.Tensor", "self, indices", at_places),
     row("index_put.default _unsafe_index_put.default", "self, indices, values, accumulate=False", put),
     row("index_select.default", "self, dim, index", mint.index_select),
-    row("gather.default", "self, dim, index, -sparse_grad=False", gathered),
-    row("scatter.src", "self, dim, index, src", scattered),
-    row("scatter.value", "self, dim, index, value", scattered),
+    row("gather.default", "self, dim, index, -sparse_grad=False", mint.gather),
+    row("scatter.src", "self, dim, index, src", mint.scatter),
+    row("scatter.value", "self, dim, index, value", mint.scatter),
     row("scatter_reduce.two", "self, dim, index, src, reduce, include_self=True", scattered_with),
     row("index_copy.default", "self, dim, index, source",
         lambda self, dim, index, source: mint.scatter(self, dim, index_along(source, dim, index), source)),

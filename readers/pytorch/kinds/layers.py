@@ -93,10 +93,7 @@ def batch_norm_new(
     count = input.size // input.shape[1]
     unbiased = variance * (count / max(1, count - 1))
     return (
-        out,
-        mean,
-        scale,
-        running_mean * (1 - momentum) + ops.stop_gradient(mean) * momentum,
+        out, mean, scale, running_mean * (1 - momentum) + ops.stop_gradient(mean) * momentum,
         running_var * (1 - momentum) + ops.stop_gradient(unbiased) * momentum,
     )
 
@@ -106,8 +103,7 @@ def batch_norm_with_statistics(
 ) -> Any:
     """(every channel normalised, the mean and 1 / standard deviation that were used, the new running ones)."""
     out, mean, scale, new_mean, new_variance = batch_norm_new(
-        input, weight, bias, running_mean, running_var, training, momentum, eps
-    )
+        input, weight, bias, running_mean, running_var, training, momentum, eps)
     if not training:
         return out, mean, scale, None, None
     return out, mean, scale, new_mean, new_variance
@@ -247,44 +243,17 @@ def one_step(step: Any, kind: Any, input: Any, states: Any, w_ih: Any, w_hh: Any
     return step(project(input, w_ih, b_ih), states, w_hh, b_hh, kind)
 
 
-RECURRENT = (
-    row(
-        "lstm.input", f"input, hx, {_ARGUMENTS}", lambda input, hx, *others: sequence(lstm_step, "", input, hx, *others)
-    ),
-    row(
-        "gru.input",
-        f"input, hx, {_ARGUMENTS}",
-        lambda input, hx, *others: sequence(gru_step, "", input, (hx,), *others),
-    ),
-    row(
-        "rnn_tanh.input",
-        f"input, hx, {_ARGUMENTS}",
-        lambda input, hx, *others: sequence(simple_step, "tanh", input, (hx,), *others),
-    ),
-    row(
-        "rnn_relu.input",
-        f"input, hx, {_ARGUMENTS}",
-        lambda input, hx, *others: sequence(simple_step, "relu", input, (hx,), *others),
-    ),
-    row(
-        "lstm_cell.default",
-        f"input, hx, {_CELL}",
-        lambda input, hx, *others: one_step(lstm_step, "", input, hx, *others),
-    ),
-    row(
-        "gru_cell.default",
-        f"input, hx, {_CELL}",
-        lambda input, hx, *others: one_step(gru_step, "", input, (hx,), *others),
-    ),
-    row(
-        "rnn_tanh_cell.default",
-        f"input, hx, {_CELL}",
-        lambda input, hx, *others: one_step(simple_step, "tanh", input, (hx,), *others),
-    ),
-    row(
-        "rnn_relu_cell.default",
-        f"input, hx, {_CELL}",
-        lambda input, hx, *others: one_step(simple_step, "relu", input, (hx,), *others),
-    ),
-)
+def of_states(function: Any, step: Any, kind: Any, has_several: Any) -> Any:
+    """A function of `input, hx, ...`, if hx is one state or has several, as that of an LSTM."""
+    return lambda input, hx, *others: function(step, kind, input, hx if has_several else (hx,), *others)
+
+
+RECURRENT = tuple(
+    row(f"{name}{end}", f"input, hx, {arguments}", of_states(function, step, kind, name == "lstm"))
+    for name, step, kind in (
+        ("lstm", lstm_step, ""), ("gru", gru_step, ""), ("rnn_tanh", simple_step, "tanh"),
+        ("rnn_relu", simple_step, "relu"),
+    )
+    for end, arguments, function in ((".input", _ARGUMENTS, sequence), ("_cell.default", _CELL, one_step))
+)  # fmt: skip
 """Kinds of recurrent layers."""

@@ -120,8 +120,7 @@ def of_triangle(matrix: Any, right: Any, upper: Any, left: Any, unitriangular: A
     half = ops.triu(matrix) if upper else ops.tril(matrix)
     if unitriangular:
         half = (ops.triu(matrix, 1) if upper else ops.tril(matrix, -1)) + ops.eye(
-            matrix.shape[-1], matrix.shape[-1], matrix.dtype
-        )
+            matrix.shape[-1], matrix.shape[-1], matrix.dtype)
     return solved(half, right, left)
 
 

@@ -73,16 +73,6 @@ def vector_norm(self: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any = None) 
     return ops.vector_norm(typed(self, dtype), ord, None if dim is None else axes(dim), keepdim)
 
 
-def differences(self: Any, n: Any, dim: Any, prepend: Any, append: Any) -> Any:
-    """Differences of neighbours along a dimension, n times."""
-    return ops.diff(self, n, dim, prepend, append)
-
-
-def running_sum(self: Any, dim: Any, dtype: Any) -> Any:
-    """Return cumulative sums along a dimension; integers and Bool add up to Int64."""
-    return mint.cumsum(self, dim, dtype)
-
-
 def in_order(self: Any, dim: Any, descending: Any, stable: Any = None) -> Any:
     """(sorted elements, their places)."""
     return ops.SortExt()(self, dim, descending, True)
@@ -140,6 +130,11 @@ def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> An
     return ops.Squeeze(place)(found)
 
 
+def of_truths_along(operator: Any) -> Any:
+    """A reduction of truths along dimensions."""
+    return lambda self, dim, keepdim: operator(keepdim)(ops.cast(self, BOOL), axes(dim))
+
+
 REDUCTIONS = (
     row("aminmax.default", "self, dim=None, keepdim=False", ends),
     row("nanmean.default", "self, dim=None, keepdim=False, dtype=None", mean_of_numbers),
@@ -183,14 +178,10 @@ REDUCTIONS = (
     row("argmin.default", "self, dim=None, keepdim=False", mint.argmin),
     row("all.default", "self", lambda self: ops.ReduceAll()(ops.cast(self, BOOL))),
     row("any.default", "self", lambda self: ops.ReduceAny()(ops.cast(self, BOOL))),
-    row("all.dim", "self, dim, keepdim=False",
-        lambda self, dim, keepdim: ops.ReduceAll(keepdim)(ops.cast(self, BOOL), axes(dim))),
-    row("all.dims", "self, dim=None, keepdim=False",
-        lambda self, dim, keepdim: ops.ReduceAll(keepdim)(ops.cast(self, BOOL), axes(dim))),
-    row("any.dim", "self, dim, keepdim=False",
-        lambda self, dim, keepdim: ops.ReduceAny(keepdim)(ops.cast(self, BOOL), axes(dim))),
-    row("any.dims", "self, dim=None, keepdim=False",
-        lambda self, dim, keepdim: ops.ReduceAny(keepdim)(ops.cast(self, BOOL), axes(dim))),
+    row("all.dim", "self, dim, keepdim=False", of_truths_along(ops.ReduceAll)),
+    row("all.dims", "self, dim=None, keepdim=False", of_truths_along(ops.ReduceAll)),
+    row("any.dim", "self, dim, keepdim=False", of_truths_along(ops.ReduceAny)),
+    row("any.dims", "self, dim=None, keepdim=False", of_truths_along(ops.ReduceAny)),
     row("norm.ScalarOpt_dim", "self, p, dim, keepdim=False", vector_norm),
     row("linalg_vector_norm.default", "self, ord=2, dim=None, keepdim=False, dtype=None", vector_norm),
     row("norm.Scalar", "self, p=2", lambda self, p: vector_norm(self, p, None, False)),
@@ -202,9 +193,9 @@ REDUCTIONS = (
     row("nansum.default", "self, dim=None, keepdim=False, dtype=None",
         lambda self, dim, keepdim, dtype: mint.nansum(self, dim, keepdim, dtype=dtype)),
     row("logsumexp.default", "self, dim, keepdim=False", log_total),
-    row("cumsum.default", "self, dim, dtype=None", running_sum),
+    row("cumsum.default", "self, dim, dtype=None", mint.cumsum),
     row("cumprod.default", "self, dim, dtype=None", mint.cumprod),
-    row("diff.default", "self, n=1, dim=-1, prepend=None, append=None", differences),
+    row("diff.default", "self, n=1, dim=-1, prepend=None, append=None", ops.diff),
     row("sort.default", "self, dim=-1, descending=False", in_order),
     row("sort.stable", "self, stable, dim=-1, descending=False",
         lambda self, stable, dim, descending: in_order(self, dim, descending)),
@@ -226,6 +217,11 @@ REDUCTIONS = (
 def reduced(reduction: Any) -> Any:
     """The name of a reduction."""
     return ("none", "mean", "sum")[reduction]
+
+
+def of_target(loss: Any) -> Any:
+    """A loss of results and targets alone, by the number of its reduction."""
+    return lambda self, target, reduction: loss(self, target, reduced(reduction))
 
 
 def of_each(found: Any, reduction: Any) -> Any:
@@ -262,32 +258,25 @@ LOSSES = (
     row("cross_entropy_loss.default", "self, target, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0",
         lambda self, target, weight, reduction, ignored, smoothing: functional.cross_entropy(
             self, target, weight, ignored, reduced(reduction), smoothing)),
-    row("nll_loss.default nll_loss_nd.default", "self, target, weight=None, reduction=1, ignore_index=-100",
+    row("nll_loss.default nll_loss_nd.default nll_loss2d.default",
+        "self, target, weight=None, reduction=1, ignore_index=-100",
         lambda self, target, weight, reduction, ignored: functional.nll_loss(
             self, target, weight, ignored, reduced(reduction))),
-    row("mse_loss.default", "self, target, reduction=1",
-        lambda self, target, reduction: functional.mse_loss(self, target, reduced(reduction))),
-    row("l1_loss.default", "self, target, reduction=1",
-        lambda self, target, reduction: functional.l1_loss(self, target, reduced(reduction))),
+    row("mse_loss.default", "self, target, reduction=1", of_target(functional.mse_loss)),
+    row("l1_loss.default", "self, target, reduction=1", of_target(functional.l1_loss)),
     row("smooth_l1_loss.default", "self, target, reduction=1, beta=1.0",
         lambda self, target, reduction, beta: functional.smooth_l1_loss(self, target, reduced(reduction), beta)),
-    row("binary_cross_entropy.default", "self, target, weight=None, reduction=1",
-        of_truths),
+    row("binary_cross_entropy.default", "self, target, weight=None, reduction=1", of_truths),
     row("binary_cross_entropy_with_logits.default", "self, target, weight=None, pos_weight=None, reduction=1",
         lambda self, target, weight, pos_weight, reduction: functional.binary_cross_entropy_with_logits(
             self, target, weight, reduced(reduction), pos_weight)),
     row("huber_loss.default", "self, target, reduction=1, delta=1.0",
         lambda self, target, reduction, delta: ops.huber_loss(self, target, reduced(reduction), delta)),
-    row("soft_margin_loss.default", "self, target, reduction=1",
-        lambda self, target, reduction: functional.soft_margin_loss(self, target, reduced(reduction))),
-    row("nll_loss2d.default", "self, target, weight=None, reduction=1, ignore_index=-100",
-        lambda self, target, weight, reduction, ignored: functional.nll_loss(
-            self, target, weight, ignored, reduced(reduction))),
+    row("soft_margin_loss.default", "self, target, reduction=1", of_target(functional.soft_margin_loss)),
     row("nll_loss_forward.default nll_loss2d_forward.default", "self, target, weight, reduction, ignore_index",
         lambda self, target, weight, reduction, ignored: (functional.nll_loss(
             self, target, weight, ignored, reduced(reduction)), None)),
-    row("kl_div.default", "self, target, reduction=1, log_target=False",
-        divergence),
+    row("kl_div.default", "self, target, reduction=1, log_target=False", divergence),
     row("poisson_nll_loss.default", "input, target, log_input, full, eps, reduction", of_counts),
     row("margin_ranking_loss.default", "input1, input2, target, margin=0.0, reduction=1",
         lambda first, second, target, margin, reduction: of_each(  # at the margin itself there is a gradient
@@ -305,7 +294,6 @@ LOSSES = (
     row("multi_margin_loss.default", "self, target, p=1, margin=1, weight=None, reduction=1",
         lambda self, target, p, margin, weight, reduction: ops.multi_margin_loss(
             self, target, p, margin, weight, reduced(reduction))),
-    row("multilabel_margin_loss.default", "self, target, reduction=1",
-        lambda self, target, reduction: ops.multilabel_margin_loss(self, target, reduced(reduction))),
+    row("multilabel_margin_loss.default", "self, target, reduction=1", of_target(ops.multilabel_margin_loss)),
 )  # fmt: skip
 """Kinds of losses."""

@@ -59,19 +59,9 @@ def exchanged(self: Any, dim0: Any, dim1: Any) -> Any:
     return mint.transpose(self, dim0, dim1)
 
 
-def exchanged_back(base: Any, new: Any, dim0: Any, dim1: Any) -> Any:
-    """Undo `exchanged`."""
-    return exchanged(new, dim0, dim1)
-
-
 def transposed(self: Any) -> Any:
     """A matrix with its dimensions exchanged; a vector as it is."""
     return exchanged(self, 0, 1) if len(self.shape) == 2 else self
-
-
-def transposed_back(base: Any, new: Any) -> Any:
-    """Undo `transposed`."""
-    return transposed(new)
 
 
 def permuted(self: Any, dims: Any) -> Any:
@@ -86,11 +76,6 @@ def permuted_back(base: Any, new: Any, dims: Any) -> Any:
     rank = len(base.shape)
     order = [d % rank for d in dims]
     return permuted(new, tuple([order.index(d) for d in range(rank)]))
-
-
-def unsqueezed(self: Any, dim: Any) -> Any:
-    """A new dimension of size 1."""
-    return ops.ExpandDims()(self, dim)
 
 
 def squeezed(self: Any, dim: Any = None) -> Any:
@@ -228,10 +213,8 @@ def strided(self: Any, size: Any, stride: Any, storage_offset: Any) -> Any:
         whole = whole and (size[d] == 1 or stride[d] == step)
         step = step * size[d]
     if not whole or step != self.size:
-        raise ApiValueError(
-            f"as_strided: sizes {tuple(size)} with strides {tuple(stride)} are no other shape of all "
-            f"elements of {self.shape}, which alone is read"
-        )
+        raise ApiValueError(f"as_strided: sizes {tuple(size)} with strides {tuple(stride)} are no other shape of all "
+                            f"elements of {self.shape}, which alone is read")
     return reshaped(self, size)
 
 
@@ -264,15 +247,16 @@ SHAPES = (
         lambda base, new, other: expanded_back(base, new, other.shape)),
     row("broadcast_to.default", "self, size", expanded, expanded_back),
     row("broadcast_tensors.default", "tensors", spread_out),
-    row("transpose.int swapdims.default", "self, dim0, dim1", exchanged, exchanged_back),
-    row("swapaxes.default", "self, axis0, axis1", exchanged, exchanged_back),
-    row("t.default numpy_T.default", "self", transposed, transposed_back),
+    *(row(names, arguments, exchanged, lambda base, new, dim0, dim1: exchanged(new, dim0, dim1))
+      for names, arguments in (("transpose.int swapdims.default", "self, dim0, dim1"),
+                               ("swapaxes.default", "self, axis0, axis1"))),
+    row("t.default numpy_T.default", "self", transposed, lambda base, new: transposed(new)),
     row("mT.default adjoint.default matrix_H.default", "self", lambda self: exchanged(self, -2, -1),
         lambda base, new: exchanged(new, -2, -1)),
     row("permute.default", "self, dims", permuted, permuted_back),
     row("movedim.int movedim.intlist moveaxis.int moveaxis.intlist", "self, source, destination", ops.movedim,
         lambda base, new, source, destination: ops.movedim(new, destination, source)),
-    row("unsqueeze.default", "self, dim", unsqueezed, as_before),
+    row("unsqueeze.default", "self, dim", lambda self, dim: ops.ExpandDims()(self, dim), as_before),
     row("squeeze.default", "self", squeezed, as_before),
     row("squeeze.dim squeeze.dims", "self, dim", squeezed, as_before),
     row("flatten.using_ints", "self, start_dim=0, end_dim=-1", flattened, as_before),
