@@ -23,10 +23,11 @@ from mspc.ir.text.printer import print_graph
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import AllGather, AllReduce
+from mspc.ops.collective.point_to_point import Receive
 from mspc.ops.control.print import Print
 from mspc.ops.control.regions import Call, emit_regions
 from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.math.arithmetic import Add, Mul
+from mspc.ops.math.arithmetic import Add, Mul, Neg
 from mspc.ops.math.matmul import MatMul
 from mspc.ops.op import REGISTRY, Op, load_operators
 from mspc.ops.optim.optimizer import AssignAdd
@@ -340,3 +341,21 @@ def test_many_gradients_travel_in_several_buckets_in_the_order_they_are_ready(tr
     layers = [[int(name.split(".")[1]) for name in str(n.attrs["mirror_user_id"]).split(", ")] for n in buckets]
     assert [max(found) for found in layers] == sorted((max(found) for found in layers), reverse=True)
     assert layers[0][0] == 11
+
+
+# The order of collectives on the graph of all ranks: what golden cases do not show.
+
+
+def test_what_is_received_without_an_operand_stays_where_the_script_has_it() -> None:
+    """It is ready from the beginning on, but what it makes would be held from there on, too."""
+    graph = Graph("received")
+    x = Parameter("x", TensorType(FLOAT32, (2,)), kind="input")
+    graph.parameters = [x]
+    b = Builder(graph)
+    first = b.emit(Neg(), x)
+    second = b.emit(Neg(), first)
+    received = b.emit(Receive(src_rank=1, shape=(2,)))
+    graph.results = [b.emit(Add(), second, received)]
+    before = list(graph.nodes)
+    assert not order_collectives(graph)
+    assert graph.nodes == before

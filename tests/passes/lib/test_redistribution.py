@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
+from mspc.ir.types import FLOAT64, TensorType
+from mspc.ops.collective.exchange import Regroup, regrouping
+from mspc.ops.op import load_operators
 from mspc.passes.lib.redistribution import cost, plan
 from mspc.sharding import pieces
 from mspc.sharding.pieces import rank_exchange
+from tests.interpret import run_on_ranks
 from tests.redistributions import (
     Pair,
     execute,
@@ -88,9 +93,7 @@ MOVES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "names", "elements"), [m[1:] for m in MOVES], ids=[m[0] for m in MOVES]
-)
+@pytest.mark.parametrize(("source", "target", "names", "elements"), [m[1:] for m in MOVES], ids=[m[0] for m in MOVES])
 def test_steps_of_finished_values(source, target, names, elements) -> None:
     pair = Layout.of(*source), Layout.of(*target), (16, 16)
     found = plan(*pair, 4)
@@ -153,9 +156,7 @@ def test_a_mean_is_scaled_once_behind_the_last_reduction() -> None:
     assert [step.scale for step in found.steps] == [1.0, 0.25]
 
 
-@pytest.mark.parametrize(
-    ("reduction", "op"), [("all", "min"), ("any", "max"), ("mean", "sum"), ("prod", "prod")]
-)
+@pytest.mark.parametrize(("reduction", "op"), [("all", "min"), ("any", "max"), ("mean", "sum"), ("prod", "prod")])
 def test_reductions_by_collective(reduction: str, op: str) -> None:
     source = Layout.of((4,), [()], (0,), reduction)
     (step,) = plan(source, Layout.replicated(4, 1), (3,), 1).steps
@@ -240,3 +241,42 @@ def test_a_rank_s_exchange_on_4096_ranks_looks_at_few_ranks(monkeypatch: pytest.
     part = rank_exchange(source, target, (4096, 64), 70)
     assert [box.size for _, box in part.receives] == [4096]
     assert seen.count < 300
+
+
+# Many small blocks become one all-to-all, one gather and a local transposition; the bytes stay the least.
+
+
+load_operators()
+PAIRS = [
+    (Layout.of((2, 2, 3), [(0, 1, 2), ()]), Layout.of((2, 2, 3), [(0,), (1,)])),
+    (Layout.of((2, 3, 2), [(), (0, 1, 2)]), Layout.of((2, 3, 2), [(1,), ()])),
+    (Layout.of((2, 2, 2, 2), [(0, 1, 2, 3), (), ()]), Layout.of((2, 2, 2, 2), [(), (), (2, 0)])),
+    (Layout.of((2, 2, 2, 2), [(1, 2, 3), (0,)]), Layout.of((2, 2, 2, 2), [(1,), (0, 2)])),
+]
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=str)
+def test_regrouping_brings_every_rank_its_slice(source: Layout, target: Layout) -> None:
+    graph = Graph("regroup")
+    shape = (48, 24, 12)[: len(source.dims)]
+    x = Parameter("x", TensorType(FLOAT64, shape), layout=source)
+    node = Node(Regroup(source=source, target=target), [x], x.type)
+    node.layout = target
+    graph.parameters, graph.nodes, graph.results = [x], [node], [node]
+    graph.attrs = {"ranks": source.ranks}
+    value = np.random.default_rng(0).random(shape)
+    np.testing.assert_array_equal(run_on_ranks(graph, {"x": value})[0], value)
+
+
+def test_thousands_of_ranks_need_few_messages() -> None:
+    source, target = Layout.from_strategy((4096, 1), 4096), Layout.from_strategy((2, 4), 4096)
+    found = plan(source, target, (8192, 32), 4)
+    assert [step.op.name for step in found.steps] == ["Regroup"]
+    assert found.messages == 3 + 511
+    needed, held = 4096 * 8, 2 * 8
+    assert found.nbytes == (needed - held) * 4
+
+
+def test_what_is_no_regrouping() -> None:
+    assert regrouping(Layout.of((3, 4), [(0,), (1,)]), Layout.of((4, 3), [(0,), (1,)])) is None
+    assert regrouping(Layout.of((2, 4), [(0, 1), ()]), Layout.of((2, 4), [(0,), (1,)])) is None

@@ -1,4 +1,4 @@
-"""Nodes that run one graph draw numbers of their own, and their gradients read what they drew."""
+"""Gradients: numbers of calls that draw, gradients that a script gives, and operators that have none."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
-from mspc.ir.graph import Constant, Graph, Value
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Parameter, Value
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
-from mspc.ir.types import BOOL
+from mspc.ir.types import BOOL, FLOAT32, TensorType
+from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.regions import Call, For, If
-from mspc.ops.control.structural import CALL, TupleGetItem
-from mspc.ops.math.arithmetic import Mul
+from mspc.ops.control.structural import CALL, Gradient, TupleGetItem
+from mspc.ops.math.arithmetic import Mul, Neg
+from mspc.ops.nn.activation import SiLUGrad
 from mspc.ops.op import REGISTRY
 from mspc.ops.random.dropout import Dropout
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.passes.autodiff.grad import Grad
 from mspc.passes.base import PassManager
 from mspc.passes.cleanup.simplify import Simplify
-from mspc.passes.lib.gradients import number_calls
+from mspc.passes.lib.gradients import drop_own_gradients, number_calls
 from tests.passes.autodiff.differentiated import (
     COUNT,
     assert_gradients,
@@ -32,6 +35,9 @@ from tests.passes.autodiff.differentiated import (
     run,
     with_gradients,
 )
+
+# Nodes that run one graph draw numbers of their own, and their gradients read what they drew.
+
 
 WIDE = floats(64)
 
@@ -125,3 +131,50 @@ def test_gradients_read_what_each_drew(marked: bool) -> None:
     assert [(node.phase, node.attrs[CALL]) for node in calls] == [
         ("forward", 1), ("forward", 2), ("backward", 2), ("backward", 1)
     ]  # fmt: skip
+
+
+# What stands for gradients that the script gives goes as a whole.
+
+
+def test_no_placeholder_and_nothing_computed_of_one_is_left() -> None:
+    graph = Graph("g")
+    x = Parameter("x", TensorType(FLOAT32, (3,)))
+    graph.parameters.append(x)
+    b = Builder(graph)
+    result = b.emit(Mul(), x, x)
+    placeholder = b.emit(GradientPlaceholder(type=result.type))
+    own = b.emit(OwnGradient(), result, x, placeholder, b.emit(Neg(), placeholder))
+    read = b.emit(Neg(), b.emit(TupleGetItem(0), own))
+    graph.results = [read]
+    assert drop_own_gradients(graph)
+    assert graph.nodes == [result, read]
+    assert read.inputs == [result]
+    assert not drop_own_gradients(graph)
+
+
+# Gradients through operators that have none.
+
+
+def gradient_of(operands: str) -> Graph:
+    """The gradient for x of an operator without one, of two of x, y and z = 2 x."""
+    graph = Graph("net")
+    graph.attrs = {"mode": "stand_alone", "ranks": 1}
+    x, y = (Parameter(name, TensorType(FLOAT32, (4, 4))) for name in "xy")
+    graph.parameters = [x, y]
+    b = Builder(graph)
+    of = {"x": x, "y": y, "z": b.emit(Mul(), x, b.constant(2.0, FLOAT32))}
+    shared = b.emit(SiLUGrad(), *(of[name] for name in operands))
+    graph.results = [b.emit(TupleGetItem(0), b.emit(Gradient(outputs=1), shared, x))]
+    return graph
+
+
+@pytest.mark.parametrize("operands", ["xx", "xy", "yx", "zz", "zy", "xz"])
+def test_it_is_an_error_whichever_operand_asks(operands: str) -> None:
+    with pytest.raises(MspcError, match="SiLUGrad has no gradient"):
+        Grad().run(gradient_of(operands))
+
+
+def test_operands_that_nobody_asks_for_need_none() -> None:
+    graph = gradient_of("yy")
+    Grad().run(graph)
+    assert [node.op.name for node in graph.nodes if node.phase == "backward"].count("SiLUGrad") == 0
