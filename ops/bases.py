@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
@@ -51,6 +51,16 @@ def require_same(name: str, *types: TensorType) -> None:
                 notes=["cast one of them, for example with x.astype(mindspore.float32)"],
                 kind=TypeError,
             )
+
+
+Family = TypeVar("Family", bound=Op)
+
+
+def operator(name: str, text: str, base: type[Family], **declared: Any) -> type[Family]:
+    """Make an operator from a row of a family's table: a class below a base of the row's own module, whose docstring is
+    `text`, with these declarations."""
+    body = {"__doc__": text, "__module__": base.__module__, "__qualname__": name, **declared}
+    return cast("type[Family]", type(name, (base,), body))
 
 
 class Elementwise(Op, abstract=True):

@@ -19,7 +19,9 @@ KERNELS = ("cpu", "cuda")
 """Rooms of `mspc.ops` without operators."""
 
 _DECLARATION = "\nclass "
-"""The text ahead of the name of an operator's class."""
+"""The text before the name of an operator's class."""
+_ROWS = (' = operator("', ' = unary("')
+"""The text before the name of an operator in the table of a family."""
 
 
 class Operators(Mapping[str, Operator], Generic[Operator]):
@@ -80,4 +82,6 @@ def homes() -> dict[str, str]:
             name, _, bases = rest.partition("):")[0].partition("(")
             if "abstract=True" not in bases:
                 found[name] = module
+        for row in _ROWS:
+            found |= {rest.partition('"')[0]: module for rest in text.split(row)[1:]}
     return found

@@ -11,7 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Value
 from mspc.ir.types import FLOAT32, DType, TensorType, complex_of, real_of
-from mspc.ops.bases import Binary, Unary, require_float
+from mspc.ops.bases import Binary, Family, Unary, operator, require_float
 from mspc.ops.math.arithmetic import Add, Div, DivNoNan, Equal, Greater, Mul, Neg, Select, Sub, gradients
 from mspc.ops.op import ArrayBackend, Op, sample
 from mspc.ops.tensor.creation import ZerosLike
@@ -33,36 +33,82 @@ def scaled(b: Builder, number: float, value: Value) -> Value:
     return b.emit(Mul(), value, constant(b, number, value))
 
 
+class Term:
+    """A value in the formula of a gradient: arithmetic on it emits operators, and numbers are of its element type."""
+
+    def __init__(self, b: Builder, value: Value) -> None:
+        self.b, self.value = b, value
+
+    def into(self, op: Op, *others: Term | float) -> Term:
+        """The result of an operator on this value and others."""
+        return Term(self.b, self.b.emit(op, self.value, *map(self._operand, others)))
+
+    def _operand(self, other: Term | float) -> Value:
+        return other.value if isinstance(other, Term) else constant(self.b, other, self.value)
+
+    def __add__(self, other: Term | float) -> Term:
+        return self.into(Add(), other)
+
+    def __sub__(self, other: Term | float) -> Term:
+        return self.into(Sub(), other)
+
+    def __rsub__(self, other: float) -> Term:
+        return Term(self.b, self.b.emit(Sub(), self._operand(other), self.value))
+
+    def __mul__(self, other: Term | float) -> Term:
+        return self.into(Mul(), other)
+
+    def __truediv__(self, other: Term | float) -> Term:
+        return self.into(Div(), other)
+
+    def __neg__(self) -> Term:
+        return self.into(Neg())
+
+
+Formula = Callable[[Term, Term, Term], Term]
+"""The gradient of an operand from the operand, the result and the gradient of the result."""
+
+
+def unary(
+    name: str, text: str, base: type[Family], gradient: Formula, run: Callable[[Any, Any], Any] | None = None,
+    **declared: Any,
+) -> type[Family]:  # fmt: skip
+    """Make an operator of one tensor from a row of its family's table.
+
+    Args:
+        gradient: see `Formula`. run: the kernel, of the array module and the operand; None: `array_function` names it.
+    """
+
+    def bprop(self: Op, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
+        return (gradient(Term(b, x), Term(b, out), Term(b, dout)).value,)
+
+    def kernel(self: Op, be: ArrayBackend, *inputs: Any) -> Any:
+        assert run is not None
+        return run(be.xp, *inputs)
+
+    return operator(name, text, base, bprop=bprop, **({} if run is None else {"run": kernel}), **declared)
+
+
 class Smooth(Unary, abstract=True):
     """A function of floating-point numbers; integers and Bool become Float32."""
 
     float_only = True
     promotes = "float"
+    samples = UNARY_SAMPLES
 
 
-class Square(Unary):
-    """x * x."""
+class _Plain(Unary, abstract=True):
+    """A function of numbers of any type."""
 
     takes_bool = False
-    array_function = "square"
-    cuda = "{0} * {0}"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), scaled(b, 2, x), dout),)
-
     samples = _INTEGERS
 
 
-class Sqrt(Smooth):
-    """The square root of x."""
-
-    array_function = "sqrt"
-    cuda = "sqrt({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), scaled(b, 0.5, dout), out),)
-
-    samples = POSITIVE_INPUT
+Square = unary("Square", "x * x.", _Plain, lambda x, y, d: x * 2 * d, array_function="square", cuda="{0} * {0}")
+Sqrt = unary(
+    "Sqrt", "The square root of x.", Smooth, lambda x, y, d: d * 0.5 / y,
+    array_function="sqrt", cuda="sqrt({0})", samples=POSITIVE_INPUT,
+)  # fmt: skip
 
 
 class Rsqrt(Smooth):
@@ -84,22 +130,13 @@ class Rsqrt(Smooth):
     samples = POSITIVE_INPUT
 
 
-class Reciprocal(Smooth):
-    """1 / x."""
-
-    array_function = "reciprocal"
-    cuda = "T(1) / {0}"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Neg(), b.emit(Mul(), dout, b.emit(Square(), out))),)
-
-    samples = POSITIVE_INPUT
+def _slope_of_reciprocal(x: Term, y: Term, d: Term) -> Term:
+    return -(d * y.into(Square()))
 
 
-class Inv(Reciprocal):
-    """1 / x."""
-
-    samples = POSITIVE_INPUT
+_RECIPROCAL: dict[str, Any] = {"array_function": "reciprocal", "cuda": "T(1) / {0}", "samples": POSITIVE_INPUT}
+Reciprocal = unary("Reciprocal", "1 / x.", Smooth, _slope_of_reciprocal, **_RECIPROCAL)
+Inv = unary("Inv", "1 / x.", Smooth, _slope_of_reciprocal, **_RECIPROCAL)
 
 
 class Pow(Binary):
@@ -136,52 +173,19 @@ def _or_one(b: Builder, exponent: Value) -> Value:
     return b.emit(Select(), b.emit(Equal(), exponent, constant(b, 0, exponent)), constant(b, 1, exponent), exponent)
 
 
-class Exp(Smooth):
-    """e to the power x."""
-
-    array_function = "exp"
-    cuda = "exp({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, out),)
-
-    samples = UNARY_SAMPLES
-
-
-class Expm1(Smooth):
-    """e to the power x, minus 1, accurate for small x."""
-
-    array_function = "expm1"
-    cuda = "expm1({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, b.emit(Exp(), x)),)
-
-    samples = UNARY_SAMPLES
-
-
-class Log(Smooth):
-    """The natural logarithm of x."""
-
-    array_function = "log"
-    cuda = "log({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, x),)
-
-    samples = POSITIVE_INPUT
-
-
-class Log1p(Smooth):
-    """The natural logarithm of 1 + x, accurate for small x."""
-
-    array_function = "log1p"
-    cuda = "log1p({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, b.emit(Add(), x, constant(b, 1, x))),)
-
-    samples = POSITIVE_INPUT
+Exp = unary("Exp", "e to the power x.", Smooth, lambda x, y, d: d * y, array_function="exp", cuda="exp({0})")
+Expm1 = unary(
+    "Expm1", "e to the power x, minus 1, accurate for small x.", Smooth, lambda x, y, d: d * x.into(Exp()),
+    array_function="expm1", cuda="expm1({0})",
+)  # fmt: skip
+Log = unary(
+    "Log", "The natural logarithm of x.", Smooth, lambda x, y, d: d / x,
+    array_function="log", cuda="log({0})", samples=POSITIVE_INPUT,
+)  # fmt: skip
+Log1p = unary(
+    "Log1p", "The natural logarithm of 1 + x, accurate for small x.", Smooth, lambda x, y, d: d / (x + 1),
+    array_function="log1p", cuda="log1p({0})", samples=POSITIVE_INPUT,
+)  # fmt: skip
 
 
 class Abs(Unary):
@@ -222,49 +226,17 @@ class Sign(_Step):
         return be.xp.where(x == x, found, be.xp.zeros((), x.dtype)) if x.dtype.kind == "f" else found
 
 
-class Floor(_Step):
-    """The largest integer not above x."""
-
+class _Rounding(_Step, abstract=True):
     float_only = True
-    array_function = "floor"
-    cuda = "floor({0})"
     samples = (sample((8, 16)),)
 
 
-class Ceil(_Step):
-    """The smallest integer not below x."""
-
-    float_only = True
-    array_function = "ceil"
-    cuda = "ceil({0})"
-    samples = (sample((8, 16)),)
-
-
-class Round(_Step):
-    """The nearest integer, halves to the even one."""
-
-    float_only = True
-    array_function = "rint"
-    cuda = "rint({0})"
-    samples = (sample((8, 16)),)
-
-
-class Rint(_Step):
-    """The nearest integer, halves to the even one."""
-
-    float_only = True
-    array_function = "rint"
-    cuda = "rint({0})"
-    samples = (sample((8, 16)),)
-
-
-class Trunc(_Step):
-    """x without its fraction."""
-
-    float_only = True
-    array_function = "trunc"
-    cuda = "trunc({0})"
-    samples = (sample((8, 16)),)
+Floor = operator("Floor", "The largest integer not above x.", _Rounding, array_function="floor", cuda="floor({0})")
+Ceil = operator("Ceil", "The smallest integer not below x.", _Rounding, array_function="ceil", cuda="ceil({0})")
+_NEAREST = "The nearest integer, halves to the even one."
+Round = operator("Round", _NEAREST, _Rounding, array_function="rint", cuda="rint({0})")
+Rint = operator("Rint", _NEAREST, _Rounding, array_function="rint", cuda="rint({0})")
+Trunc = operator("Trunc", "x without its fraction.", _Rounding, array_function="trunc", cuda="trunc({0})")
 
 
 class Identity(Unary):
@@ -283,142 +255,58 @@ class Identity(Unary):
     samples = UNARY_SAMPLES
 
 _INSIDE = (sample((8, 16), low=-0.9, high=0.9),)
+_ABOVE_1 = (sample((8, 16), low=1.5, high=4.0),)
 
 
-class Sin(Smooth):
-    """Sine, x in radians."""
-
-    array_function = "sin"
-    cuda = "sin({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, b.emit(Cos(), x)),)
-
-    samples = UNARY_SAMPLES
+def _root(x: Term) -> Term:
+    """The square root of 1 - x * x."""
+    return (1 - x.into(Square())).into(Sqrt())
 
 
-class Cos(Smooth):
-    """Cosine, x in radians."""
-
-    array_function = "cos"
-    cuda = "cos({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Neg(), b.emit(Mul(), dout, b.emit(Sin(), x))),)
-
-    samples = UNARY_SAMPLES
-
-
-class Tan(Smooth):
-    """Tangent, x in radians."""
-
-    array_function = "tan"
-    cuda = "tan({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, b.emit(Square(), b.emit(Cos(), x))),)
-
-    samples = _INSIDE
-
-
-def _root_of_one_minus_square(b: Builder, x: Value) -> Value:
-    return b.emit(Sqrt(), b.emit(Sub(), constant(b, 1, x), b.emit(Square(), x)))
-
-
-class Asin(Smooth):
-    """Inverse sine, in radians."""
-
-    array_function = "arcsin"
-    cuda = "asin({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, _root_of_one_minus_square(b, x)),)
-
-    samples = _INSIDE
-
-
-class ACos(Smooth):
-    """Inverse cosine, in radians."""
-
-    array_function = "arccos"
-    cuda = "acos({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Neg(), b.emit(Div(), dout, _root_of_one_minus_square(b, x))),)
-
-    samples = _INSIDE
-
-
-class Atan(Smooth):
-    """Inverse tangent, in radians."""
-
-    array_function = "arctan"
-    cuda = "atan({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, b.emit(Add(), b.emit(Square(), x), constant(b, 1, x))),)
-
-    samples = UNARY_SAMPLES
-
-
-class Sinh(Smooth):
-    """Hyperbolic sine."""
-
-    array_function = "sinh"
-    cuda = "sinh({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, b.emit(Cosh(), x)),)
-
-    samples = UNARY_SAMPLES
-
-
-class Cosh(Smooth):
-    """Hyperbolic cosine."""
-
-    array_function = "cosh"
-    cuda = "cosh({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, b.emit(Sinh(), x)),)
-
-    samples = UNARY_SAMPLES
-
-
-class Asinh(Smooth):
-    """Inverse hyperbolic sine."""
-
-    array_function = "arcsinh"
-    cuda = "asinh({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, b.emit(Cosh(), out)),)
-
-    samples = UNARY_SAMPLES
-
-
-class Acosh(Smooth):
-    """Inverse hyperbolic cosine of x above 1."""
-
-    array_function = "arccosh"
-    cuda = "acosh({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, b.emit(Sinh(), out)),)
-
-    samples = (sample((8, 16), low=1.5, high=4.0),)
-
-
-class Atanh(Smooth):
-    """Inverse hyperbolic tangent of x between -1 and 1."""
-
-    array_function = "arctanh"
-    cuda = "atanh({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Div(), dout, b.emit(Sub(), constant(b, 1, x), b.emit(Square(), x))),)
-
-    samples = _INSIDE
+Sin = unary(
+    "Sin", "Sine, x in radians.", Smooth, lambda x, y, d: d * x.into(Cos()),
+    array_function="sin", cuda="sin({0})",
+)  # fmt: skip
+Cos = unary(
+    "Cos", "Cosine, x in radians.", Smooth, lambda x, y, d: -(d * x.into(Sin())),
+    array_function="cos", cuda="cos({0})",
+)  # fmt: skip
+Tan = unary(
+    "Tan", "Tangent, x in radians.", Smooth, lambda x, y, d: d / x.into(Cos()).into(Square()),
+    array_function="tan", cuda="tan({0})", samples=_INSIDE,
+)  # fmt: skip
+Asin = unary(
+    "Asin", "Inverse sine, in radians.", Smooth, lambda x, y, d: d / _root(x),
+    array_function="arcsin", cuda="asin({0})", samples=_INSIDE,
+)  # fmt: skip
+ACos = unary(
+    "ACos", "Inverse cosine, in radians.", Smooth, lambda x, y, d: -(d / _root(x)),
+    array_function="arccos", cuda="acos({0})", samples=_INSIDE,
+)  # fmt: skip
+Atan = unary(
+    "Atan", "Inverse tangent, in radians.", Smooth, lambda x, y, d: d / (x.into(Square()) + 1),
+    array_function="arctan", cuda="atan({0})",
+)  # fmt: skip
+Sinh = unary(
+    "Sinh", "Hyperbolic sine.", Smooth, lambda x, y, d: d * x.into(Cosh()),
+    array_function="sinh", cuda="sinh({0})",
+)  # fmt: skip
+Cosh = unary(
+    "Cosh", "Hyperbolic cosine.", Smooth, lambda x, y, d: d * x.into(Sinh()),
+    array_function="cosh", cuda="cosh({0})",
+)  # fmt: skip
+Asinh = unary(
+    "Asinh", "Inverse hyperbolic sine.", Smooth, lambda x, y, d: d / y.into(Cosh()),
+    array_function="arcsinh", cuda="asinh({0})",
+)  # fmt: skip
+Acosh = unary(
+    "Acosh", "Inverse hyperbolic cosine of x above 1.", Smooth, lambda x, y, d: d / y.into(Sinh()),
+    array_function="arccosh", cuda="acosh({0})", samples=_ABOVE_1,
+)  # fmt: skip
+Atanh = unary(
+    "Atanh", "Inverse hyperbolic tangent of x between -1 and 1.", Smooth, lambda x, y, d: d / (1 - x.into(Square())),
+    array_function="arctanh", cuda="atanh({0})", samples=_INSIDE,
+)  # fmt: skip
 
 
 class Atan2(Binary):
