@@ -10,7 +10,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, UINT8, DType, TensorType
-from mspc.ops.bases import Binary, Elementwise, Predicate, Unary, require_same
+from mspc.ops.bases import Binary, Elementwise, Predicate, Unary, operator, require_same
 from mspc.ops.cpu.blocks import elementwise
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import sequence_of
@@ -36,48 +36,14 @@ class _Comparison(Predicate, abstract=True):
     samples = _COMPARED
 
 
-class Equal(_Comparison):
-    """x == y."""
-
-    array_function = "equal"
-    takes_all_bits = True
-    cuda = "{0} == {1}"
-
-
-class NotEqual(_Comparison):
-    """x != y."""
-
-    array_function = "not_equal"
-    takes_all_bits = True
-    cuda = "{0} != {1}"
-
-
-class Greater(_Comparison):
-    """x > y."""
-
-    array_function = "greater"
-    cuda = "{0} > {1}"
-
-
-class GreaterEqual(_Comparison):
-    """x >= y."""
-
-    array_function = "greater_equal"
-    cuda = "{0} >= {1}"
-
-
-class Less(_Comparison):
-    """x < y."""
-
-    array_function = "less"
-    cuda = "{0} < {1}"
-
-
-class LessEqual(_Comparison):
-    """x <= y."""
-
-    array_function = "less_equal"
-    cuda = "{0} <= {1}"
+Equal = operator("Equal", "x == y.", _Comparison, array_function="equal", takes_all_bits=True, cuda="{0} == {1}")
+NotEqual = operator(
+    "NotEqual", "x != y.", _Comparison, array_function="not_equal", takes_all_bits=True, cuda="{0} != {1}"
+)
+Greater = operator("Greater", "x > y.", _Comparison, array_function="greater", cuda="{0} > {1}")
+GreaterEqual = operator("GreaterEqual", "x >= y.", _Comparison, array_function="greater_equal", cuda="{0} >= {1}")
+Less = operator("Less", "x < y.", _Comparison, array_function="less", cuda="{0} < {1}")
+LessEqual = operator("LessEqual", "x <= y.", _Comparison, array_function="less_equal", cuda="{0} <= {1}")
 
 
 def _require_bool(name: str, *types: TensorType) -> None:
@@ -97,27 +63,11 @@ class _Logical(Predicate, abstract=True):
         _require_bool(self.name, *types)
 
 
-class LogicalAnd(_Logical):
-    """x and y."""
-
-    array_function = "logical_and"
-    joins = "all"
-    cuda = "{0} && {1}"
-
-
-class LogicalOr(_Logical):
-    """x or y."""
-
-    array_function = "logical_or"
-    joins = "any"
-    cuda = "{0} || {1}"
-
-
-class LogicalXor(_Logical):
-    """x or y, not both."""
-
-    array_function = "logical_xor"
-    cuda = "{0} != {1}"
+LogicalAnd = operator(
+    "LogicalAnd", "x and y.", _Logical, array_function="logical_and", joins="all", cuda="{0} && {1}"
+)
+LogicalOr = operator("LogicalOr", "x or y.", _Logical, array_function="logical_or", joins="any", cuda="{0} || {1}")
+LogicalXor = operator("LogicalXor", "x or y, not both.", _Logical, array_function="logical_xor", cuda="{0} != {1}")
 
 
 class LogicalNot(Unary):
@@ -138,36 +88,22 @@ class _FloatPredicate(Unary, abstract=True):
 
     float_only = True
     promotes = "float"
+    bprop = _BOOLEAN
+    samples = (sample((8, 16), gradient=False),)
 
     def result_dtype(self, *types: TensorType) -> DType:
         return BOOL
 
 
-class IsNan(_FloatPredicate):
-    """Where x is not a number."""
-
-    array_function = "isnan"
-    cuda = "{0} != {0}"
-    bprop = _BOOLEAN
-    samples = (sample((8, 16), gradient=False),)
-
-
-class IsInf(_FloatPredicate):
-    """Where x is an infinity."""
-
-    array_function = "isinf"
-    cuda = "{0} == {0} && {0} - {0} != {0} - {0}"
-    bprop = _BOOLEAN
-    samples = (sample((8, 16), gradient=False),)
-
-
-class IsFinite(_FloatPredicate):
-    """Where x is neither an infinity nor not a number."""
-
-    array_function = "isfinite"
-    cuda = "{0} - {0} == T(0)"
-    bprop = _BOOLEAN
-    samples = (sample((8, 16), gradient=False),)
+IsNan = operator("IsNan", "True for NaN.", _FloatPredicate, array_function="isnan", cuda="{0} != {0}")
+IsInf = operator(
+    "IsInf", "True for an infinity.", _FloatPredicate,
+    array_function="isinf", cuda="{0} == {0} && {0} - {0} != {0} - {0}",
+)  # fmt: skip
+IsFinite = operator(
+    "IsFinite", "True unless x is NaN or an infinity.", _FloatPredicate,
+    array_function="isfinite", cuda="{0} - {0} == T(0)",
+)  # fmt: skip
 
 
 class Select(Elementwise):
@@ -309,16 +245,8 @@ class _Quotient(Binary, abstract=True):
     samples = POSITIVE_SAMPLES
 
 
-class Div(_Quotient):
-    """x / y."""
-
-    samples = POSITIVE_SAMPLES
-
-
-class RealDiv(_Quotient):
-    """x / y."""
-
-    samples = POSITIVE_SAMPLES
+Div = operator("Div", "x / y.", _Quotient)
+RealDiv = operator("RealDiv", "x / y.", _Quotient)
 
 
 class Neg(Unary):
@@ -371,12 +299,10 @@ class _Remainder(Binary, abstract=True):
     )
 
 
-class FloorMod(_Remainder):
-    """x - floor(x / y) * y; the sign is that of y."""
-
-    array_function = "remainder"
-    cuda = "floor_rest({0}, {1})"
-    samples = _Remainder.samples
+FloorMod = operator(
+    "FloorMod", "x - floor(x / y) * y; the sign is that of y.", _Remainder,
+    array_function="remainder", cuda="floor_rest({0}, {1})",
+)  # fmt: skip
 
 
 class Mod(_Remainder):
@@ -384,7 +310,6 @@ class Mod(_Remainder):
 
     array_function = "fmod"
     cuda = "rest({0}, {1})"
-    samples = _Remainder.samples
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
         quotient = b.emit(Div(), b.emit(Sub(), x, out), y)  # exact up to rounding: x - out is a multiple of y
@@ -406,22 +331,14 @@ class _Extremum(Binary, abstract=True):
     samples = BINARY_SAMPLES
 
 
-class Maximum(_Extremum):
-    """The larger of x and y; half the gradient goes to each where they are equal."""
-
-    array_function = "maximum"
-    joins = "max"
-    cuda = "Largest::of({0}, {1})"
-    samples = BINARY_SAMPLES
-
-
-class Minimum(_Extremum):
-    """The smaller of x and y; half the gradient goes to each where they are equal."""
-
-    array_function = "minimum"
-    joins = "min"
-    cuda = "Smallest::of({0}, {1})"
-    samples = BINARY_SAMPLES
+Maximum = operator(
+    "Maximum", "The larger of x and y; half the gradient goes to each where they are equal.", _Extremum,
+    array_function="maximum", joins="max", cuda="Largest::of({0}, {1})",
+)  # fmt: skip
+Minimum = operator(
+    "Minimum", "The smaller of x and y; half the gradient goes to each where they are equal.", _Extremum,
+    array_function="minimum", joins="min", cuda="Smallest::of({0}, {1})",
+)  # fmt: skip
 
 
 class SquaredDifference(Binary):
@@ -581,25 +498,15 @@ class _Bitwise(Binary, abstract=True):
                 )
 
 
-class BitwiseAnd(_Bitwise):
-    """The bits that both have."""
-
-    array_function = "bitwise_and"
-    cuda = "{0} & {1}"
-
-
-class BitwiseOr(_Bitwise):
-    """The bits that one of both has."""
-
-    array_function = "bitwise_or"
-    cuda = "{0} | {1}"
-
-
-class BitwiseXor(_Bitwise):
-    """The bits that exactly one has."""
-
-    array_function = "bitwise_xor"
-    cuda = "{0} ^ {1}"
+BitwiseAnd = operator(
+    "BitwiseAnd", "The bits that both have.", _Bitwise, array_function="bitwise_and", cuda="{0} & {1}"
+)
+BitwiseOr = operator(
+    "BitwiseOr", "The bits that one of both has.", _Bitwise, array_function="bitwise_or", cuda="{0} | {1}"
+)
+BitwiseXor = operator(
+    "BitwiseXor", "The bits that exactly one has.", _Bitwise, array_function="bitwise_xor", cuda="{0} ^ {1}"
+)
 
 
 class _Shift(_Bitwise, abstract=True):
@@ -689,7 +596,4 @@ class TruncateDiv(Binary):
     )
 
 
-class TruncateMod(Mod):
-    """The remainder of the division truncated towards 0; the sign is that of x."""
-
-    samples = Mod.samples
+TruncateMod = operator("TruncateMod", "The remainder of the division truncated towards 0; the sign is that of x.", Mod)
