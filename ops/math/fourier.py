@@ -10,8 +10,9 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import DType, TensorType, complex_of, dtype_of, real_of
+from mspc.ops.bases import operator
 from mspc.ops.math.elementwise import Real
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.op import ArrayBackend, Op, Sample, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, describe, ints_of, plain, require_elements, split_call
 from mspc.sharding.rules import factor_names, sized
 
@@ -263,196 +264,80 @@ class _Plane(Transform, abstract=True):
 
     default_dim = (-2, -1)
 
-class FFT(_Line):
-    """The discrete Fourier transform, along one dimension."""
 
-    samples = (
-        sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
-        sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
-    )
+def _samples(*cases: tuple[tuple[int, ...], dict[str, Any]], dtypes: Sequence[str] = ()) -> tuple[Sample, ...]:
+    return tuple(sample(shape, dtypes=dtypes, gradient=False, **fields) for shape, fields in cases)
 
 
-class FFT2(_Plane):
-    """The discrete Fourier transform, along two dimensions."""
+_LINES: Any = ((4, 6), {"dim": (-1,)}), ((4, 6), {"s": (5,), "dim": (0,), "norm": "ortho"})
+_PLANES: Any = ((2, 4, 4), {"dim": (-2, -1)}), ((4, 4, 2), {"s": (3, 5), "dim": (0, 1), "norm": "forward"})
+_SPACES: Any = ((2, 4, 4), {}), ((4, 2, 4), {"s": (4, 7), "dim": (2, 0), "norm": "ortho"})
+_REAL_LINES, _REAL_PLANES, _REAL_SPACES = (_samples(*cases) for cases in (_LINES, _PLANES, _SPACES))
+_COMPLEX_LINES, _COMPLEX_PLANES, _COMPLEX_SPACES = (
+    _samples(*cases, dtypes=("Complex128",)) for cases in (_LINES, _PLANES, _SPACES)
+)
+_MIRRORED = "The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, "
 
-    samples = (
-        sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
-        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class FFTN(Transform):
-    """The discrete Fourier transform, along some dimensions or all."""
-
-    samples = (
-        sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
-        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class IFFT(_Line):
-    """The inverse of the discrete Fourier transform, along one dimension."""
-
-    inverse = True
-    samples = (
-        sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
-        sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class IFFT2(_Plane):
-    """The inverse of the discrete Fourier transform, along two dimensions."""
-
-    inverse = True
-    samples = (
-        sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
-        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class IFFTN(Transform):
-    """The inverse of the discrete Fourier transform, along some dimensions or all."""
-
-    inverse = True
-    samples = (
-        sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
-        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class RFFT(_Line):
-    """The frequencies from 0 on of real numbers, along one dimension."""
-
-    takes_real = True
-    samples = (
-        sample((4, 6), dim=(-1,), gradient=False),
-        sample((4, 6), s=(5,), dim=(0,), norm="ortho", gradient=False),
-    )
-
-
-class RFFT2(_Plane):
-    """The frequencies from 0 on of real numbers, along two dimensions."""
-
-    takes_real = True
-    samples = (
-        sample((2, 4, 4), dim=(-2, -1), gradient=False),
-        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", gradient=False),
-    )
-
-
-class RFFTN(Transform):
-    """The frequencies from 0 on of real numbers, along some dimensions or all."""
-
-    takes_real = True
-    samples = (
-        sample((2, 4, 4), gradient=False),
-        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", gradient=False),
-    )
-
-
-class IRFFT(_Line):
-    """The real numbers that have these frequencies from 0 on, along one dimension."""
-
-    gives_real = True
-    inverse = True
-    samples = (
-        sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
-        sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class IRFFT2(_Plane):
-    """The real numbers that have these frequencies from 0 on, along two dimensions."""
-
-    gives_real = True
-    inverse = True
-    samples = (
-        sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
-        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class IRFFTN(Transform):
-    """The real numbers that have these frequencies from 0 on, along some dimensions or all."""
-
-    gives_real = True
-    inverse = True
-    samples = (
-        sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
-        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class HFFT(_Line):
-    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along
-    one dimension.
-    """
-
-    gives_real = True
-    mirrored = True
-    samples = (
-        sample((4, 6), dim=(-1,), dtypes=("Complex128",), gradient=False),
-        sample((4, 6), s=(5,), dim=(0,), norm="ortho", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class HFFT2(_Plane):
-    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along
-    two dimensions.
-    """
-
-    gives_real = True
-    mirrored = True
-    samples = (
-        sample((2, 4, 4), dim=(-2, -1), dtypes=("Complex128",), gradient=False),
-        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class HFFTN(Transform):
-    """The frequencies, all real, of numbers of which the first half is given and the rest are the conjugates, along
-    some dimensions or all.
-    """
-
-    gives_real = True
-    mirrored = True
-    samples = (
-        sample((2, 4, 4), dtypes=("Complex128",), gradient=False),
-        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", dtypes=("Complex128",), gradient=False),
-    )
-
-
-class IHFFT(_Line):
-    """The first half of the numbers that have these real frequencies, along one dimension."""
-
-    takes_real = True
-    inverse = True
-    mirrored = True
-    samples = (
-        sample((4, 6), dim=(-1,), gradient=False),
-        sample((4, 6), s=(5,), dim=(0,), norm="ortho", gradient=False),
-    )
-
-
-class IHFFT2(_Plane):
-    """The first half of the numbers that have these real frequencies, along two dimensions."""
-
-    takes_real = True
-    inverse = True
-    mirrored = True
-    samples = (
-        sample((2, 4, 4), dim=(-2, -1), gradient=False),
-        sample((4, 4, 2), s=(3, 5), dim=(0, 1), norm="forward", gradient=False),
-    )
-
-
-class IHFFTN(Transform):
-    """The first half of the numbers that have these real frequencies, along some dimensions or all."""
-
-    takes_real = True
-    inverse = True
-    mirrored = True
-    samples = (
-        sample((2, 4, 4), gradient=False),
-        sample((4, 2, 4), s=(4, 7), dim=(2, 0), norm="ortho", gradient=False),
-    )
+FFT = operator("FFT", "The discrete Fourier transform, along one dimension.", _Line, samples=_COMPLEX_LINES)
+FFT2 = operator("FFT2", "The discrete Fourier transform, along two dimensions.", _Plane, samples=_COMPLEX_PLANES)
+FFTN = operator(
+    "FFTN", "The discrete Fourier transform, along some dimensions or all.", Transform, samples=_COMPLEX_SPACES
+)
+IFFT = operator(
+    "IFFT", "The inverse of the discrete Fourier transform, along one dimension.", _Line,
+    samples=_COMPLEX_LINES, inverse=True,
+)  # fmt: skip
+IFFT2 = operator(
+    "IFFT2", "The inverse of the discrete Fourier transform, along two dimensions.", _Plane,
+    samples=_COMPLEX_PLANES, inverse=True,
+)  # fmt: skip
+IFFTN = operator(
+    "IFFTN", "The inverse of the discrete Fourier transform, along some dimensions or all.", Transform,
+    samples=_COMPLEX_SPACES, inverse=True,
+)  # fmt: skip
+RFFT = operator(
+    "RFFT", "The frequencies from 0 on of real numbers, along one dimension.", _Line,
+    samples=_REAL_LINES, takes_real=True,
+)  # fmt: skip
+RFFT2 = operator(
+    "RFFT2", "The frequencies from 0 on of real numbers, along two dimensions.", _Plane,
+    samples=_REAL_PLANES, takes_real=True,
+)  # fmt: skip
+RFFTN = operator(
+    "RFFTN", "The frequencies from 0 on of real numbers, along some dimensions or all.", Transform,
+    samples=_REAL_SPACES, takes_real=True,
+)  # fmt: skip
+IRFFT = operator(
+    "IRFFT", "The real numbers that have these frequencies from 0 on, along one dimension.", _Line,
+    samples=_COMPLEX_LINES, gives_real=True, inverse=True,
+)  # fmt: skip
+IRFFT2 = operator(
+    "IRFFT2", "The real numbers that have these frequencies from 0 on, along two dimensions.", _Plane,
+    samples=_COMPLEX_PLANES, gives_real=True, inverse=True,
+)  # fmt: skip
+IRFFTN = operator(
+    "IRFFTN", "The real numbers that have these frequencies from 0 on, along some dimensions or all.", Transform,
+    samples=_COMPLEX_SPACES, gives_real=True, inverse=True,
+)  # fmt: skip
+HFFT = operator(
+    "HFFT", _MIRRORED + "along one dimension.", _Line, samples=_COMPLEX_LINES, gives_real=True, mirrored=True
+)
+HFFT2 = operator(
+    "HFFT2", _MIRRORED + "along two dimensions.", _Plane, samples=_COMPLEX_PLANES, gives_real=True, mirrored=True
+)
+HFFTN = operator(
+    "HFFTN", _MIRRORED + "along some dimensions or all.", Transform,
+    samples=_COMPLEX_SPACES, gives_real=True, mirrored=True,
+)  # fmt: skip
+IHFFT = operator(
+    "IHFFT", "The first half of the numbers that have these real frequencies, along one dimension.", _Line,
+    samples=_REAL_LINES, takes_real=True, inverse=True, mirrored=True,
+)  # fmt: skip
+IHFFT2 = operator(
+    "IHFFT2", "The first half of the numbers that have these real frequencies, along two dimensions.", _Plane,
+    samples=_REAL_PLANES, takes_real=True, inverse=True, mirrored=True,
+)  # fmt: skip
+IHFFTN = operator(
+    "IHFFTN", "The first half of the numbers that have these real frequencies, along some dimensions or all.", Transform,
+    samples=_REAL_SPACES, takes_real=True, inverse=True, mirrored=True,
+)  # fmt: skip

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, FLOAT64, TensorType
-from mspc.ops.bases import ArrayFunction, Binary, require_float, require_same
+from mspc.ops.bases import ArrayFunction, Binary, operator, require_float, require_same
 from mspc.ops.cpu.bessel import bessel_i, bessel_j, bessel_k, bessel_y
 from mspc.ops.cpu.erf import erf
 from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, Neg, NotEqual, Select, Sub, gradients
@@ -24,42 +24,34 @@ from mspc.ops.math.elementwise import (
     Sign,
     Smooth,
     Square,
+    Term,
     constant,
     scaled,
+    unary,
 )
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule
 
 
-class Erf(Smooth):
-    """The error function."""
-
-    cuda = "erf({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        bell = b.emit(Exp(), b.emit(Neg(), b.emit(Square(), x)))
-        return (b.emit(Mul(), dout, scaled(b, 2 / math.sqrt(math.pi), bell)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return erf(be.xp, inputs[0])
-
-    samples = (*UNARY_SAMPLES, sample((8, 16), low=-7, high=7))
+class _ErrorFunction(Smooth, abstract=True):
+    """Smooth, but named in this module."""
 
 
-class Erfc(Smooth):
-    """1 minus the error function; for large x relative accuracy is lost."""
+def _bell(x: Term) -> Term:
+    """exp(-x * x)"""
+    return (-x.into(Square())).into(Exp())
 
-    cuda = "erfc({0})"
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        bell = b.emit(Exp(), b.emit(Neg(), b.emit(Square(), x)))
-        return (b.emit(Mul(), dout, scaled(b, -2 / math.sqrt(math.pi), bell)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return (1 - erf(be.xp, inputs[0].astype(be.xp.float64))).astype(inputs[0].dtype)
-
-    samples = UNARY_SAMPLES
+Erf = unary(
+    "Erf", "The error function.", _ErrorFunction, lambda x, y, d: d * (_bell(x) * (2 / math.sqrt(math.pi))), erf,
+    cuda="erf({0})", samples=(*UNARY_SAMPLES, sample((8, 16), low=-7, high=7)),
+)  # fmt: skip
+Erfc = unary(
+    "Erfc", "1 minus the error function; for large x relative accuracy is lost.", _ErrorFunction,
+    lambda x, y, d: d * (_bell(x) * (-2 / math.sqrt(math.pi))),
+    lambda xp, x: (1 - erf(xp, x.astype(xp.float64))).astype(x.dtype), cuda="erfc({0})",
+)  # fmt: skip
 
 
 class _WithZero(Binary, abstract=True):
@@ -105,7 +97,6 @@ class Xlogy(_WithZero):
     """x * log(y), and 0 where x is 0."""
 
     cuda = "{0} * log({0} == T(0) ? T(1) : {1})"
-    samples = _WithZero.samples
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         some, safe = self.safe(b, x, y)
@@ -122,7 +113,6 @@ class Xdivy(_WithZero):
     """x / y, and 0 where x is 0."""
 
     cuda = "{0} / ({0} == T(0) ? T(1) : {1})"
-    samples = _WithZero.samples
 
     def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         some, safe = self.safe(b, x, y)
@@ -200,174 +190,75 @@ def _near(xp: Any, x: Any) -> Any:
     return xp.sqrt(xp.maximum(xp.sqrt(t * t - logarithm / a) - t, 0))
 
 class _Bessel(ArrayFunction, abstract=True):
-    """Computed in Float64."""
-
-    def of(self, xp: Any, x: Any) -> Any:
-        """The function of an array of Float64."""
-        raise NotImplementedError
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        """The derivative, `out` being the function's value."""
-        raise NotImplementedError
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, self.slope(b, x, out)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return self.of(be.xp, x.astype(be.xp.float64)).astype(x.dtype)
-
-
-def _over(b: Builder, out: Value, x: Value) -> Value:
-    """out / x, and 1/2 at 0, to which I and J of order 1 divided by x tend there."""
-    zero = b.emit(Equal(), x, constant(b, 0, x))
-    quotient = b.emit(Div(), out, b.emit(Select(), zero, constant(b, 1, x), x))
-    return b.emit(Select(), zero, constant(b, 0.5, x), quotient)
-
-
-class BesselI0(_Bessel):
-    """The modified Bessel function of the first kind, of order 0."""
-
     samples = UNARY_SAMPLES
 
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_i(xp, x, 0, scaled=False)
 
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(BesselI1(), x)
-
-
-class BesselI1(_Bessel):
-    """The modified Bessel function of the first kind, of order 1."""
-
-    samples = UNARY_SAMPLES
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_i(xp, x, 1, scaled=False)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(Sub(), b.emit(BesselI0(), x), _over(b, out, x))
+def _wide(function: Callable[..., Any], *options: Any) -> Callable[[Any, Any], Any]:
+    """A kernel that computes in Float64."""
+    return lambda xp, x: function(xp, x.astype(xp.float64), *options).astype(x.dtype)
 
 
-class BesselI0e(_Bessel):
-    """exp(-|x|) times the modified Bessel function of the first kind, of order 0."""
-
-    samples = UNARY_SAMPLES
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_i(xp, x, 0, scaled=True)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(Sub(), b.emit(BesselI1e(), x), b.emit(Mul(), b.emit(Sign(), x), out))
+def _over(y: Term, x: Term) -> Term:
+    """y / x, and 1/2 at 0, to which I and J of order 1 divided by x tend there."""
+    zero = x.into(Equal(), 0)
+    quotient = y / Term(x.b, x.b.emit(Select(), zero.value, constant(x.b, 1, x.value), x.value))
+    return Term(x.b, x.b.emit(Select(), zero.value, constant(x.b, 0.5, x.value), quotient.value))
 
 
-class BesselI1e(_Bessel):
-    """exp(-|x|) times the modified Bessel function of the first kind, of order 1."""
-
-    samples = UNARY_SAMPLES
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_i(xp, x, 1, scaled=True)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        falling = b.emit(Add(), b.emit(Mul(), b.emit(Sign(), x), out), _over(b, out, x))
-        return b.emit(Sub(), b.emit(BesselI0e(), x), falling)
+def _slope_of_i1e(x: Term, y: Term) -> Term:
+    falling = x.into(Sign()) * y + _over(y, x)
+    return x.into(BesselI0e()) - falling
 
 
-class BesselK0(_Bessel):
-    """The modified Bessel function of the second kind, of order 0: infinite at 0, not a number below."""
+BesselI0 = unary(
+    "BesselI0", "The modified Bessel function of the first kind, of order 0.", _Bessel,
+    lambda x, y, d: d * x.into(BesselI1()), _wide(bessel_i, 0, False),
+)  # fmt: skip
+BesselI1 = unary(
+    "BesselI1", "The modified Bessel function of the first kind, of order 1.", _Bessel,
+    lambda x, y, d: d * (x.into(BesselI0()) - _over(y, x)), _wide(bessel_i, 1, False),
+)  # fmt: skip
+BesselI0e = unary(
+    "BesselI0e", "exp(-|x|) times the modified Bessel function of the first kind, of order 0.", _Bessel,
+    lambda x, y, d: d * (x.into(BesselI1e()) - x.into(Sign()) * y), _wide(bessel_i, 0, True),
+)  # fmt: skip
+BesselI1e = unary(
+    "BesselI1e", "exp(-|x|) times the modified Bessel function of the first kind, of order 1.", _Bessel,
+    lambda x, y, d: d * _slope_of_i1e(x, y), _wide(bessel_i, 1, True),
+)  # fmt: skip
+BesselK0 = unary(
+    "BesselK0", "The modified Bessel function of the second kind, of order 0: infinite at 0, NaN below.", _Bessel,
+    lambda x, y, d: d * -x.into(BesselK1()), _wide(bessel_k, 0, False), samples=POSITIVE_INPUT,
+)  # fmt: skip
+BesselK1 = unary(
+    "BesselK1", "The modified Bessel function of the second kind, of order 1: infinite at 0, NaN below.", _Bessel,
+    lambda x, y, d: d * -(x.into(BesselK0()) + y / x), _wide(bessel_k, 1, False), samples=POSITIVE_INPUT,
+)  # fmt: skip
+BesselK0e = unary(
+    "BesselK0e", "exp(x) times the modified Bessel function of the second kind, of order 0.", _Bessel,
+    lambda x, y, d: d * (y - x.into(BesselK1e())), _wide(bessel_k, 0, True), samples=POSITIVE_INPUT,
+)  # fmt: skip
+BesselK1e = unary(
+    "BesselK1e", "exp(x) times the modified Bessel function of the second kind, of order 1.", _Bessel,
+    lambda x, y, d: d * (y - (x.into(BesselK0e()) + y / x)), _wide(bessel_k, 1, True), samples=POSITIVE_INPUT,
+)  # fmt: skip
+BesselJ0 = unary(
+    "BesselJ0", "The Bessel function of the first kind, of order 0.", _Bessel,
+    lambda x, y, d: d * -x.into(BesselJ1()), _wide(bessel_j, 0),
+)  # fmt: skip
+BesselJ1 = unary(
+    "BesselJ1", "The Bessel function of the first kind, of order 1.", _Bessel,
+    lambda x, y, d: d * (x.into(BesselJ0()) - _over(y, x)), _wide(bessel_j, 1),
+)  # fmt: skip
+BesselY0 = unary(
+    "BesselY0", "The Bessel function of the second kind, of order 0: minus infinity at 0, NaN below.", _Bessel,
+    lambda x, y, d: d * -x.into(BesselY1()), _wide(bessel_y, 0), samples=POSITIVE_INPUT,
+)  # fmt: skip
+BesselY1 = unary(
+    "BesselY1", "The Bessel function of the second kind, of order 1: minus infinity at 0, NaN below.", _Bessel,
+    lambda x, y, d: d * (x.into(BesselY0()) - y / x), _wide(bessel_y, 1), samples=POSITIVE_INPUT,
+)  # fmt: skip
 
-    samples = POSITIVE_INPUT
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_k(xp, x, 0, scaled=False)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(Neg(), b.emit(BesselK1(), x))
-
-
-class BesselK1(_Bessel):
-    """The modified Bessel function of the second kind, of order 1: infinite at 0, not a number below."""
-
-    samples = POSITIVE_INPUT
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_k(xp, x, 1, scaled=False)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(Neg(), b.emit(Add(), b.emit(BesselK0(), x), b.emit(Div(), out, x)))
-
-
-class BesselK0e(_Bessel):
-    """exp(x) times the modified Bessel function of the second kind, of order 0."""
-
-    samples = POSITIVE_INPUT
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_k(xp, x, 0, scaled=True)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(Sub(), out, b.emit(BesselK1e(), x))
-
-
-class BesselK1e(_Bessel):
-    """exp(x) times the modified Bessel function of the second kind, of order 1."""
-
-    samples = POSITIVE_INPUT
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_k(xp, x, 1, scaled=True)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(Sub(), out, b.emit(Add(), b.emit(BesselK0e(), x), b.emit(Div(), out, x)))
-
-
-class BesselJ0(_Bessel):
-    """The Bessel function of the first kind, of order 0."""
-
-    samples = UNARY_SAMPLES
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_j(xp, x, 0)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(Neg(), b.emit(BesselJ1(), x))
-
-
-class BesselJ1(_Bessel):
-    """The Bessel function of the first kind, of order 1."""
-
-    samples = UNARY_SAMPLES
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_j(xp, x, 1)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(Sub(), b.emit(BesselJ0(), x), _over(b, out, x))
-
-
-class BesselY0(_Bessel):
-    """The Bessel function of the second kind, of order 0: minus infinity at 0, not a number below."""
-
-    samples = POSITIVE_INPUT
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_y(xp, x, 0)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(Neg(), b.emit(BesselY1(), x))
-
-
-class BesselY1(_Bessel):
-    """The Bessel function of the second kind, of order 1: minus infinity at 0, not a number below."""
-
-    samples = POSITIVE_INPUT
-
-    def of(self, xp: Any, x: Any) -> Any:
-        return bessel_y(xp, x, 1)
-
-    def slope(self, b: Builder, x: Value, out: Value) -> Value:
-        return b.emit(Sub(), b.emit(BesselY0(), x), b.emit(Div(), out, x))
 
 FAR = 12
 """From here on the asymptotic series have all digits of Float64."""
@@ -513,30 +404,19 @@ def _beta_fraction(xp: Any, p: Any, q: Any, y: Any) -> Any:
     return found
 
 
-class Lgamma(ArrayFunction):
-    """log |gamma(x)|."""
-
-    samples = (sample((8, 16), low=0.1, high=5), sample((4,), low=-0.9, high=-0.1))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, b.emit(Digamma(), x)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return log_gamma(be.xp, x.astype(be.xp.float64)).astype(x.dtype)
+class _OfGamma(ArrayFunction, abstract=True):
+    """The logarithm of the gamma function or a derivative of it."""
 
 
-class Digamma(ArrayFunction):
-    """The derivative of Lgamma."""
-
-    samples = (sample((8, 16), low=0.2, high=5), sample((4,), low=-0.9, high=-0.1))
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, b.emit(Zeta(), constant(b, 2, x), x)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return digamma(be.xp, x.astype(be.xp.float64)).astype(x.dtype)
+Lgamma = unary(
+    "Lgamma", "log |gamma(x)|.", _OfGamma, lambda x, y, d: d * x.into(Digamma()), _wide(log_gamma),
+    samples=(sample((8, 16), low=0.1, high=5), sample((4,), low=-0.9, high=-0.1)),
+)  # fmt: skip
+Digamma = unary(
+    "Digamma", "The derivative of Lgamma.", _OfGamma,
+    lambda x, y, d: d * Term(x.b, x.b.emit(Zeta(), constant(x.b, 2, x.value), x.value)), _wide(digamma),
+    samples=(sample((8, 16), low=0.2, high=5), sample((4,), low=-0.9, high=-0.1)),
+)  # fmt: skip
 
 
 class _Numbers(Op, abstract=True):
@@ -578,6 +458,7 @@ _POSITIVE = (sample((8, 16), (8, 16), low=0.2, high=6), sample((4, 1), (8,), low
 
 class _IncompleteGamma(_Numbers, abstract=True):
     upper: ClassVar[bool] = False
+    samples = _POSITIVE
 
     def rule(self, a: TensorType, x: TensorType) -> str:
         return broadcast_rule((a.shape, x.shape))
@@ -596,17 +477,8 @@ class _IncompleteGamma(_Numbers, abstract=True):
         return found.astype(inputs[0].dtype)
 
 
-class Igamma(_IncompleteGamma):
-    """The share of gamma(a) that the integral up to x has."""
-
-    samples = _POSITIVE
-
-
-class Igammac(_IncompleteGamma):
-    """The share of gamma(a) that the integral from x on has."""
-
-    upper = True
-    samples = _POSITIVE
+Igamma = operator("Igamma", "The share of gamma(a) that the integral up to x has.", _IncompleteGamma)
+Igammac = operator("Igammac", "The share of gamma(a) that the integral from x on has.", _IncompleteGamma, upper=True)
 
 
 class IgammaGradA(_Numbers):
