@@ -65,6 +65,11 @@ class Term:
         return self.into(Neg())
 
 
+def select(condition: Term, x: Term, other: Term | float) -> Term:
+    """x if the condition holds, else the other."""
+    return condition.into(Select(), x, other if isinstance(other, Term) else Term(x.b, constant(x.b, other, x.value)))
+
+
 Formula = Callable[[Term, Term, Term], Term]
 """The gradient of an operand from the operand, the result and the gradient of the result."""
 

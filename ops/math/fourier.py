@@ -338,6 +338,6 @@ IHFFT2 = operator(
     samples=_REAL_PLANES, takes_real=True, inverse=True, mirrored=True,
 )  # fmt: skip
 IHFFTN = operator(
-    "IHFFTN", "The first half of the numbers that have these real frequencies, along some dimensions or all.", Transform,
-    samples=_REAL_SPACES, takes_real=True, inverse=True, mirrored=True,
+    "IHFFTN", "The first half of the numbers that have these real frequencies, along some dimensions or all.",
+    Transform, samples=_REAL_SPACES, takes_real=True, inverse=True, mirrored=True,
 )  # fmt: skip

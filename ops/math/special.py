@@ -27,6 +27,7 @@ from mspc.ops.math.elementwise import (
     Term,
     constant,
     scaled,
+    select,
     unary,
 )
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
@@ -201,8 +202,8 @@ def _wide(function: Callable[..., Any], *options: Any) -> Callable[[Any, Any], A
 def _over(y: Term, x: Term) -> Term:
     """y / x, and 1/2 at 0, to which I and J of order 1 divided by x tend there."""
     zero = x.into(Equal(), 0)
-    quotient = y / Term(x.b, x.b.emit(Select(), zero.value, constant(x.b, 1, x.value), x.value))
-    return Term(x.b, x.b.emit(Select(), zero.value, constant(x.b, 0.5, x.value), quotient.value))
+    one, half = (Term(x.b, constant(x.b, number, x.value)) for number in (1, 0.5))
+    return select(zero, half, y / select(zero, one, x))
 
 
 def _slope_of_i1e(x: Term, y: Term) -> Term:

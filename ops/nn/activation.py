@@ -13,8 +13,8 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import Binary, Elementwise, Unary
 from mspc.ops.cpu.blocks import blockwise
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.math.arithmetic import Add, Div, Greater, LogicalAnd, Mul, Select, Sub
-from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square, constant, scaled
+from mspc.ops.math.arithmetic import Add, Greater, LogicalAnd, Mul, Select, Sub
+from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square, Term, constant, scaled, select, unary
 from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.reshape import Reshape
@@ -29,6 +29,7 @@ class Activation(Unary, abstract=True):
     """A function of floating-point numbers."""
 
     float_only = True
+    samples = UNARY_SAMPLES
 
 
 class _Gradient(Binary, abstract=True):
@@ -121,23 +122,11 @@ class PReLU(Elementwise):
     samples = (sample((8, 16), (16,)), sample((8, 4, 2, 2), (4,)), sample((8, 16), (1,)))
 
 
-class Sigmoid(Activation):
-    """1 / (1 + exp(-x)), without overflow."""
-
-    cuda = "sigmoid({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(SigmoidGrad(), out, dout),)
-
-    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
-        xp = be.xp
-
-        def kernel(x: Any) -> Any:
-            return sigmoid(xp, x)
-
-        return kernel
-
-    samples = (*UNARY_SAMPLES, sample((8,), low=-800, high=800, gradient=False))
+Sigmoid = unary(
+    "Sigmoid", "1 / (1 + exp(-x)), without overflow.", Activation, lambda x, y, d: y.into(SigmoidGrad(), d),
+    lambda xp, x: sigmoid(xp, x), cuda="sigmoid({0})",
+    samples=(*UNARY_SAMPLES, sample((8,), low=-800, high=800, gradient=False)),
+)  # fmt: skip
 
 
 def sigmoid(xp: Any, x: Any) -> Any:
@@ -162,16 +151,10 @@ class SigmoidGrad(_Gradient):
         return dy * y * (1 - y)
 
 
-class Tanh(Activation):
-    """Hyperbolic tangent."""
-
-    array_function = "tanh"
-    cuda = "tanh({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(TanhGrad(), out, dout),)
-
-    samples = UNARY_SAMPLES
+Tanh = unary(
+    "Tanh", "Hyperbolic tangent.", Activation, lambda x, y, d: y.into(TanhGrad(), d),
+    array_function="tanh", cuda="tanh({0})",
+)  # fmt: skip
 
 
 class TanhGrad(_Gradient):
@@ -272,19 +255,10 @@ def _gelu_tanh(xp: Any, x: Any, out: Any) -> None:
     xp.tanh(out, out=out)
 
 
-class SiLU(Activation):
-    """x * sigmoid(x)."""
-
-    cuda = "{0} * sigmoid({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(SiLUGrad(), dout, x),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return x * sigmoid(be.xp, x)
-
-    samples = UNARY_SAMPLES
+SiLU = unary(
+    "SiLU", "x * sigmoid(x).", Activation, lambda x, y, d: d.into(SiLUGrad(), x), lambda xp, x: x * sigmoid(xp, x),
+    cuda="{0} * sigmoid({0})",
+)  # fmt: skip
 
 
 class SiLUGrad(_Gradient):
@@ -301,34 +275,14 @@ class SiLUGrad(_Gradient):
         return dy * (s * (1 + x * (1 - s)))
 
 
-class FastGeLU(Activation):
-    """x * sigmoid(1.702 x)."""
-
-    cuda = "{0} * sigmoid(T(1.702) * {0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(SiLUGrad(), dout, b.emit(Mul(), x, b.constant(1.702, x.tensor_type.dtype))),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return x * sigmoid(be.xp, x * 1.702)
-
-    samples = UNARY_SAMPLES
-
-
-class Softplus(Activation):
-    """log(1 + exp(x)), without overflow."""
-
-    cuda = "softplus({0})"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        return (b.emit(Mul(), dout, b.emit(Sigmoid(), x)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return be.xp.log1p(be.xp.exp(-be.xp.abs(x))) + be.xp.maximum(x, 0)
-
-    samples = UNARY_SAMPLES
+FastGeLU = unary(
+    "FastGeLU", "x * sigmoid(1.702 x).", Activation, lambda x, y, d: d.into(SiLUGrad(), x * 1.702),
+    lambda xp, x: x * sigmoid(xp, x * 1.702), cuda="{0} * sigmoid(T(1.702) * {0})",
+)  # fmt: skip
+Softplus = unary(
+    "Softplus", "log(1 + exp(x)), without overflow.", Activation, lambda x, y, d: d * x.into(Sigmoid()),
+    lambda xp, x: xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0), cuda="softplus({0})",
+)  # fmt: skip
 
 
 def prelu_rule(x: TensorType, weight: TensorType) -> str:
@@ -352,11 +306,10 @@ def channel_shaped(b: Builder, weight: Value, rank: int) -> Value:
 _WIDE = (sample((8, 16), low=-8, high=8), sample((), low=-8, high=8))
 
 
-def between(b: Builder, low: float, x: Value, high: float) -> Value:
-    """Where low < x < high."""
-    return b.emit(
-        LogicalAnd(), b.emit(Greater(), x, constant(b, low, x)), b.emit(Greater(), constant(b, high, x), x)
-    )
+def _between(low: float, x: Term, high: float) -> Term:
+    """low < x < high"""
+    above = x.into(Greater(), low)
+    return above.into(LogicalAnd(), Term(x.b, constant(x.b, high, x.value)).into(Greater(), x))
 
 
 class ReLU6(Activation):
@@ -402,62 +355,36 @@ class Elu(Activation):
     samples = (*UNARY_SAMPLES, sample((8, 16), alpha=0.5))
 
 
-class SeLU(Activation):
-    """scale * x above 0, scale * alpha * (exp(x) - 1) elsewhere; Klambauer et al., arXiv 1706.02515."""
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        positive = b.emit(Greater(), x, constant(b, 0, x))
-        slope = b.emit(Add(), out, constant(b, _SELU_SCALE * _SELU_ALPHA, x))
-        return (b.emit(Select(), positive, scaled(b, _SELU_SCALE, dout), b.emit(Mul(), dout, slope)),)
-
-    @property
-    def cuda(self) -> str:  # type: ignore[override]  # made once its constants are known
-        from mspc.ops.cuda.math import number  # late: only a GPU needs it
-
-        return f"({{0}} > T(0) ? {{0}} : expm1({{0}}) * {number(_SELU_ALPHA)}) * {number(_SELU_SCALE)}"
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        low = be.xp.expm1(be.xp.minimum(x, 0)) * _SELU_ALPHA
-        return be.xp.where(x > 0, x, low) * _SELU_SCALE
-
-    samples = UNARY_SAMPLES
-
-
 _SELU_SCALE = 1.0507009873554805
 _SELU_ALPHA = 1.6732632423543772
 
 
-class HSigmoid(Activation):
-    """x / 6 + 1 / 2, clipped to [0, 1]."""
-
-    cuda = "clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        inside = between(b, -3, x, 3)
-        return (b.emit(Select(), inside, scaled(b, 1 / 6, dout), constant(b, 0, x)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        return be.xp.clip(inputs[0] * (1 / 6) + 0.5, 0, 1)
-
-    samples = _WIDE
+def _slope_of_selu(x: Term, y: Term, d: Term) -> Term:
+    positive, slope = x.into(Greater(), 0), y + _SELU_SCALE * _SELU_ALPHA
+    return select(positive, d * _SELU_SCALE, d * slope)
 
 
-class HSwish(Activation):
-    """x * HSigmoid(x)."""
+SeLU = unary(
+    "SeLU", "scale * x above 0, scale * alpha * (exp(x) - 1) elsewhere; Klambauer et al., arXiv 1706.02515.",
+    Activation, _slope_of_selu,
+    lambda xp, x: xp.where(x > 0, x, xp.expm1(xp.minimum(x, 0)) * _SELU_ALPHA) * _SELU_SCALE,
+    cuda=f"({{0}} > T(0) ? {{0}} : expm1({{0}}) * real<T>({_SELU_ALPHA})) * real<T>({_SELU_SCALE})",
+)  # fmt: skip
+HSigmoid = unary(
+    "HSigmoid", "x / 6 + 1 / 2, clipped to [0, 1].", Activation,
+    lambda x, y, d: select(_between(-3, x, 3), d * (1 / 6), 0), lambda xp, x: xp.clip(x * (1 / 6) + 0.5, 0, 1),
+    cuda="clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))", samples=_WIDE,
+)  # fmt: skip
+HSwish = unary(
+    "HSwish", "x * HSigmoid(x).", Activation,
+    lambda x, y, d: d * (x.into(HSigmoid()) + _slope_of_gate(x)), lambda xp, x: x * xp.clip(x * (1 / 6) + 0.5, 0, 1),
+    cuda="{0} * clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))", samples=_WIDE,
+)  # fmt: skip
 
-    cuda = "{0} * clip({0} * T(1.0 / 6.0) + T(0.5), T(0), T(1))"
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        gate = b.emit(HSigmoid(), x)
-        middle = b.emit(Select(), between(b, -3, x, 3), scaled(b, 1 / 6, x), constant(b, 0, x))
-        return (b.emit(Mul(), dout, b.emit(Add(), gate, middle)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return x * be.xp.clip(x * (1 / 6) + 0.5, 0, 1)
-
-    samples = _WIDE
+def _slope_of_gate(x: Term) -> Term:
+    """x / 6 between the ends of the gate of HSwish, else 0"""
+    return select(_between(-3, x, 3), x * (1 / 6), 0)
 
 
 class HShrink(Activation):
@@ -504,35 +431,19 @@ class SoftShrink(Activation):
     samples = (sample((8, 16)), sample((8, 16), lambd=1.0))
 
 
-class Softsign(Activation):
-    """x / (1 + |x|)."""
-
-    cuda = "{0} / (absolute({0}) + T(1))"
-
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        bottom = b.emit(Add(), b.emit(Abs(), x), constant(b, 1, x))
-        return (b.emit(Div(), dout, b.emit(Square(), bottom)),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        (x,) = inputs
-        return x / (be.xp.abs(x) + 1)
-
-    samples = UNARY_SAMPLES
+Softsign = unary(
+    "Softsign", "x / (1 + |x|).", Activation, lambda x, y, d: d / (x.into(Abs()) + 1).into(Square()),
+    lambda xp, x: x / (xp.abs(x) + 1), cuda="{0} / (absolute({0}) + T(1))",
+)  # fmt: skip
 
 
-class Mish(Activation):
-    """x * tanh(log(1 + exp(x))); Misra, arXiv 1908.08681."""
+def _slope_of_mish(x: Term, y: Term, d: Term) -> Term:
+    tanh = x.into(Softplus()).into(Tanh())
+    steep = 1 - tanh.into(Square())
+    return d * (tanh + x * x.into(Sigmoid()) * steep)
 
-    cuda = "{0} * tanh(softplus({0}))"
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
-        tanh = b.emit(Tanh(), b.emit(Softplus(), x))
-        steep = b.emit(Sub(), constant(b, 1, x), b.emit(Square(), tanh))
-        slope = b.emit(Add(), tanh, b.emit(Mul(), b.emit(Mul(), x, b.emit(Sigmoid(), x)), steep))
-        return (b.emit(Mul(), dout, slope),)
-
-    def run(self, be: ArrayBackend, *inputs: Any) -> Any:
-        xp, (x,) = be.xp, inputs
-        return x * xp.tanh(xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0))
-
-    samples = UNARY_SAMPLES
+Mish = unary(
+    "Mish", "x * tanh(log(1 + exp(x))); Misra, arXiv 1908.08681.", Activation, _slope_of_mish,
+    lambda xp, x: x * xp.tanh(xp.log1p(xp.exp(-xp.abs(x))) + xp.maximum(x, 0)), cuda="{0} * tanh(softplus({0}))",
+)  # fmt: skip
