@@ -163,6 +163,7 @@ class Predicate(Binary, abstract=True):
     def result_dtype(self, *types: TensorType) -> DType:
         return BOOL
 
+
 def promoted(left: DType, right: DType) -> DType:
     """The element type that both convert to: complex numbers beat floats, floats beat integers, integers beat
     Bool, and the wider one wins.
@@ -207,6 +208,7 @@ def promotes_from(op: Op) -> int:
     """The first operand that `operand_dtypes` brings to a common type; a number among these takes its type from them,
     not from the operands before."""
     return getattr(op, "promotes_from", 0)
+
 
 def axes_of(dims: tuple[int, ...], shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
     """The dimensions of a space that are reduced where `axes` of `shape` are, which has the same elements."""

@@ -217,6 +217,10 @@ REGISTRY: Operators[type[Op]] = Operators()
 """Every operator class by the name that the text form uses; filled by subclassing, never by hand."""
 
 
+Gradients = Sequence[Value | None]
+"""The gradients of the operands of an operator, None for operands that have none."""
+
+
 class ArrayBackend(Protocol):
     """For kernels: `xp` is NumPy or CuPy, `comm` this rank's communicator, `step` counts the runs; see also
     `mspc.ops.random.words.number_of_run`."""
@@ -574,6 +578,7 @@ def has_gpu_kernel(op: Op | type[Op]) -> bool:
     attributes of a class, and for some shapes and element types, there may be nothing all the same."""
     kind = op if isinstance(op, type) else type(op)
     return bool(op.cuda) or kind.launch is not Op.launch or op.is_view
+
 
 def load_operators() -> Operators[type[Op]]:
     """Import every operator module and return the registry."""

@@ -263,6 +263,7 @@ def one_tensor(op: Op, types: Sequence[Type]) -> TensorType:
         raise MspcError(f"{op.name} takes one tensor, not {', '.join(map(str, types)) or 'none'}")
     return types[0]
 
+
 def is_all_zero(value: Value) -> bool:
     """Whether every element is zero, as far as the operators show it: made so, and what linear ones of one operand
     (Reshape, Cast, sums) give of it."""

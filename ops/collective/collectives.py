@@ -29,7 +29,7 @@ from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Mul, RealDiv
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding
 from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
@@ -57,7 +57,7 @@ class AllReduce(Collective):
     in_place = True
     agrees = True
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         """Ranks differentiate the sum of their losses, so gradients add up, as in MindSpore."""
         summed = replace(self, op="sum")
         if self.op == "sum":
@@ -128,7 +128,7 @@ class AllGather(Collective):
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return resized(self, shape, self.axis, self.group_size, 1)
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(ReduceScatter("sum", self.group, self.axis, self.mesh, self.axes, self.rank_list), dout),)
 
     @classmethod
@@ -158,7 +158,7 @@ class ReduceScatter(Collective):
     def local_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return resized(self, shape, self.axis, 1, self.group_size)
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         if self.op != "sum":
             raise MspcError(f"ReduceScatter has no gradient for op {self.op!r}", notes=["only the sum has one"])
         return (b.emit(AllGather(self.group, self.axis, self.mesh, self.axes, self.rank_list), dout),)
@@ -195,7 +195,7 @@ class AlltoAll(Collective):
         found = [dim + rank if -rank <= dim < 0 else dim for dim in (self.split_dim, self.concat_dim)]
         return found[0], found[1]
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(replace(self, split_dim=self.concat_dim, concat_dim=self.split_dim), dout),)
 
     def bind(self, comm: Any) -> Callable[..., Any]:
@@ -231,7 +231,7 @@ class Broadcast(Collective):
     def infer(self, *types: Type) -> Type:
         return TupleType(tuple(t for t in types if isinstance(t, TensorType)))
 
-    def bprop(self, b: Builder, *inputs_out_dout: Any) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, *inputs_out_dout: Any) -> Gradients:
         """MindSpore hands the gradient through unchanged; it is not added up over the ranks."""
         return tuple(inputs_out_dout[-1])
 
@@ -310,7 +310,7 @@ class NeighborExchange(Collective):
     def sent_bytes(cls, operand: float, group: float) -> float:
         return operand
 
-    def bprop(self, b: Builder, *operands_out_dout: Any) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, *operands_out_dout: Any) -> Gradients:
         """Gradients go back to where the tensors came from; all ranks differentiate their exchange."""
         *operands, out, dout = operands_out_dout
         sent: list[Value] = []
@@ -493,7 +493,7 @@ class Reduce(Rooted):
         """Those of an AllReduce, of which only one rank stores the result."""
         return 2 * operand * (group - 1) / group
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         """Every rank gets the gradient of the one result."""
         given = dout if self.at_root else _zeros(x)
         back = b.emit(Broadcast(self.root, self.group, rank_list=self.rank_list), given)
@@ -533,7 +533,7 @@ class CollectiveGather(Rooted):
         """Those of an AllGather, of which only one rank stores the result."""
         return operand * (group - 1)
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         """Every rank gets its slice of the gradient."""
         gathered_shape = (x.shape[0] * self.group_size, *x.shape[1:])
         given = dout if self.at_root else Constant(np.zeros(gathered_shape), x.tensor_type.dtype)
@@ -569,7 +569,7 @@ class CollectiveScatter(Rooted):
         part = resized(self, x.shape, 0, 1, self.group_size)
         return x.with_shape(part)
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         """The slices' gradients come together on the rank that had the tensor; on the others it had no effect."""
         back = b.emit(CollectiveGather(self.src_rank, self.group, self.rank_list, self.rank_id), dout)
         return (back if self.at_root else _zeros(x),)
@@ -588,6 +588,7 @@ def _zeros(like: Value) -> Constant:
     kind = like.type
     assert isinstance(kind, TensorType)
     return Constant(np.zeros(kind.shape), kind.dtype)
+
 
 class AlltoAllV(Collective):
     """Slices of a tensor of one dimension go to the ranks of the group in order, and what arrives is joined in order.
@@ -637,7 +638,7 @@ class AlltoAllV(Collective):
         """(rank, elements) of the slices that are not empty."""
         return [(rank, n * self.block_size) for rank, n in zip(self.ranks, counts, strict=True) if n]
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         back = replace(self, send_numel_list=self.recv_numel_list, recv_numel_list=self.send_numel_list)
         return (b.emit(back, dout),)
 

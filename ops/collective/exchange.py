@@ -141,6 +141,7 @@ class PasteSlices(Op):
 
         return launch_paste(device, inputs, out, self.begins)
 
+
 @dataclass(frozen=True, slots=True)
 class Regrouping:
     """The two collectives of a change of layout. lost: axes that stop sharding dimension `concat_dim`, major to minor.

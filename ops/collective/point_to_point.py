@@ -10,7 +10,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, Type
 from mspc.ops.collective.base import Collective, Ranks, Rendezvous, message
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, NotDifferentiable
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable
 from mspc.sharding.groups import WORLD_GROUPS
 
 
@@ -34,7 +34,7 @@ class Send(Collective):
     def communicates(self) -> bool:
         return True
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         back = Receive(
             self.sr_tag, self.dest_rank, x.shape, x.tensor_type.dtype, self.group_back, self.group, self.rank_list
         )
@@ -118,7 +118,7 @@ class Receive(Collective):
     omitted = ("group", "group_back", "rank_list")
     answers = True
 
-    def bprop(self, b: Builder, *inputs_out_dout: Any) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, *inputs_out_dout: Any) -> Gradients:
         *inputs, _, dout = inputs_out_dout
         b.emit(Send(self.sr_tag, self.src_rank, self.group_back, self.group, self.rank_list), dout)
         return (None,) * len(inputs)

@@ -12,7 +12,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.types import TensorType, TupleType, Type
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement
 from mspc.sharding.factors import Rule
 
 TENSOR = "tensor"
@@ -161,7 +161,7 @@ class OwnGradient(Op):
     def infer(self, *types: Any) -> Type:
         return TupleType(types[: self.results])
 
-    def bprop(self, b: Builder, *values: Any) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, *values: Any) -> Gradients:
         *inputs, _, douts = values
         first = self.results + self.sources
         placeholders, written = inputs[first : first + self.results], inputs[first + self.results :]

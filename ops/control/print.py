@@ -18,7 +18,7 @@ from mspc.ir.files.atomic_writing import make_folder, write_atomically
 from mspc.ir.files.inside import inside
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, dtype_of
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, sample
 from mspc.sharding.rules import factor_names
 
 PLACE = "{}"
@@ -60,7 +60,7 @@ class Print(Op):
         super().infer(*types)
         return types[0]
 
-    def bprop(self, b: Builder, *values: Any) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, *values: Any) -> Gradients:
         *inputs, _, dout = values
         return (dout, *[None] * (len(inputs) - 1))
 
@@ -156,7 +156,7 @@ class TensorDump(Op):
         names = " ".join(factor_names(len(x.shape)))
         return f"{names} -> {names}"
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (dout,)
 
     def confined(self, folder: Path) -> Op:
@@ -209,7 +209,7 @@ class DumpGradient(Op):
         names = " ".join(factor_names(len(x.shape)))
         return f"{names} -> {names}"
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(TensorDump(self.mode, self.file), dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

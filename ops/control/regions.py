@@ -269,6 +269,7 @@ def check_alike(op: RegionOp, what: str, one: Sequence[Type], other: Sequence[Ty
         if left != right:
             raise MspcError(f"{op.name}: result {number} is {left} from one {what} and {right} from the other")
 
+
 def captured_values(nodes: Sequence[Node], results: Sequence[Value], own: Collection[Value] = ()) -> list[Value]:
     """What the nodes and results read that is made outside, but for constants, in the order in which they read it.
 
@@ -528,6 +529,7 @@ def _entry(op: Loop, type: Type, turns: int) -> TensorType:
         raise MspcError(f"{op.name}: it scans {type}, not {wanted}")
     return type.with_shape(type.shape[1:])
 
+
 class Times(NamedTuple):
     """How often something runs in a step.
 
@@ -565,7 +567,6 @@ class Times(NamedTuple):
 
 
 ONCE = Times()
-
 
 
 def times_of(program: Graph) -> dict[Graph, Times]:

@@ -12,7 +12,7 @@ from mspc.ir.graph import Node, Value
 from mspc.ir.types import DType, TensorType, TupleType, Type
 from mspc.ops.bases import Unary
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
 from mspc.sharding.rules import factor_names, sized
 
 CALL = "call"
@@ -90,7 +90,7 @@ class Depend(Op):
     def reordered(self, types: Sequence[TensorType], orders: Sequence[MemoryOrder]) -> Reordered | None:
         return Reordered(self, tuple(orders), (orders[0],))
 
-    def bprop(self, b: Builder, x: Value, *rest_and_grads: Any) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, *rest_and_grads: Any) -> Gradients:
         *rest, _, dout = rest_and_grads
         return (dout, *[None] * len(rest))
 
@@ -118,7 +118,7 @@ class StopGradient(Op):
     def infer(self, *types: Type) -> Type:
         return types[0]
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (None,)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -156,6 +156,7 @@ def label_of_result(node: Node) -> str:
         return f"result {node.op.index} of {node.inputs[0].label}"
     return node.label
 
+
 class ShardingConstraint(Unary):
     """x itself, sharded as the operator's strategy says: `ShardingConstraint().shard(((2, 4),))(x)`.
 
@@ -173,7 +174,7 @@ class ShardingConstraint(Unary):
     cuda = "{0}"
     samples = (sample((8, 16)), sample(()), sample((8, 4), dtypes=("Int32",), gradient=False))
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (dout,)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -197,6 +198,7 @@ def constrained(b: Builder, value: Value, entry: Any, instance: str = "") -> Nod
 def is_constraint(value: Value) -> bool:
     """Whether a value is another one, held to a strategy."""
     return isinstance(value, Node) and bool(getattr(value.op, "constrains", False))
+
 
 class GetNext(Op):
     """The next tensors of the queue `shared_name`, of the given element types and shapes over all ranks.
@@ -226,7 +228,7 @@ class GetNext(Op):
             raise MspcError(f"GetNext: shapes {self.shapes} must be positive", kind=ValueError)
         return TupleType(tuple(map(TensorType, self.types, self.shapes)))
 
-    def bprop(self, b: Builder, *out_and_gradient: Any) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, *out_and_gradient: Any) -> Gradients:
         return ()
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

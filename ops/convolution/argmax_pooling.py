@@ -22,13 +22,11 @@ from mspc.ops.convolution.base import Shape
 from mspc.ops.convolution.pooling import MaxPool, MaxPool3D, Pooling, greatest_places
 from mspc.ops.convolution.resizing import adaptive_lengths
 from mspc.ops.convolution.window import numbers, paddings
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, sample
 from mspc.ops.operator_arguments import plain
 from mspc.ops.tensor.embedding import require_integer
 from mspc.ops.tensor.reshape import Reshape
 from mspc.ops.tensor.selection import GatherD, GatherDGrad
-
-Gradients = Sequence[Value | None]
 
 
 def replicated_sides(image: Sequence[int], counts: Sequence[int], channels: str = "c") -> tuple[str, str]:

@@ -139,7 +139,6 @@ _APART = 256
 """Bytes to which arrays in scratch memory are aligned."""
 
 
-
 def convolution_by_products(
     device: Device, kind: str, image: Array, weight: Array, result: Array, along: Sequence[Window]
 ) -> Launch | None:

@@ -36,7 +36,7 @@ from mspc.ops.convolution.window import (
 from mspc.ops.cpu.products import product, share_out
 from mspc.ops.cpu.threads import thread_count
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of
 from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_sharded, own_span, place_of, request
 
@@ -273,8 +273,6 @@ def _parts(xp: Any, channels: int) -> list[Span]:
     number = min(_threads(xp), channels)
     bounds = [channels * i // number for i in range(number + 1)]
     return [(bounds[i], bounds[i + 1]) for i in range(number)]
-
-Gradients = Sequence[Value | None]
 
 
 class _ConvolutionForward(Convolution, abstract=True):

@@ -36,7 +36,7 @@ from mspc.ops.convolution.window import (
 from mspc.ops.cpu.blocks import in_rows
 from mspc.ops.cuda.pooling import launch_greatest, launch_greatest_gradient, launch_mean, launch_mean_gradient
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import plain, shape_of
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.borders import Needed, Span, border_bytes, border_exchange, is_sharded, own_span, place_of
@@ -317,8 +317,6 @@ def alike(op: Pooling, other: type[Any], **more: Any) -> Any:
 def pooled_shape(op: type[Pooling], image: Shape, given: dict[str, Any]) -> Shape:
     return (*image[:2], *op(**given).counts(image[2:]))
 
-Gradients = Sequence[Value | None]
-
 
 class _MaxPool(PoolingForward, abstract=True):
     def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
@@ -548,6 +546,7 @@ class AvgPool3DGrad(_AvgPoolGrad):
 _MAX_GRADIENTS: dict[int, type[_MaxPoolGrad]] = {2: MaxPoolGrad, 3: MaxPool3DGrad}
 _MEAN_GRADIENTS: dict[int, type[_AvgPoolGrad]] = {2: AvgPoolGrad, 3: AvgPool3DGrad}
 _MEANS: dict[int, type[_AvgPool]] = {2: AvgPool, 3: AvgPool3D}
+
 
 class _Columns(Op, abstract=True):
     linear_in = (0,)

@@ -23,10 +23,17 @@ from mspc.ops.convolution.base import SECOND, ImageOperator, Shape, last_order
 from mspc.ops.convolution.window import listed
 from mspc.ops.cpu.products import multiplied
 from mspc.ops.device import Array, Device, Launch
-from mspc.ops.op import REGISTRY, ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import (
+    REGISTRY,
+    ArrayBackend,
+    Gradients,
+    NotDifferentiable,
+    Op,
+    RankPlacement,
+    RequestedSharding,
+    sample,
+)
 from mspc.ops.operator_arguments import plain, shape_of
-
-Gradients = Sequence[Value | None]
 
 
 class Resampling(ImageOperator, abstract=True):
@@ -202,6 +209,7 @@ class AdaptiveAvgPool3DGrad(_Adaptive, Backward):
     input_size: tuple[int, ...] = ()
     dims = 3
     samples = (sample((2, 2, 2, 1, 4), output_size=(2, 1, 4), input_size=(2, 2, 4, 4, 6)),)
+
 
 class _Resized(Resampling, abstract=True):
     """size: sizes of the result. align_corners: the first and last places of image and result are the same.

@@ -376,6 +376,7 @@ def _met(
     found = [w.met(t, n, span) for w, t, n, span in zip(along, place, lengths, spans, strict=True)]
     return tuple(inside for inside, _ in found), tuple(looked for _, looked in found)
 
+
 def padded(xp: Any, x: Any, along: Sequence[Window], value: float = 0.0) -> Any:
     """x [batch, channels, ...] with the windows' padding; the same array where there is none."""
     inner = tuple(

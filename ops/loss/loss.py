@@ -23,15 +23,13 @@ from mspc.ops.math.arithmetic import Div, Greater, Maximum, Mul, Neg, Select, Su
 from mspc.ops.math.elementwise import Abs, Exp, Sign, constant, scaled
 from mspc.ops.nn.activation import Sigmoid
 from mspc.ops.nn.softmax import log_softmax_of_rows, ranks_of_rows, sent_bytes
-from mspc.ops.op import ArrayBackend, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import require_elements
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.embedding import OneHot, require_classes, require_integer
 from mspc.ops.tensor.reshape import ExpandDims, as_dtype
 from mspc.sharding.factors import parse_rule
 from mspc.sharding.rules import factor_names
-
-Gradients = Sequence[Value | None]
 
 
 class SigmoidCrossEntropyWithLogits(Binary):
@@ -235,6 +233,7 @@ class KLDivLoss(_ElementLoss):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         after = f"total / (A){inputs[0].shape[0]}" if self.reduction == "batchmean" else ""
         return self.losses(device, "y * (log_of(y == 0 ? (A)1 : y) - x)", inputs, out, after)
+
 
 def log_softmax(xp: Any, logits: Any) -> Any:
     """The logarithm of softmax along the last axis, in a new array."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from mspc.ir.graph import Value
 from mspc.ir.types import BOOL, UINT8, DType, TensorType
 from mspc.ops.bases import Binary, Elementwise, Predicate, Unary, operator, require_same
 from mspc.ops.cpu.blocks import elementwise
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import sequence_of
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, same_rule
@@ -125,7 +125,7 @@ class Select(Elementwise):
 
     def bprop(
         self, b: Builder, condition: Value, x: Value, y: Value, out: Value, dout: Value
-    ) -> Sequence[Value | None]:
+    ) -> Gradients:
         zero = b.constant(0, dout.tensor_type.dtype)
         dx = b.emit(Select(), condition, dout, zero)
         dy = b.emit(Select(), condition, zero, dout)
@@ -152,7 +152,7 @@ POSITIVE_SAMPLES = (
 )
 
 
-def gradients(b: Builder, x: Value, y: Value, dx: Value, dy: Value) -> Sequence[Value | None]:
+def gradients(b: Builder, x: Value, y: Value, dx: Value, dy: Value) -> Gradients:
     """Gradients of two broadcast operands, summed to their shapes."""
     return sum_to_shape(b, dx, x.shape), sum_to_shape(b, dy, y.shape)
 
@@ -166,7 +166,7 @@ class Conj(Unary):
     linear_in = (0,)
     cuda = "{0}"
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Conj(), dout),)
 
     samples = (sample((8, 16)),)
@@ -187,7 +187,7 @@ class Add(Binary):
     joins = "sum"
     cuda = "{0} + {1}"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return gradients(b, x, y, dout, dout)
 
     samples = (
@@ -205,7 +205,7 @@ class Sub(Binary):
     additive = True
     cuda = "{0} - {1}"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return sum_to_shape(b, dout, x.shape), b.emit(Neg(), sum_to_shape(b, dout, y.shape))
 
     samples = BINARY_SAMPLES
@@ -220,7 +220,7 @@ class Mul(Binary):
     joins = "prod"
     cuda = "{0} * {1}"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         dx, dy = b.emit(Mul(), dout, conjugate(b, y)), b.emit(Mul(), dout, conjugate(b, x))
         return gradients(b, x, y, dx, dy)
 
@@ -237,7 +237,7 @@ class _Quotient(Binary, abstract=True):
     linear_in = (0,)
     cuda = "{0} / {1}"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         dx = b.emit(type(self)(), dout, conjugate(b, y))
         dy = sum_to_shape(b, b.emit(Mul(), dx, conjugate(b, out)), y.shape)
         return sum_to_shape(b, dx, x.shape), b.emit(Neg(), dy)
@@ -263,7 +263,7 @@ class Neg(Unary):
             raise MspcError(text, kind=TypeError)
         super().check(*types)
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Neg(), dout),)
 
     samples = (sample((8, 16)), sample((8,), dtypes=("Int32",), gradient=False), sample(()))
@@ -276,7 +276,7 @@ class FloorDiv(Binary):
     array_function = "floor_divide"
     cuda = "floor_over({0}, {1})"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return None, None
 
     samples = (
@@ -288,7 +288,7 @@ class FloorDiv(Binary):
 class _Remainder(Binary, abstract=True):
     takes_bool = False
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         quotient = b.emit(FloorDiv(), x, y)
         dy = b.emit(Neg(), b.emit(Mul(), dout, quotient))
         return gradients(b, x, y, dout, dy)
@@ -311,7 +311,7 @@ class Mod(_Remainder):
     array_function = "fmod"
     cuda = "rest({0}, {1})"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         quotient = b.emit(Div(), b.emit(Sub(), x, out), y)  # exact up to rounding: x - out is a multiple of y
         return gradients(b, x, y, dout, b.emit(Neg(), b.emit(Mul(), dout, quotient)))
 
@@ -319,7 +319,7 @@ class Mod(_Remainder):
 class _Extremum(Binary, abstract=True):
     """The gradient goes to one operand; half to each where both are equal."""
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         left, right = (x, y) if self.array_function == "maximum" else (y, x)
         zero = b.constant(0, dout.tensor_type.dtype)
         half = b.emit(Mul(), dout, b.constant(0.5, dout.tensor_type.dtype))
@@ -347,7 +347,7 @@ class SquaredDifference(Binary):
     takes_bool = False
     cuda = "({0} - {1}) * ({0} - {1})"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         two = b.constant(2, dout.tensor_type.dtype)
         dx = b.emit(Mul(), b.emit(Mul(), dout, two), b.emit(Sub(), x, y))
         return sum_to_shape(b, dx, x.shape), b.emit(Neg(), sum_to_shape(b, dx, y.shape))
@@ -371,7 +371,7 @@ class DivNoNan(Binary):
     linear_in = (0,)
     cuda = "{1} == T(0) ? T(0) : {0} / {1}"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         dx = b.emit(DivNoNan(), dout, y)
         return gradients(b, x, y, dx, b.emit(Neg(), b.emit(Mul(), dx, out)))
 
@@ -405,7 +405,7 @@ class AddN(Elementwise):
             raise MspcError("AddN needs at least one tensor")
         return same_rule(types[0].shape, len(types))
 
-    def bprop(self, b: Builder, *values: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, *values: Value) -> Gradients:
         *inputs, _, dout = values
         return tuple(dout for _ in inputs)
 
@@ -453,7 +453,7 @@ class Lerp(Elementwise):
 
     def bprop(
         self, b: Builder, start: Value, end: Value, weight: Value, out: Value, dout: Value
-    ) -> Sequence[Value | None]:
+    ) -> Gradients:
         dend = b.emit(Mul(), dout, weight)
         dstart = b.emit(Sub(), dout, dend)
         dweight = b.emit(Mul(), dout, b.emit(Sub(), end, start))
@@ -471,8 +471,6 @@ class Lerp(Elementwise):
         sample((8, 16), (8, 16), (8, 16)),
         sample((8, 16), (16,), ()),
     )
-
-Gradients = Sequence[Value | None]
 _SHIFTS = (
     sample((8, 16), (8, 16), dtypes=("Int32", "Int32"), low=0, high=9, gradient=False),
     sample((8, 16), (16,), dtypes=("UInt8", "UInt8"), low=0, high=7, gradient=False),

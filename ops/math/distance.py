@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from mspc.ir.builder import Builder
@@ -14,13 +13,12 @@ from mspc.ops.bases import Binary, Predicate, Unary, require_float, require_same
 from mspc.ops.cuda.math import number
 from mspc.ops.math.arithmetic import Div, Equal, Mul, Select, Sub, gradients
 from mspc.ops.math.elementwise import Abs, Pow, Sign, constant, scaled
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import axes_in, ints_of
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import ExpandDims, Reshape
 from mspc.sharding.rules import factor_names, same_rule
 
-Gradients = Sequence[Value | None]
 _BOOLEAN = NotDifferentiable("its result is Bool")
 
 

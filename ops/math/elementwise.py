@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,15 +13,13 @@ from mspc.ir.graph import Constant, Value
 from mspc.ir.types import FLOAT32, DType, TensorType, complex_of, real_of
 from mspc.ops.bases import Binary, Family, Unary, operator, require_float
 from mspc.ops.math.arithmetic import Add, Div, DivNoNan, Equal, Greater, Mul, Neg, Select, Sub, gradients
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, sample
 from mspc.ops.tensor.creation import ZerosLike
 from mspc.sharding.rules import broadcast_rule
 
 UNARY_SAMPLES = (sample((8, 16)), sample((2, 4, 8)), sample(()))
 POSITIVE_INPUT = (sample((8, 16), low=0.25), sample((), low=0.25))
 _INTEGERS = (*UNARY_SAMPLES, sample((8,), dtypes=("Int32",), gradient=False))
-
-Gradients = Sequence[Value | None]
 
 
 def constant(b: Builder, number: float, like: Value) -> Value:
@@ -327,6 +325,7 @@ class Atan2(Binary):
         return gradients(b, x, y, b.emit(Mul(), share, y), b.emit(Neg(), b.emit(Mul(), share, x)))
 
     samples = (sample((8, 16), (8, 16), low=0.3), sample((8, 16), (16,), low=0.3))
+
 
 class _ComplexPart(Op, abstract=True):
     """A real number of a complex one, element by element; of a real number as of one without an imaginary part."""

@@ -12,11 +12,9 @@ from mspc.ir.graph import Value
 from mspc.ir.types import DType, TensorType, complex_of, dtype_of, real_of
 from mspc.ops.bases import operator
 from mspc.ops.math.elementwise import Real
-from mspc.ops.op import ArrayBackend, Op, Sample, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, Sample, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, describe, ints_of, plain, require_elements, split_call
 from mspc.sharding.rules import factor_names, sized
-
-Gradients = Sequence[Value | None]
 
 
 def replicated_along(shape: Sequence[int], axes: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
@@ -16,7 +16,7 @@ from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul, Neg
 from mspc.ops.math.matmul import BatchMatMul
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import axis_in, describe, dtype_arg, int_of, plain, split_call
 from mspc.ops.tensor.broadcast import zeros
 from mspc.ops.tensor.creation import Tril, Triu
@@ -42,8 +42,6 @@ def decomposed(xp: Any, compute: Callable[[Any], Any], x: Any) -> Any:
     for part in parts:
         part[~fine] = np.nan
     return cast(Any, found)
-
-Gradients = Sequence[Value | None]
 
 
 class TraceV2(Op):
@@ -296,6 +294,7 @@ class LstsqV2(Op):
             rest = rest[..., 0] if remains else rest
         return x.astype(a.dtype), rest.astype(a.dtype), xp.asarray(rank).astype(xp.int64), singular
 
+
 def regular(name: str, compute: Callable[..., Any], *matrices: Any) -> Any:
     """`compute(*matrices)`. Raises MspcError where a matrix is singular."""
     try:
@@ -444,6 +443,7 @@ class MatrixExp(_Square):
             total = xp.where((step < squarings)[..., None, None], xp.matmul(total, total), total)
         return xp.ascontiguousarray(total).astype(x.dtype)
 
+
 class SingularValues(Op):
     """The singular values of the matrices of the last two dimensions, in descending order."""
 
@@ -456,7 +456,7 @@ class SingularValues(Op):
         *batch, rows, columns, count = factor_names(len(x.shape) + 1)
         return f"{' '.join(batch)} {rows}! {columns}! -> {' '.join(batch)} {count}={min(x.shape[-2:])}!"
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(SingularValuesGrad(), x, dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -482,6 +482,7 @@ class SingularValuesGrad(Op):
         x, dout = inputs
         left, _, right = decomposed(be.xp, lambda x: tuple(be.xp.linalg.svd(x, full_matrices=False)), x)
         return be.xp.matmul(left * dout[..., None, :], right)
+
 
 def _matrices(name: str, x: TensorType) -> list[str]:
     """Factors of the dimensions. Raises MspcError where they are less than two."""

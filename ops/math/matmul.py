@@ -22,7 +22,7 @@ from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch, RowProducts
 from mspc.ops.math.arithmetic import Add
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in, ints_of, sequence_of
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
@@ -83,6 +83,7 @@ def _common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, 
 def _named(like: NamedLayout, axes: Sequence[tuple[int, ...]]) -> NamedLayout:
     last = len(like.device_matrix) - 1
     return replace(like, tensor_map=tuple(tuple(last - a for a in entry) or -1 for entry in axes))
+
 
 class _Product(Op, abstract=True):
     """x @ y over the last two dimensions, each transposed first where its flag says so."""
@@ -204,7 +205,7 @@ class MatMul(_Product):
         left, right, out = self.matrix_rule("m", "k", "n")
         return f"{left}, {right} -> {out}"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         return self.products(b, x, y, dout)
 
     samples = (
@@ -233,7 +234,7 @@ class BatchMatMul(_Product):
         left, right, out = self.matrix_rule(*names)
         return f"{left_batch} {left}, {right_batch} {right} -> {out_batch} {out}"
 
-    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, y: Value, out: Value, dout: Value) -> Gradients:
         dx, dy = self.products(b, x, y, dout)
         return sum_to_shape(b, dx, x.shape), sum_to_shape(b, dy, y.shape)
 
@@ -296,7 +297,7 @@ class BiasAdd(Op):
         names = factor_names(len(x.shape))
         return f"{' '.join(names)}, {names[self.channel(len(x.shape))]} -> {' '.join(names)}"
 
-    def bprop(self, b: Builder, x: Value, bias: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, bias: Value, out: Value, dout: Value) -> Gradients:
         channel = self.channel(len(x.shape))
         others = tuple(d for d in range(len(x.shape)) if d != channel)
         return dout, b.emit(ReduceSum(axis=others), dout)
@@ -314,8 +315,6 @@ class BiasAdd(Op):
         sample((8, 8, 2, 4), (8,)),
         sample((8, 2, 2, 8), (8,), data_format="NHWC"),
     )
-
-Gradients = Sequence[Value | None]
 MOST_ROWS = "most_rows"
 """An attached attribute: where ranks share the experts, the most rows that one takes, in even shares of all rows."""
 QUANTIZED = ("scale", "offset", "antiquant_scale", "antiquant_offset")

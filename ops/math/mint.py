@@ -20,7 +20,7 @@ from mspc.ops.math.elementwise import UNARY_SAMPLES, constant, scaled
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.math.reduce import CumSum, ReduceMax, ReduceMean, ReduceMin
 from mspc.ops.nn.activation import Activation, Elu, Sigmoid
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, dtype_arg, int_of, ints_of, plain, sequence_of, shape_of, split_call
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, sum_to_shape
 from mspc.ops.tensor.creation import Fill, LinSpace, OnesLike, Range, ZerosLike, number_of, shape_rule
@@ -30,8 +30,6 @@ from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import broadcast_rule, factor_names
-
-Gradients = Sequence[Value | None]
 
 
 class _ScaledBinary(Binary, abstract=True):
@@ -249,6 +247,7 @@ class Arange(Range):
     def strategy_dims(self, rule: Rule) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """MindSpore's strategy shards the result."""
         return rule.outputs
+
 
 def _reduction(op: Any, args: Sequence[Any]) -> tuple[Op, tuple[Any, ...]]:
     """(operator, operands) of a call `op(input, dim, keepdim, dtype)`; no dim means all."""
@@ -594,6 +593,7 @@ class FmodScalar(TruncateMod):
         """A strategy speaks of the tensor alone."""
         return (rule.inputs[0],)
 
+
 class ZerosLikeExt(ZerosLike):
     """Zeros of the shape of x. Called as `ZerosLikeExt()(x, dtype)`; None is the element type of x."""
 
@@ -637,7 +637,7 @@ class FillV2(Op):
             raise MspcError(f"{self.name}: value has shape {value.shape}, not that of a number")
         return shape_rule(self.shape)
 
-    def bprop(self, b: Builder, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, value: Value, out: Value, dout: Value) -> Gradients:
         return (sum_to_shape(b, dout, ()),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

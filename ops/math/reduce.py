@@ -19,7 +19,7 @@ from mspc.ops.collective.collectives import AllGather
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Div, Equal, Mul, TruncateDiv
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in, int_of, require_elements, split_call
 from mspc.ops.tensor.broadcast import REDUCE_SAMPLES, ReduceSum, ReductionOp, broadcast_to
 from mspc.ops.tensor.moving import Concat
@@ -27,8 +27,6 @@ from mspc.ops.tensor.reshape import Cast
 from mspc.ops.tensor.selection import GatherDGrad, along
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import factor_names
-
-Gradients = Sequence[Value | None]
 
 
 class ReduceMean(ReductionOp):
@@ -241,6 +239,7 @@ class ReduceAny(_ReduceLogical):
     def launch(self, device: Device, inputs: Sequence[Array], out: Any) -> Launch | None:
         return self.reduction_of(device, "Largest", inputs[0], out)
 
+
 class _Running(Op, abstract=True):
     """exclusive leaves an element's own value out; reverse runs from the end."""
 
@@ -374,6 +373,7 @@ class CumProdGrad(Op):
                 behind[i] = dout[i] if last else dout[i] + x[i + 1] * behind[i + 1]
         found = xp.cumprod(_exclusive(xp, x, 0), 0, x.dtype) * behind
         return xp.ascontiguousarray(xp.moveaxis(found[::-1] if self.reverse else found, 0, self.axis))
+
 
 class _Extreme(Op, abstract=True):
     """Along `axis` the extreme element so far and where it is, the last one of several, Int64: a tuple of two. From a

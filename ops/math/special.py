@@ -18,7 +18,6 @@ from mspc.ops.math.elementwise import (
     POSITIVE_INPUT,
     UNARY_SAMPLES,
     Exp,
-    Gradients,
     Log,
     Log1p,
     Sign,
@@ -30,7 +29,7 @@ from mspc.ops.math.elementwise import (
     select,
     unary,
 )
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule
 
@@ -141,6 +140,7 @@ class MulNoNan(Binary):
 
     samples = (sample((8, 16), (8, 16)), sample((8, 16), (16,)))
 
+
 class Erfinv(ArrayFunction):
     """The y with erf(y) = x: infinite at -1 and 1, NaN beyond."""
 
@@ -189,6 +189,7 @@ def _near(xp: Any, x: Any) -> Any:
     logarithm = xp.log((1 - x) * (1 + x))
     t = 2 / (math.pi * a) + logarithm / 2
     return xp.sqrt(xp.maximum(xp.sqrt(t * t - logarithm / a) - t, 0))
+
 
 class _Bessel(ArrayFunction, abstract=True):
     samples = UNARY_SAMPLES

@@ -15,12 +15,11 @@ from mspc.ops.cpu.blocks import blockwise
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Greater, LogicalAnd, Mul, Select, Sub
 from mspc.ops.math.elementwise import UNARY_SAMPLES, Abs, Square, Term, constant, scaled, select, unary
-from mspc.ops.op import ArrayBackend, NotDifferentiable, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, sample
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, same_rule
 
-Gradients = Sequence[Value | None]
 _PAIR = (sample((8, 16), (8, 16)), sample((), ()))
 _TRIPLE = (sample((8, 16), (8, 16), (8, 16), gradient=False),)
 

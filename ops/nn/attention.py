@@ -58,6 +58,7 @@ from mspc.ops.nn.context_attention import (
 from mspc.ops.op import (
     EVEN,
     ArrayBackend,
+    Gradients,
     NotDifferentiable,
     Op,
     RankPlacement,
@@ -110,8 +111,6 @@ class AttentionForms(AttentionOp, abstract=True):
             busiest, rounds = pairs.busiest(lengths, self.window(shape)), 2 * len(pairs.distances)
         even = self.operations(types) * seen / math.prod(layouts[0].strategy)
         return UnevenWork(busiest, even * (busiest - 1), layouts[1].mesh, axes, rounds)
-
-Gradients = Sequence[Value | None]
 NAMES = ("query", "key", "value", "actual_seq_qlen", "actual_seq_kvlen")
 
 
@@ -373,6 +372,7 @@ def packed(op: Any, operands: Sequence[Any], lists: Sequence[Any], attn_mask: An
     ]
     made = FlashAttentionVarlen(op.head_num, op.scale_value, op.sparse_mode, op.pre_tokens, op.next_tokens)
     return made, (*operands, *ends)
+
 
 def statistics_dtype(dtype: DType) -> DType:
     """The element type of the softmax's statistics."""

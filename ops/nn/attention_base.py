@@ -197,6 +197,7 @@ def _seen(i: int, j: int, lengths: tuple[int, int], window: Window) -> float:
         return 0.0
     return 1.0 if (low is None or first >= low) and (high is None or last <= high) else 0.5
 
+
 def launch_forward(device: Device, attention: Attention, result: Array, ones: Array, zero: Array) -> Launch | None:
     """Fill result (by head), the statistics, and the placeholders `ones` and `zero`."""
     kernels = AttentionKernels(device, attention)

@@ -26,8 +26,8 @@ from mspc.ops.cuda.statistics import launch_statistics
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.nn.norm import Gradients, add_to, statistics_dtype
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.nn.norm import add_to, statistics_dtype
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.tensor.reshape import Reshape, as_dtype
 from mspc.sharding.rules import factor_names
 

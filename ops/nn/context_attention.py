@@ -574,6 +574,7 @@ def _entries(
                                                            for p in places)))  # fmt: skip
     return found
 
+
 def keys_gathered(
     b: Builder, op: Op, layout: str, asked: RequestedSharding, inputs: Sequence[Value], *, sequence: bool = True,
     key_heads: int = 0,

@@ -13,7 +13,7 @@ from mspc.ir.types import FLOAT32, INT32, INT64, TensorType, TupleType, Type
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Select
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import int_of, size_of, split_call
 from mspc.ops.tensor.creation import Range, number_of
 from mspc.ops.tensor.embedding import EmbeddingLookup, UnsortedSegmentSum, require_integer
@@ -153,8 +153,6 @@ def _require_within(ends: Any, rows: int) -> None:
     if ends.size and not 0 <= ends.min() <= ends.max() <= rows:
         wrong = ends[(ends < 0) | (ends > rows)][0]
         raise IndexError(f"an expert's rows end at {wrong}, but there are {rows} rows")
-
-Gradients = Sequence[Value | None]
 
 
 def require_below(xp: Any, places: Any, limit: int) -> None:
@@ -442,6 +440,7 @@ class ExpertSums(_BlocksOfRows):
         for expert, rows in _blocks(x.shape[0], ends):
             made[expert] += x[rows].sum(0)
         return made
+
 
 class TopKRouter(Op):
     """(the tokens of every expert [batch, expert_num, capacity], counted from 1, 0 where there is none; the place of

@@ -19,7 +19,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import Pow, Rsqrt, Square, constant, scaled
 from mspc.ops.math.reduce import ReduceMean
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, ints_of, require_elements
 from mspc.ops.tensor.broadcast import Axis, ReduceSum, broadcast_to, is_filled, sum_to_shape
 from mspc.ops.tensor.reshape import as_dtype
@@ -52,8 +52,6 @@ def layer_norm_gradient(
 def weighted(b: Builder, value: Value, gamma: Value) -> Value:
     """A value times gamma; nothing is done for one that is known to be 1, as that of a group norm."""
     return value if is_filled(gamma, 1) else b.emit(Mul(), value, as_dtype(b, gamma, value.tensor_type.dtype))
-
-Gradients = Sequence[Value | None]
 NO_SECOND = NotDifferentiable("it is a gradient, and its second derivative is not built")
 
 
@@ -408,6 +406,7 @@ def add_to(b: Builder, total: Value | None, term: Value, like: Value) -> Value:
     """total + term in the shape of `like`."""
     return broadcast_to(b, term, like.shape) if total is None else b.emit(Add(), total, term)
 
+
 class RmsNorm(Norm):
     """x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root: a tuple of two.
 
@@ -584,6 +583,7 @@ class RmsNormGrad(Norm):
             [Operand("rstd", rstd)], [Operand("gamma", gamma)], [(out, "(g - x * mean_gx) * rstd")],
         ).launch(device)  # fmt: skip
 
+
 def normalised_rule(name: str, shape: Sequence[int], axis: Axis, inputs: int) -> str:
     """`inputs` tensors of one shape; the dimensions `axis` must not be sharded."""
     if not shape:
@@ -655,6 +655,7 @@ class L2NormalizeGrad(Norm):
         operands = [Operand(name, array) for name, array in zip("xyg", inputs, strict=True)]
         result = "(g - y * along) * total"
         return normalise(device, "l2_normalize_gradient", self.axis, operands, out, stages, result)
+
 
 class _OfChannels(Op, abstract=True):
     """depth_radius: channels on each side of a place's own."""

@@ -13,7 +13,7 @@ from mspc.ir.types import TensorType
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import items
 from mspc.ops.math.arithmetic import Add, Mul, Neg
-from mspc.ops.op import ArrayBackend, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, sample
 from mspc.ops.operator_arguments import int_of, split_call
 from mspc.ops.tensor.broadcast import sum_to_shape, zeros
 from mspc.ops.tensor.creation import OnesLike
@@ -75,7 +75,7 @@ class ApplyRotaryPosEmb(Op):
 
     def bprop(
         self, b: Builder, query: Value, key: Value, cos: Value, sin: Value, position_ids: Value, out: Value, dout: Any
-    ) -> Sequence[Value | None]:
+    ) -> Gradients:
         grads = [zeros(b, x.tensor_type) if d is None else d for x, d in zip((query, key), dout, strict=True)]
         half = sin.shape[-1] // 2
         axis = len(sin.shape) - 1
@@ -153,7 +153,7 @@ class RotaryPositionEmbedding(Op):
         table = " ".join("1" if n == 1 else name for n, name in zip(cos.shape[:3], "bsn", strict=True))
         return f"b s n d!, {table} d!, {table} d! -> b s n d!"
 
-    def bprop(self, b: Builder, x: Value, cos: Value, sin: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, cos: Value, sin: Value, out: Value, dout: Value) -> Gradients:
         half = sin.shape[3] // 2
         halves = [take_part(b, sin, 3, half, 2 * half), take_part(b, sin, 3, 0, half)]
         back = b.emit(Neg(), b.emit(Concat(axis=3), *halves))

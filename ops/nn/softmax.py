@@ -23,7 +23,7 @@ from mspc.ops.math.elementwise import Exp, Log
 from mspc.ops.math.reduce import ReduceMax
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.norm import statistics_dtype
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axes_in, ints_of
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.reshape import as_dtype
@@ -77,8 +77,6 @@ def _combined(b: Builder, ranks: Ranks, value: Value, op: str) -> Value:
 
 
 _NAMES = {"sum": "sum", "max": "largest element"}
-
-Gradients = Sequence[Value | None]
 Axis = int | tuple[int, ...]
 
 

@@ -16,7 +16,7 @@ from mspc.ops.bases import require_float, require_same
 from mspc.ops.cpu.blocks import BLOCK, in_rows
 from mspc.ops.device import Array, Copy, Device, Launch, c_type
 from mspc.ops.math.arithmetic import Neg
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, sample
 from mspc.ops.operator_arguments import sequence_of
 from mspc.ops.tensor.broadcast import sum_to_shape
 from mspc.sharding.rules import broadcast_rule, factor_names
@@ -159,7 +159,7 @@ class Assign(Update):
     neutral: ClassVar[Mapping[int, float | None]] = {1: None}
     samples = _samples("x", "x")
 
-    def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return None, dout
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -177,7 +177,7 @@ class AssignAdd(Update):
     neutral: ClassVar[Mapping[int, float | None]] = {1: -0.0}
     samples = _samples("x", "x")
 
-    def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return dout, dout
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -195,7 +195,7 @@ class AssignSub(Update):
     neutral: ClassVar[Mapping[int, float | None]] = {1: 0.0}
     samples = _samples("x", "x")
 
-    def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, variable: Value, value: Value, out: Value, dout: Value) -> Gradients:
         return dout, b.emit(Neg(), dout)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -466,6 +466,7 @@ extern "C" __global__ void all_finite({tensors}, {sizes}, bool* out) {{
 }}
 """
 
+
 class InplaceCopy(Op):
     """input = src, broadcast to its shape, for a parameter `input`; the result is its new value."""
 
@@ -489,7 +490,7 @@ class InplaceCopy(Op):
         require_same(self.name, *types)
         return super().infer(*types)
 
-    def bprop(self, b: Builder, input: Value, src: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, input: Value, src: Value, out: Value, dout: Value) -> Gradients:
         return None, sum_to_shape(b, dout, src.shape)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:

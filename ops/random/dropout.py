@@ -23,7 +23,7 @@ from mspc.ops.cuda.random import RANDOM
 from mspc.ops.cuda.source import address, constants, grid_of, index_type
 from mspc.ops.device import Array, Device, Launch, c_type, computing_type
 from mspc.ops.fused.dropout_mask import DropoutMask
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import shape_of, split_call
 from mspc.ops.random.words import (
     DrawnByPlace,
@@ -41,7 +41,6 @@ from mspc.ops.tensor.creation import shape_rule
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import factor_names, same_rule, sized
 
-Gradients = Sequence[Value | None]
 _RANDOM = NotDifferentiable("its result is drawn, not computed")
 
 
@@ -252,6 +251,7 @@ class RandomChoiceWithMask(Op):
         places[: chosen.size] = xp.stack(xp.unravel_index(chosen, x.shape), axis=-1)
         return places, xp.arange(self.count) < chosen.size
 
+
 class Dropout(DrawnByPlace):
     """x / keep_prob where a random mask keeps it, 0 elsewhere, and the mask: a tuple of two.
 
@@ -427,6 +427,7 @@ class DropoutGrad(Elementwise):
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
         dout, mask = inputs
         return dout * mask * (1 / self.keep_prob)
+
 
 class Gamma(Drawn):
     """Float32 numbers of the gamma distribution of shape parameter alpha and rate beta, both Float32 and above 0.

@@ -13,7 +13,7 @@ from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axes_in, ints_of, split_call
 from mspc.ops.tensor.reshape import Reshape
 from mspc.sharding.rules import factor_names, sized
@@ -100,7 +100,7 @@ class ReduceSum(ReductionOp):
     closes_chains = True
     linear_in = (0,)
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (broadcast_to(b, self.keep(b, x, dout), x.shape),)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
@@ -174,7 +174,7 @@ class BroadcastTo(Op):
             outs.append(sized(name, size if size != -1 else 1) if n == 1 else name)
         return f"{' '.join(ins)} -> {' '.join(outs)}"
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (sum_to_shape(b, dout, x.shape),)
 
     def kernel(self, be: ArrayBackend) -> Callable[..., Any]:

@@ -16,13 +16,11 @@ from mspc.ir.types import BOOL, FLOAT32, INT64, DType, TensorType, dtype_of
 from mspc.ops.bases import Elementwise, Unary
 from mspc.ops.device import Array, Device, Launch, computing_type
 from mspc.ops.math.arithmetic import Mul, Select, Sub
-from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import describe, dtype_arg, int_of, shape_of, size_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum, sum_to_shape
 from mspc.sharding.factors import Rule
 from mspc.sharding.rules import broadcast_rule, factor_names, sized
-
-Gradients = Sequence[Value | None]
 
 
 def shape_rule(shape: Sequence[int]) -> str:
@@ -414,6 +412,7 @@ class LinSpaceBetween(Op):
     def localize(self, placement: RankPlacement) -> Op:
         (here,) = placement.out_layouts[0].slices_for(placement.rank, (self.num,))
         return replace(self, first=here.start, count=here.stop - here.start)
+
 
 class _Triangle(Op, abstract=True):
     """Of the last two dimensions; on a rank the diagonal counts from its slice."""

@@ -18,7 +18,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Div, DivNoNan, Equal, Mul, Select
 from mspc.ops.math.elementwise import constant
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in, int_of, size_of, split_call
 from mspc.ops.tensor.host_memory import REQUESTS, gathered_by_hand
 from mspc.ops.tensor.reshape import Cast
@@ -28,8 +28,6 @@ from mspc.sharding.rules import factor_names, sized
 if TYPE_CHECKING:
     from mspc.ops.cuda.index import RowLookup
 
-
-Gradients = Sequence[Value | None]
 _INTEGER = NotDifferentiable("its input is an integer")
 
 
@@ -412,6 +410,7 @@ def only_inside(xp: Any, rows: Any, inside: Any) -> Any:
     """`rows` where `inside`, zeros elsewhere: what another slice of a table holds may be NaN or infinite here."""
     return xp.where(inside, rows, xp.zeros((), rows.dtype))
 
+
 def require_classes(xp: Any, labels: Any, classes: int, ignored: int | None = None) -> None:
     """Raises MspcError where a label is no class from 0 on, other than `ignored`; asked on CPUs alone, where reading
     numbers holds nobody up."""
@@ -553,6 +552,7 @@ class OneHot(Op):
         shape = placement.out_types[0].shape
         here = placement.out_layouts[0].slices_for(placement.rank, shape)[self.axis % len(shape)]
         return replace(self, depth=here.stop - here.start, offset=self.offset + here.start)
+
 
 class _SegmentExtremum(Op, abstract=True):
     """The extremum of the rows of x that share a segment. Called as `Op()(x, segment_ids, num_segments)`.

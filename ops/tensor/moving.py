@@ -14,7 +14,7 @@ from mspc.ops.bases import require_same
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexBlock, IndexMap, along, padded
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, ints_of, require_elements, sequence_of, split_call
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
 from mspc.ops.tensor.reshape import Reshape
@@ -24,9 +24,6 @@ from mspc.sharding.rules import factor_names
 
 if TYPE_CHECKING:
     from mspc.ops.cuda.move import Move
-
-
-Gradients = Sequence[Value | None]
 
 
 class Transpose(Op):
@@ -382,6 +379,7 @@ class Unstack(Op):
 def as_tuple(inferred: Any) -> Any:
     """The type of an operator whose result is a tuple even when it has one element."""
     return TupleType((inferred,)) if isinstance(inferred, TensorType) else inferred
+
 
 class Tile(Op):
     """x repeated `multiples[d]` times along every dimension d, aligned at the right. Called as `Tile()(x,

@@ -21,14 +21,12 @@ from mspc.ops.math.arithmetic import Add, Mul, Sub
 from mspc.ops.math.elementwise import constant
 from mspc.ops.memory_order import MemoryOrder, Reordered
 from mspc.ops.nn.activation import Sigmoid, SiLU
-from mspc.ops.op import ArrayBackend, Op, RankPlacement, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, sample
 from mspc.ops.operator_arguments import axis_in, describe, int_of, ints_of, plain, split_call
 from mspc.ops.tensor.broadcast import ReduceSum, zeros
 from mspc.ops.tensor.moving import Concat, Pad, as_tuple, margins_in
 from mspc.ops.tensor.slicing import StridedSlice, part_of, take_part
 from mspc.sharding.rules import factor_names
-
-Gradients = Sequence[Value | None]
 
 
 class Slice(Op):

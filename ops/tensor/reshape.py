@@ -14,7 +14,7 @@ from mspc.ir.types import COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, HALVES, DType
 from mspc.ops.bases import Unary
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import c_type
-from mspc.ops.op import ArrayBackend, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, dtype_arg, int_of, ints_of, split_call
 from mspc.sharding.rules import reshape_rule
 
@@ -62,7 +62,7 @@ class Reshape(Op):
         scalar = not x.shape and entry == (1,)
         return (b.emit(self, constrained(b, x, () if scalar else entry)),)
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Reshape(x.shape), dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -103,7 +103,7 @@ class Flatten(Op):
             raise MspcError("Flatten: input 0 is a scalar, which has no dimension to keep")
         return reshape_rule(x.shape, (x.shape[0], math.prod(x.shape[1:])))
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Reshape(x.shape), dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -131,7 +131,7 @@ class ExpandDims(Op):
         (axis,) = axes_in(self.name, (self.axis,), len(x.shape) + 1)
         return reshape_rule(x.shape, (*x.shape[:axis], 1, *x.shape[axis:]))
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Reshape(x.shape), dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -161,7 +161,7 @@ class Squeeze(Op):
     def rule(self, x: TensorType) -> str:
         return reshape_rule(x.shape, self.target(x.shape))
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         return (b.emit(Reshape(x.shape), dout),)
 
     def run(self, be: ArrayBackend, *inputs: Any) -> Any:
@@ -182,6 +182,7 @@ class Squeeze(Op):
         sample((1, 8, 1), axis=(0, 2)),
         sample((8, 16)),
     )
+
 
 class Cast(Unary):
     """x with the element type `dst_type`; of a complex number the real part becomes a real one. Called as
@@ -204,7 +205,7 @@ class Cast(Unary):
     def result_dtype(self, *types: TensorType) -> DType:
         return self.dst_type
 
-    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Value, dout: Value) -> Gradients:
         source = x.tensor_type.dtype
         if source.has_gradient and not self.dst_type.has_gradient:
             return (None,)

@@ -17,7 +17,7 @@ from mspc.ops.bases import require_same
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.math.arithmetic import Equal, Neg, Select
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axis_in, ints_of, split_call
 from mspc.ops.tensor.broadcast import BroadcastTo, zeros
 from mspc.ops.tensor.creation import Range
@@ -27,8 +27,6 @@ from mspc.ops.tensor.reshape import Cast, Reshape
 from mspc.ops.tensor.selection import GatherD
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.sharding.rules import factor_names, sized
-
-Gradients = Sequence[Value | None]
 
 
 def indexed_sides(
@@ -331,6 +329,7 @@ class TensorScatterAdd(TensorScatterUpdate):
     def bprop(self, b: Builder, x: Value, indices: Value, updates: Value, out: Value, dout: Value) -> Gradients:
         moved = b.emit(Transpose(tuple(self.order(len(x.shape)))), dout) if self.dims else dout
         return dout, None, b.emit(GatherNd(), moved, indices)
+
 
 class ScatterElements(Op):
     """x with every element of the updates at the place that the index names along `axis`, and at its own along others.

@@ -17,7 +17,7 @@ from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import IndexMap, turned_round
 from mspc.ops.math.arithmetic import Add, Mul
 from mspc.ops.memory_order import MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Gradients, NotDifferentiable, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import axes_in, axis_in, int_of, ints_of, require_elements, split_call
 from mspc.ops.tensor.broadcast import reduced_shape
 from mspc.ops.tensor.embedding import GatherGrad, local_places, only_inside, require_integer, shard_begin
@@ -36,6 +36,7 @@ def descending(xp: Any, x: Any, axis: int) -> Any:
     has it: what is no number stands first, and no element is negated, which would not do for unsigned ones."""
     last = ascending(xp, xp.flip(x, axis), axis)
     return xp.flip(x.shape[axis] - 1 - last, axis)
+
 
 def parts_of(name: str, axis: int, asked: RequestedSharding, x: Value) -> int:
     """Into how many slices the strategy shards dimension `axis` of x; 1 where the operator takes the strategy as it is.
@@ -104,8 +105,6 @@ def _replicated_at(entry: Any, place: int) -> Any:
     if isinstance(entry, NamedLayout):
         return replace(entry, tensor_map=(*entry.tensor_map[:place], -1, *entry.tensor_map[place + 1 :]))
     return (*entry[:place], 1, *entry[place + 1 :])
-
-Gradients = Sequence[Value | None]
 _INTEGER = NotDifferentiable("its result is an integer")
 
 
@@ -479,6 +478,7 @@ class ReverseV2(Op):
         offset = sum((x.shape[d] - 1) * strides[d] for d in axes)
         return move(device, "reverse", [Move(x, out, x.shape, source, strides, offset)])
 
+
 class Sort(Op):
     """x in order along `axis`, and the places that the elements come from: a tuple of two. Equal ones keep their order,
     what is no number stands behind all others, or before them where the order is `descending`."""
@@ -495,7 +495,7 @@ class Sort(Op):
         value, _ = element_types(super().infer(*types))
         return TupleType((value, TensorType(INT32, value.shape)))
 
-    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Sequence[Value | None]:
+    def bprop(self, b: Builder, x: Value, out: Node, dout: Any) -> Gradients:
         if dout[0] is None:
             return (None,)
         axis = axis_in(self.name, self.axis, len(x.shape))
@@ -511,6 +511,7 @@ class Sort(Op):
         xp, (x,) = be.xp, inputs
         places = (descending if self.descending else ascending)(xp, x, self.axis)
         return xp.take_along_axis(x, places, axis=self.axis), places.astype(xp.int32)
+
 
 class _Ordered(Op, abstract=True):
     """Values chosen along `dim`, which must not be sharded, and their places: a tuple of two."""

@@ -15,11 +15,9 @@ from mspc.ir.types import TensorType
 from mspc.ops.device import Array, Device, Launch
 from mspc.ops.index_map import Coordinate, IndexBlock, IndexMap, along
 from mspc.ops.memory_order import DimensionPart, MemoryOrder, Reordered
-from mspc.ops.op import ArrayBackend, Op, RankPlacement, RequestedSharding, sample
+from mspc.ops.op import ArrayBackend, Gradients, Op, RankPlacement, RequestedSharding, sample
 from mspc.ops.operator_arguments import ints_of, split_call
 from mspc.sharding.rules import factor_names
-
-Gradients = Sequence[Value | None]
 
 
 @dataclass(frozen=True, slots=True)

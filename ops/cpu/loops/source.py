@@ -162,6 +162,7 @@ static void finished(const V* parts, long long count, long long width, double di
 }
 """
 
+
 def prelude(has_halves: bool) -> str:
     """What stands before functions; Float16 is left out where none has it, as older compilers lack it."""
     halves = _HALVES if has_halves else ""
