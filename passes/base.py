@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from mspc import passes
+from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import all_of, did_you_mean
 from mspc.ir.text.attribute_types import fields_of
@@ -112,6 +113,25 @@ class Pass:
     def apply(self, graph: Graph) -> tuple[Graph, bool]:
         """(the resulting graph, changed). Passes that make a new graph override this instead of `run`."""
         return graph, self.run(graph)
+
+
+def rewrite_nodes(graph: Graph, visit: Callable[[Builder, Node], Value | None]) -> bool:
+    """Let nodes be replaced by the values that `visit` emits for them, and return whether there were any.
+
+    visit: called with every node in order, after its operands were replaced; None keeps the node.
+    """
+    builder = Builder(graph, [])
+    replaced: dict[Value, Value] = {}
+    for node in graph.nodes:
+        node.inputs = [replaced.get(value, value) for value in node.inputs]
+        made = visit(builder, node)
+        if made is None:
+            builder.nodes.append(node)
+        else:
+            replaced[node] = made
+    graph.nodes = builder.nodes
+    graph.results = [replaced.get(value, value) for value in graph.results]
+    return bool(replaced)
 
 
 BESIDE = ("mspc.search.passes",)

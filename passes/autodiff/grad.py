@@ -48,7 +48,7 @@ class Grad(Pass):
             changed = number_calls(graph)
         for each in reversed(graph.graphs()):
             changed |= _expand(each, graph, differentiate)
-        for each in graph.graphs():  # an outer request passes through what an inner graph says of its own gradient
+        for each in graph.graphs():  # an outer request passes through the own gradients of inner graphs
             changed |= drop_own_gradients(each)
         if has_regions:
             from mspc.ops.control.regions import name_apart  # late: few networks have regions
@@ -83,7 +83,7 @@ def _expand(graph: Graph, program: Graph, differentiate: Differentiate) -> bool:
     for node in graph.nodes:
         node.inputs = [replaced.get(v, v) for v in node.inputs]
         if isinstance(node.op, TupleGetItem) and isinstance(node.type, StackType):
-            node.type = node.op.infer(node.inputs[0].type)  # of a stack that a loop of known turns scans it is a tensor
+            node.type = node.op.infer(node.inputs[0].type)  # a tensor, if a loop of known count scans it
         if not isinstance(node.op, Gradient):
             nodes.append(node)
             continue
@@ -154,7 +154,7 @@ def _backward(
         grad = summed(b, found) if found else _zeros(b, value)
         source = _source(value)
         if found and isinstance(source, Parameter) and not isinstance(grad, Node) and mode == "data_parallel":
-            grad = b.emit(Identity(), grad)  # every rank has its own; what they add up to is the gradient
+            grad = b.emit(Identity(), grad)  # every rank has its own; their sum is the gradient
         name = _trained(source, mode)
         if name and isinstance(grad, Node):
             earlier = grad.attrs.get("gradient_for")

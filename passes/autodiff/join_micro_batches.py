@@ -62,7 +62,7 @@ def _join(graph: Graph, forward: Node, backward: Node) -> None:
     op, other = forward.op, backward.op
     assert isinstance(op, Scan)
     assert isinstance(other, Scan)
-    # The backward body reads what the forward one has, in place of what was stacked of it.
+    # The backward body reads the values of the forward one instead of their stacks.
     inside: dict[Value, Value] = {}
     scanned: list[tuple[Parameter, Value]] = list(zip(first.parameters[: op.scanned], forward.inputs, strict=False))
     captured = list(zip(first.parameters[op.scanned :], forward.inputs[op.scanned :], strict=True))

@@ -107,12 +107,12 @@ def _forward_values(graph: Graph) -> bool:
             simpler = None  # the node says whose gradient it is, and ranks still have to add it
         if simpler is not None and updates.changes(simpler):
             last = reads().get(node, -1)
-            if updates.between((simpler,), number, last):  # its readers behind an update want what stood there before
+            if updates.between((simpler,), number, last):  # its readers after an update want the former value
                 simpler = None
                 if is_constraint(node):
                     node.op = Cast(dst_type=node.tensor_type.dtype)  # a copy of it
         if simpler is None and node.phase != "forward" and not node.op.has_side_effect:
-            # What reads a parameter before an update is not what reads it behind.
+            # A reader of a parameter before an update differs from one after it.
             since = updates.last_before(node.inputs, number) if number > updates.first else -1
             layouts = (node.layout, node.in_layouts, node.in_strategy)
             drawn = (node.attrs.get(ROWS), node.regions, node.attrs.get(CALL))

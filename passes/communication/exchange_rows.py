@@ -26,7 +26,9 @@ from mspc.ops.collective.row_exchange import FetchRows, SendRows
 from mspc.ops.nn.experts import AddRows, SetRows, TakeRows
 from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
+from mspc.passes.lib.placement import slice_bytes
 from mspc.passes.lib.redistribution import cost
+from mspc.passes.lib.stages import readers_of
 
 OPERATORS = "mspc.ops.nn.experts"
 """The module of these operators: a graph has none of them if nothing has loaded it."""
@@ -61,11 +63,7 @@ def exchange_rows(graph: Graph, least: int) -> bool:
     """Exchange rows, and return whether anything has changed. least: bytes that an exchange has to save."""
     if not any(isinstance(node.op, (TakeRows, AddRows, SetRows)) for node in graph.nodes):
         return False
-    users: Users = {}
-    for node in graph.nodes:
-        for value in node.inputs:
-            users.setdefault(value, []).append(node)
-    exchanger = _Exchanger(graph, users, least)
+    exchanger = _Exchanger(graph, readers_of(graph.nodes), least)
     for node in graph.nodes:
         exchanger.visit(node)
     graph.nodes = exchanger.nodes
@@ -131,7 +129,7 @@ class _Exchanger:
         found = Layout.of(mesh, new, parts)
         asked = Layout.of(mesh, new[:count])
         op = FetchRows(total=table.shape[0], limit=taken.limit, share=taken.share, mesh=mesh, axes=owners)
-        travel = op.travelling([0.0, _local(places, asked)], _local(node, final))
+        travel = op.travelling([0.0, slice_bytes(places.tensor_type, asked)], slice_bytes(node.tensor_type, final))
         spent = op.sent_bytes(travel, held.size_of(held.dims[0])) + _cost(places, known, asked)
         spared = moved + told + _cost(node, node.tensor_layout, final) - spent - _cost(node, found, final)
         if spared < self.least:
@@ -163,7 +161,7 @@ class _Exchanger:
         size, share = node.shape[0], 1.0 if isinstance(put, SetRows) else put.share
         limit = put.limit if isinstance(put, SetRows) else 0
         op = SendRows(size=size, total=size, limit=limit, sets=sets, share=share, mesh=mesh, axes=owners)
-        travel = op.travelling([_local(rows, held), _local(places, asked)], 0.0)
+        travel = op.travelling([slice_bytes(rows.tensor_type, held), slice_bytes(places.tensor_type, asked)], 0.0)
         spent = op.sent_bytes(travel, math.prod(mesh[a] for a in owners))
         spent += _cost(places, known, asked) + _cost(node, summed, final)
         if moved + told + _cost(node, node.tensor_layout, final) - spent < self.least:
@@ -209,11 +207,6 @@ def _ahead(axes: Axes, stops: Sequence[int]) -> Axes:
 def _adds_up(layout: Layout) -> bool:
     """Return whether ranks have all of their slices, or partial sums, which are added up after an exchange."""
     return not layout.partial or layout.reduction == "sum"
-
-
-def _local(value: Value, layout: Layout) -> float:
-    type = value.tensor_type
-    return math.prod(layout.local_shape(type.shape)) * type.dtype.itemsize
 
 
 def _cost(value: Value, source: Layout, target: Layout) -> float:

@@ -26,6 +26,7 @@ from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.base import Pass
 from mspc.passes.lib.collective_order import order_collectives
+from mspc.passes.lib.ranks import local_type
 
 BUCKET = 64 << 20
 """Bytes at most."""
@@ -64,7 +65,7 @@ def _limit(graph: Graph) -> int:
     """Return the bytes of a bucket: the header's, else BUCKET or a part of all gradients."""
     if "gradient_bucket" in graph.attrs:
         return int(graph.attrs["gradient_bucket"])
-    total = sum(_slice_bytes(node) for node in graph.nodes if _reduces_gradient(node))
+    total = sum(local_type(node.type, node).nbytes for node in graph.nodes if _reduces_gradient(node))
     return min(BUCKET, max(SMALLEST, total // PARTS))
 
 
@@ -133,7 +134,7 @@ def _buckets(graph: Graph, limit: int) -> list[_Bucket]:
         if not fusion:
             continue
         key = (node.op, node.tensor_type.dtype, fusion, node.attrs.get(STAGE))
-        nbytes = _slice_bytes(node)
+        nbytes = local_type(node.type, node).nbytes
         ready = position.get(node.inputs[0], -1) + 1
         use = first_use.get(node, len(graph.nodes))
         bucket = opened.get(key)
@@ -152,13 +153,6 @@ def _fusion(node: Node, own: Mapping[str, int]) -> int:
     """Return the fusion number of parameters' gradient: the least of theirs, 0 for none."""
     names = str(node.attrs["mirror_user_id"]).split(",") if own else []
     return min((own.get(name.strip(), 1) for name in names), default=1)
-
-
-def _slice_bytes(node: Node) -> int:
-    shape = node.shape
-    if isinstance(node.layout, Layout):
-        shape = node.layout.local_shape(shape)
-    return node.tensor_type.with_shape(shape).nbytes
 
 
 def _emit(b: Builder, bucket: _Bucket, replaced: dict[Value, Value]) -> None:

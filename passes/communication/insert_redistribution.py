@@ -54,7 +54,7 @@ class InsertRedistribution(Pass):
         inserter.results()
         graph.nodes = inserter.nodes
         if inserter.reused:
-            remove_dead(graph)  # what would have been recomputed for what was saved
+            remove_dead(graph)  # nodes that would have been recomputed for saved values
         return inserter.changed
 
 
@@ -96,7 +96,7 @@ class _Inserter:
         self.made(node)
         for index in node.op.mutates:
             self.gathered_again.pop(node.inputs[index], None)
-            self.copies.pop(node.inputs[index], None)  # what reads the parameter from here on gets the new values
+            self.copies.pop(node.inputs[index], None)  # readers of the parameter from here on get the new values
         if node in self.wanted and node.layout != self.wanted[node]:
             # At once: the caller's loss is then known before any parameter changes.
             self.bring(node, self.wanted[node], None, self.graph.results.index(node))
@@ -165,7 +165,7 @@ class _Inserter:
         copies[target] = redistributed
         self.changed = True
         if ahead is not None:
-            # Every turn needs it alike: it is brought there once, ahead of the loop.
+            # Every iteration needs it alike: it is brought there once, before the loop.
             self.nodes.insert(self.nodes.index(ahead.begin), redistributed)
             ahead.keep_outside(self.regions, known is self.copies, value, target, redistributed)
         else:
@@ -283,10 +283,6 @@ def _gradient_of(value: Value) -> str:
             return ""
         value = partial[0]
     return ""
-
-
-# What `insert_redistribution` knows of the regions that it is in: which copies of values were there ahead of each, and
-# which are the same at every turn of a loop.
 
 
 Copies = dict[Value, dict[Layout, Value]]

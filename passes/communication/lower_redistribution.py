@@ -24,7 +24,7 @@ from mspc.ops.control.regions import COUNT, For, TurnCount, emit_regions
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
-from mspc.passes.base import WHOLE, Pass
+from mspc.passes.base import WHOLE, Pass, rewrite_nodes
 from mspc.passes.cleanup.simplify import live_values
 from mspc.passes.lib.placement import sent_inside
 from mspc.passes.lib.redistribution import emit_collective, plan
@@ -42,33 +42,18 @@ class LowerRedistribution(Pass):
         used: dict[Graph, list[Node]] = {}
         for each in graph.graphs():
             own, each.attrs = each.attrs, graph.attrs  # passes read the header
-            changed |= _lower_all(each)
+            changed |= rewrite_nodes(each, _lowered)
             each.attrs = own
         for each in graph.graphs():
             live = live_values(each)
             used[each] = [node for node in each.nodes if node in live]
             for node in each.nodes:
                 if node not in live:
-                    # Only here is it known for all ranks alike; what one rank drops the others would wait for.
+                    # Only here is it known for all ranks alike; if one rank dropped it, the others would wait for it.
                     node.attrs["unused"] = True
         if "search_cost" in graph.attrs:
             _say_sent(graph, used)
         return changed
-
-
-def _lower_all(graph: Graph) -> bool:
-    nodes: list[Node] = []
-    builder = Builder(graph, nodes)
-    replaced: dict[Value, Value] = {}
-    for node in graph.nodes:
-        node.inputs = [replaced.get(v, v) for v in node.inputs]
-        if not isinstance(node.op, Redistribute):
-            nodes.append(node)
-            continue
-        replaced[node] = _lower(builder, node, node.op)
-    graph.nodes = nodes
-    graph.results = [replaced.get(v, v) for v in graph.results]
-    return bool(replaced)
 
 
 def _say_sent(graph: Graph, nodes: Mapping[Graph, Sequence[Node]]) -> None:
@@ -81,6 +66,10 @@ def _say_sent(graph: Graph, nodes: Mapping[Graph, Sequence[Node]]) -> None:
     graph.attrs["search_cost"] = nbytes
     if "search_bound" in graph.attrs:
         graph.attrs["search_bound"] = round(nbytes * graph.attrs["search_bound"] / max(1, reckoned))
+
+
+def _lowered(b: Builder, node: Node) -> Value | None:
+    return _lower(b, node, node.op) if isinstance(node.op, Redistribute) else None
 
 
 def _lower(b: Builder, node: Node, op: Redistribute) -> Value:
@@ -123,9 +112,6 @@ def _lower_tensor(b: Builder, node: Node, op: Redistribute, value: Value) -> Val
             value.layout = step.layout
             value.attrs["reason"] = "a mean is the sum of the partial values divided by their number"
     return value
-
-
-# Counts the bytes that ranks send in a graph of all ranks, whose types are global.
 
 
 def mean_bytes(nodes: Sequence[Node]) -> float:

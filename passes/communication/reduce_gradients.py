@@ -102,7 +102,7 @@ def _readers_for_updates(graph: Graph, trained: Trained) -> set[Node]:
     readers: set[Node] = set()
     leading: set[Value] = set()
     known = -1
-    while known < len(leading):  # again, as a turn of a loop reads the results of the one before
+    while known < len(leading):  # again, as an iteration of a loop reads the results of the one before
         known = len(leading)
         for node in reversed(graph.nodes):
             decides = isinstance(node.op, Decide) and node.op.owner in deciding

@@ -99,7 +99,7 @@ def _late(nodes: Sequence[Node], joined: Mapping[Node, Node]) -> list[Node]:
             own = behind.get(node)
             if own is not None and own not in there:
                 put(own)
-    for node in nodes:  # what the graph returns
+    for node in nodes:  # results of the graph
         if node not in there:
             put(node)
     return made

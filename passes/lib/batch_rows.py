@@ -176,11 +176,11 @@ class FedRows:
         borders = (node.op for node in graph.nodes if isinstance(node.op, Border))
         self._of_micro_batches = {border.owner for border in borders if getattr(border.op, "micro_batches", False)}
         self._forward_all()
-        while turned := self._turned():  # rows that a loop's first turn lacks and all others have
+        while turned := self._turned():  # rows that a loop's first iteration lacks and all others have
             self.given |= turned
             self._forward_all()
         known = -1
-        while known < len(self.places):  # again, as rows of a loop's result are those of what its turns begin with
+        while known < len(self.places):  # again, as rows of a loop's result are those its iterations begin with
             known = len(self.places)
             for node in reversed(graph.nodes):
                 self._backward(node)
@@ -420,6 +420,6 @@ def _by_size(node: Node, shape: Sequence[int], index: int, rows: Rows) -> Rows |
             if before < begin < before * size and begin % before == 0:
                 return place, begin // before
             before *= size
-        return (len(shape) - 1, shape[-1]) if shape else None  # behind all elements but its own
+        return (len(shape) - 1, shape[-1]) if shape else None  # after all elements but its own
     place = dimension + len(shape) - len(source)
     return (place, outer) if 0 <= place < len(shape) and shape[place] == outer else None

@@ -24,6 +24,7 @@ from mspc.ops.tensor.moving import Concat
 from mspc.ops.tensor.reshape import ExpandDims, Reshape
 from mspc.ops.tensor.scatter import TensorScatterAdd, TensorScatterUpdate
 from mspc.ops.tensor.slicing import StridedSlice
+from mspc.passes.base import rewrite_nodes
 
 Entry = tuple[int, ...]
 
@@ -354,21 +355,15 @@ def route_slots(graph: Graph) -> bool:
     ranks = int(graph.attrs.get("strategies_for", graph.attrs.get("ranks", 1)))
     if ranks < 2 or not any(node.in_strategy is not None for node in graph.nodes):
         return False
-    nodes: list[Node] = []
-    builder = Builder(graph, nodes)
-    replaced: dict[Value, Value] = {}
-    for node in graph.nodes:
-        node.inputs = [replaced.get(value, value) for value in node.inputs]
-        builder.like(node).phase = node.phase
-        made = _taken(builder, node, ranks) or _put(builder, node)
-        if made is None:
-            nodes.append(node)
-        else:
+
+    def visit(b: Builder, node: Node) -> Node | None:
+        b.like(node).phase = node.phase
+        made = _taken(b, node, ranks) or _put(b, node)
+        if made is not None:
             made.name = node.name or made.name
-            replaced[node] = made
-    graph.nodes = nodes
-    graph.results = [replaced.get(value, value) for value in graph.results]
-    return bool(replaced)
+        return made
+
+    return rewrite_nodes(graph, visit)
 
 
 def _taken(b: Builder, node: Node, ranks: int) -> Node | None:

@@ -140,7 +140,7 @@ class HostTimes:
             due = min(due, self._begins[reader]) - each.length
             number = bisect_right(self._free, due) - 1 if each.distance == AUTO else reader - each.distance
             number = min(reader, max(0, number, bisect_left(self._main, each.earliest)))
-            if each.place > self._backward:  # what is fetched behind all gradients takes none of the time before
+            if each.place > self._backward:  # a fetch after all gradients takes none of the time before
                 due = max(due, self._begins[number])
             found[each] = min(self._main[number], each.place)
         return found
@@ -617,7 +617,7 @@ def update_early(graph: Graph) -> None:
     spans = StreamTimeline(graph, ONE_HOST).spans
     main = [place for place, node in enumerate(nodes) if node in spans and "stream" not in node.attrs]
     begins = [spans[nodes[place]][0] for place in main]
-    behind = list(range(len(nodes)))  # which node each comes behind, as they stood; itself where it stays
+    behind = list(range(len(nodes)))  # the node that each comes after; itself if it stays
     for place in sorted(moving):
         last = 0
         for other in needs[place]:

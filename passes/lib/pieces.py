@@ -136,7 +136,7 @@ class Gains:
             sum(self._rows(each, rows, pieces, is_beside) for each in products) for is_beside in (True, False)
         )
         whole = self._of(node)
-        main = whole - exposed  # what else there is to do meanwhile
+        main = whole - exposed  # other work meanwhile
         for i in range(pieces):
             main = max(main, (i + 1) * sent)
             main += beside if main < pieces * sent else alone

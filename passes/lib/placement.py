@@ -45,7 +45,7 @@ def structural_layout(node: Node, ranks: int) -> bool:
         layouts = node.inputs[0].layout
         if isinstance(layouts, tuple):
             node.layout = layouts[node.op.index]
-    elif isinstance(node.op, Redistribute):  # an out_strategy's, which stands already where layouts are decided again
+    elif isinstance(node.op, Redistribute):  # of an out_strategy, if layouts are decided again
         node.in_layouts, node.layout = (node.op.source,), node.op.target
     elif isinstance(node.op, TurnCount):
         entries = node.inputs[0].layout
@@ -205,7 +205,7 @@ class Traffic:
         own = value.layout
         if not gathered or not isinstance(own, Layout) or own.partial or made.partial or isinstance(value, Constant):
             return 0.0
-        held, result = _slice_bytes(value.tensor_type, own), _slice_bytes(node.tensor_type, made)
+        held, result = slice_bytes(value.tensor_type, own), slice_bytes(node.tensor_type, made)
         return max(0.0, gathered - cast(Op, node.op).exchanged_bytes(held, result))
 
     def needs(self, value: Value) -> list[Layout]:
@@ -251,7 +251,8 @@ class Traffic:
         return sum(bytes_between(layout, target, type) for layout, type in groups.items())
 
 
-def _slice_bytes(type: TensorType, layout: Layout) -> float:
+def slice_bytes(type: TensorType, layout: Layout) -> float:
+    """Return the bytes of a rank's slice of a tensor."""
     return math.prod(layout.local_shape(type.shape)) * type.dtype.itemsize
 
 

@@ -291,7 +291,7 @@ class BackwardLayouts:
         hints = list(dict.fromkeys(hints))
         options = choices(cast(Op, node.op), rule, operand_layouts(node), tuple(hints), self.ranks)
         if forward is not None and node.forward_input >= 0 and is_master(stored(forward)):
-            # The gradient of a parameter is summed in the parameter's own element type, unless told otherwise.
+            # The gradient of a parameter is summed in the parameter's own element type, by default.
             wide = bool(self.graph.attrs.get("gradient_fp32_sync", True))
             options = tuple(o for o in options if bool(o.inputs[0].partial) == wide) or options
         if node not in self.products:

@@ -45,7 +45,7 @@ def simplify_borders(program: Graph) -> bool:
 
 def _are_alike(nodes: Sequence[Node]) -> bool:
     """Return whether nodes have equal operators, and operands of equal types, as far as that counts at a boundary."""
-    told: dict[tuple[int, ...], Node] = {}  # by the ids of what calls of one graph share, whose hashes take long
+    told: dict[tuple[int, ...], Node] = {}  # by ids, which calls of one graph share: hashes take long
     for node in nodes:
         told.setdefault((id(node.op), *[id(value.type) for value in node.inputs]), node)
     return len({(_plain(node), _tuples(node)) for node in told.values()}) == 1

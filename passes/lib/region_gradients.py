@@ -137,7 +137,7 @@ def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> 
     behind = op.leading + op.carried
     scanned, captured = parameters[behind : behind + op.scanned], parameters[behind + op.scanned :]
     handed_on = dict(zip(joint.graph.results[: op.carried], parameters[op.leading : behind], strict=True))
-    turns = 0 if _of_micro_batches(op) else _turns(op)  # what a turn saves waits for no other
+    turns = 0 if _of_micro_batches(op) else _turns(op)  # values saved by an iteration wait for no other
     saving = saving_of(joint, captured, [*parameters[: op.leading], *scanned], handed_on, turns)
     split = JointSplit(joint, saving.again)
     made = _Backward(op, split)
@@ -241,7 +241,7 @@ class _Backward:
         grad = self.split.grads[number]
         parameter = self.split.forward.parameters[number]
         b = self.split.builder()
-        # The gradient of a stack is a tensor where the loop over it has known turns.
+        # The gradient of a stack is a tensor if the loop over it has a known number of iterations.
         own = grad.tensor_type if isinstance(parameter.type, StackType) else parameter.tensor_type
         wide = wide_type(own)
         if wide != own:
@@ -342,7 +342,7 @@ class RegionGradients:
         """
         op = node.op
         assert isinstance(op, RegionOp)
-        body = len(node.regions) - 1  # what has no place in it decides about branches and turns alone
+        body = len(node.regions) - 1  # operands without a place in it decide about branches and iterations alone
         wanted = tuple(i for i, value in enumerate(node.inputs) if value in needed and op.inside(body, i) is not None)
         for number in set(wanted) & set(op.mutates):
             _refuse(node, number)

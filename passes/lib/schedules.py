@@ -227,7 +227,7 @@ def interleaved(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
         own = range(stage, stages * chunks, stages)
         forward = [Action(FORWARD, chunk, n) for group in groups for chunk in own for n in group]
         backward = [Action(BACKWARD, chunk, n) for group in groups for chunk in reversed(own) for n in group]
-        # A micro-batch needs 2 (p - 1 - i) further turns from this stage to the last one and back.
+        # A micro-batch takes 2 (p - 1 - i) further actions from this stage to the last one and back.
         first = (chunks - 1) * longest + 2 * (stages - 1 - stage)
         entries.append(taking_turns(forward, backward, first))
     return Schedule(INTERLEAVED, micro_batches, in_rounds(stages, chunks), tuple(entries))

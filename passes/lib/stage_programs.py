@@ -340,7 +340,7 @@ def sent_when_known(graph: Graph) -> list[Node]:
             continue
         behind = _before_next(nodes, behind)
         if behind < last:
-            for each in made:  # what several messages need stands where the first of them needs it
+            for each in made:  # nodes that several messages need go to the first of them
                 moved[each] = min(behind, moved.get(each, behind))
     return _placed(nodes, moved)
 
@@ -471,7 +471,7 @@ class StageProgram:
         result = self.body.results[place]
         return self._stage(self.chunks.made_in[result]) if result in self.chunks.made_in else None
 
-    # What is of no micro-batch
+    # Values of no micro-batch
 
     def begin(self, made: Graph) -> None:
         """Write into a graph from now on."""

@@ -13,7 +13,6 @@ from mspc.ir.free_names import free_name
 from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Layout
 from mspc.ir.stage_marks import mark_stages
 from mspc.ir.types import TensorType
 from mspc.ops.control.regions import MakeStack, Scan, body_of, with_effects
@@ -21,9 +20,19 @@ from mspc.ops.control.structural import Depend, TupleGetItem
 from mspc.ops.math.arithmetic import AddN
 from mspc.ops.op import Op
 from mspc.ops.tensor.reshape import Cast
+from mspc.passes.lib.ranks import local_type
 from mspc.passes.lib.schedule_tables import ScheduleTable
 from mspc.passes.lib.schedules import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action, parts_of
 from mspc.passes.lib.stage_placement import StagePlacement
+
+
+def readers_of(nodes: Sequence[Node]) -> dict[Value, list[Node]]:
+    """Return the nodes that read each value, one as often as it does."""
+    readers: dict[Value, list[Node]] = {}
+    for node in nodes:
+        for value in node.inputs:
+            readers.setdefault(value, []).append(node)
+    return readers
 
 
 def in_order(graph: Graph) -> None:
@@ -62,10 +71,7 @@ def cross_borders(body: Graph, stages: dict[Value, int]) -> None:
     """Give operators that enlarge tensors to the stages that read them, and sums of gradients to those that send
     them."""
     _add_up(body, stages)
-    readers: dict[Value, list[Node]] = {}
-    for node in body.nodes:
-        for value in node.inputs:
-            readers.setdefault(value, []).append(node)
+    readers = readers_of(body.nodes)
     kept = set(body.results)
     for node in reversed(body.nodes):
         if FROM not in node.attrs or node in kept or node.op.mutates or node not in stages:
@@ -126,11 +132,7 @@ def _grows(node: Node) -> bool:
 
 
 def _slice_bytes(value: Value) -> int:
-    if not isinstance(value.type, TensorType):
-        return 0
-    if not isinstance(value.layout, Layout):
-        return value.type.nbytes
-    return value.type.with_shape(value.layout.local_shape(value.type.shape)).nbytes
+    return local_type(value.type, value).nbytes if isinstance(value.type, TensorType) else 0
 
 
 # Operators of a cell's parameters alone could run in the first of a stage's chunks, but a parameter that micro-batches
@@ -142,10 +144,7 @@ def near_their_readers(
 ) -> None:  # fmt: skip
     """Move operators that read nothing of a chunk to the latest chunk of their stage that is not after their readers,
     and to that of an operator which changes their operands. found: the chunks of operators."""
-    readers: dict[Value, list[Node]] = {}
-    for node in forward:
-        for value in node.inputs:
-            readers.setdefault(value, []).append(node)
+    readers = readers_of(forward)
     movable = {node for node in forward if node in found and not any(value in found for value in node.inputs)}
     for node in reversed(forward):
         if node in movable:
@@ -489,10 +488,7 @@ def mark_apart(body: Graph) -> None:
 
 def _members(body: Graph) -> dict[Key, set[Node]]:
     """Return the nodes of each graph; nodes of no chunk go before their readers, first of all in the forward graph."""
-    readers: dict[Value, list[Node]] = {}
-    for node in body.nodes:
-        for value in node.inputs:
-            readers.setdefault(value, []).append(node)
+    readers = readers_of(body.nodes)
     of: dict[Node, set[Key]] = {}
     first = Key(FORWARD, min((int(n.attrs[STAGE]) for n in body.nodes if STAGE in n.attrs), default=0))
     for node in reversed(body.nodes):

@@ -16,6 +16,7 @@ from mspc.ir.types import TupleType
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, is_constraint
 from mspc.ops.op import Op, RequestedSharding
+from mspc.passes.base import rewrite_nodes
 from mspc.passes.lib.choices import rule_of
 from mspc.sharding.factors import Dim, Rule
 
@@ -113,25 +114,21 @@ def _checked(node: Node, layout: Layout) -> Layout:
 
 def insert_out_layouts(graph: Graph, after: dict[Node, Layout]) -> None:
     """Put a redistribution after every operator whose out_strategy is not its natural layout."""
-    if not after:
-        return
-    nodes: list[Node] = []
-    replaced: dict[Value, Value] = {}
-    builder = Builder(graph, nodes)
-    for node in graph.nodes:
-        node.inputs = [replaced.get(v, v) for v in node.inputs]
-        nodes.append(node)
+
+    def visit(b: Builder, node: Node) -> Node | None:
         target = after.get(node)
         if target is None or target == node.layout:
-            continue
+            return None
         assert isinstance(node.layout, Layout)
-        redistributed = builder.like(node).emit(Redistribute(source=node.layout, target=target), node, name=node.name)
+        b.nodes.append(node)
+        redistributed = b.like(node).emit(Redistribute(source=node.layout, target=target), node, name=node.name)
         redistributed.phase = node.phase
         redistributed.in_layouts, redistributed.layout = (node.layout,), target
         redistributed.attrs["reason"] = f"out_strategy of {node.label}: {node.layout} to {target}"
-        replaced[node] = redistributed
-    graph.nodes = nodes
-    graph.results = [replaced.get(v, v) for v in graph.results]
+        return redistributed
+
+    if after:
+        rewrite_nodes(graph, visit)
 
 
 def decompose_nodes(graph: Graph, sharded: bool) -> tuple[bool, dict[Node, MspcError]]:

@@ -127,7 +127,7 @@ class OrderSearch:
             stage, first, last = random.choice(path)
             if last > first and random.random() < 0.5:  # the one that is waited for comes earlier
                 source, target = last, last - 1 - int(random.random() ** 2 * (last - first))
-            elif last > first and random.random() < 0.7:  # one ahead of it comes later
+            elif last > first and random.random() < 0.7:  # one before it comes later
                 source, target = random.randrange(first, last), last + int(random.random() ** 3 * 12)
             else:  # the stage waits for the first one: another one meanwhile
                 source, target = first + 1 + int(random.random() ** 2 * 24), first
@@ -151,7 +151,7 @@ class OrderSearch:
             if any(number in self._ahead[each] for each in passed):
                 return False
         if not self._keeps[number] or (self._keeps[number] > 0) == (target > source):
-            return True  # what is kept later, or released earlier
+            return True  # stored later, or released earlier
         moved = own[:]
         moved.insert(target, moved.pop(source))
         kept = 0.0
@@ -308,7 +308,7 @@ class _Clock:
             elif action.kind != WEIGHT_GRADIENT:
                 soon = min(soon, begins)
         if not possible:
-            return  # what it waits for wakes it
+            return  # the awaited value wakes it
         _, action = min(possible, key=lambda each: each[0])
         takes = self.work.durations.get((action.chunk, action.kind), 0.0)
         only_weights = all(each.kind == WEIGHT_GRADIENT for _, each in possible)

@@ -27,7 +27,7 @@ class ReadEarly(Pass):
         if not wanted:
             return False
         behind: list[list[Node]] = [[] for _ in range(len(graph.nodes) + 1)]
-        found: dict[Value, int] = {}  # behind how many nodes, as they stood, the host's are put
+        found: dict[Value, int] = {}  # the number of nodes after which the host's are put
         fence, phase = 0, ""
         for place, node in enumerate(graph.nodes):
             fence, phase = fence if node.phase == phase else place, node.phase

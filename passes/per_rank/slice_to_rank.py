@@ -91,7 +91,7 @@ def sliced(graph: Graph, rank: int, places: GraphPositions, parts: Sequence[Rank
         if part is not None and part.op is None and isinstance(made, Node) and isinstance(made.op, MakeTuple):
             tuples[made] = made
     local.results = [mapping.get(v, v) for v in graph.results]
-    if tuples:  # of what one operator became, whose results are read one by one
+    if tuples:  # of nodes that one operator became, whose results are read one by one
         read = {value for node in local.nodes for value in node.inputs}.union(local.results)
         local.nodes = [node for node in local.nodes if node not in tuples or node in read]
     if any(isinstance(node.op, Joined) for node in local.nodes):

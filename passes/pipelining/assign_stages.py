@@ -44,6 +44,7 @@ from mspc.passes.lib.stages import (
     mark_apart,
     near_their_readers,
     place_parameters,
+    readers_of,
     split_sums,
     updated_parameters,
     updated_where_read,
@@ -192,12 +193,10 @@ def _with_weights(loop: Node, forward: Sequence[Node], found: dict[Value, int]) 
     parameters are updated."""
     parameters = zip(loop.inputs, body_of(loop).parameters, strict=True)
     held: set[Value] = {inside for operand, inside in parameters if _is_stored(operand)}
-    readers: dict[Value, list[Node]] = {}
+    readers = readers_of(forward)
     for node in forward:
         if node not in found and any(value in held for value in node.inputs):
             held.add(node)
-        for value in node.inputs:
-            readers.setdefault(value, []).append(node)
     for node in reversed(forward):
         if node in held:
             found[node] = min((found[each] for each in readers.get(node, ()) if each in found), default=0)

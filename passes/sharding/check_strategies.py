@@ -86,7 +86,7 @@ def _attach_all(
 def _check_ruleless(node: Node) -> None:
     if node.in_strategy is not None:
         raise node.error(f"{node.label} takes no strategy")
-    if not isinstance(node.op, (*STRUCTURAL, OwnGradient, GradientPlaceholder)):  # the last two are gone behind `grad`
+    if not isinstance(node.op, (*STRUCTURAL, OwnGradient, GradientPlaceholder)):  # the last two are gone after `grad`
         raise node.error(
             f"{node.label} has no sharding rule, so no semi-automatic or automatic parallel network can have it",
             notes=["`mspc ops` lists the operators that have one"],

@@ -173,7 +173,7 @@ def _shard_loops(graph: Graph, plan: NotedPlan) -> None:
             assert rule is not None
             choice = make_choice(rule, *merge(rule, ((rule.outputs[0], layout),), layout.ranks))
             mark.in_layouts, mark.layout = choice.inputs, choice.layout(mark.type)
-            if layout.partial:  # sums are kept of every turn as they come out, and completed behind the loop
+            if layout.partial:  # partial sums of every iteration are stored, and completed after the loop
                 mark.in_layouts = (replace(choice.inputs[0], partial=layout.partial, reduction=layout.reduction),)
                 mark.layout = layout
     for node in graph.nodes:

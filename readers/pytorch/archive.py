@@ -42,9 +42,7 @@ from mspc.ir.types import (
     TensorType,
 )
 
-# What a file of JSON says is taken out of it here entry by entry, each of the kind that it has to be.
-#
-# All functions raise ValueError with the entry that is wrong; `where` says in words what it belongs to.
+# The functions of entries raise ValueError with the wrong entry; `where` names its owner.
 
 
 MOST_DIMENSIONS = 64
@@ -102,9 +100,6 @@ def tagged(value: Any, where: str) -> tuple[str, Any]:
     return found[0]
 
 
-# The numbers by which exported programs name element types, layouts and memory formats, schema 8.
-
-
 ELEMENT_TYPES: dict[int, DType] = {
     1: UINT8, 2: INT8, 3: INT16, 4: INT32, 5: INT64, 6: FLOAT16, 7: FLOAT32, 8: FLOAT64, 10: COMPLEX64, 11: COMPLEX128,
     12: BOOL, 13: BFLOAT16, 28: UINT16, 34: UINT32, 35: UINT64,
@@ -142,10 +137,8 @@ def named(code: object, names: dict[int, str], where: str) -> str:
     return found
 
 
-# The archive of an exported program: a zip file whose members are looked at as bytes, each inside of its own place.
-#
-# All members stand in one folder of the archive. Texts may be compressed; tensors are stored as they are, so that each
-# is a range of bytes of the file.
+# All members of an archive are in one folder. Texts may be compressed; tensors are stored as they are, so that each is
+# a range of bytes of the file.
 
 
 LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
@@ -205,7 +198,7 @@ class Archive:
             raise self._damaged(f"{name}: {error}") from None
         except OSError as error:
             raise MspcError(f"cannot read {self.shown}: {reason_of(error)}") from None
-        except Exception as error:  # what the libraries of compression raise
+        except Exception as error:  # any error of the libraries of compression
             raise self._damaged(f"{name}: {error}") from None
         return content
 
@@ -293,11 +286,9 @@ class Archive:
         return ArchivePlace(offset, info.compress_size)
 
 
-# The tensors of an exported program: a checkpoint whose one file is the archive, read where it is needed.
-#
 # `data/weights/model_weights_config.json` has a place for every parameter and buffer, and
-# `data/constants/model_constants_config.json` for every constant: a member of the archive, and how the tensor lies in
-# it.
+# `data/constants/model_constants_config.json` for every constant: a member of the archive, and the strides of the
+# tensor.
 
 
 @dataclass(frozen=True, slots=True)

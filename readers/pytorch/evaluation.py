@@ -54,8 +54,8 @@ from mspc.readers.pytorch.written_values import (
     written_names,
 )
 
-# In which element types kinds compute under `torch.autocast`: some in half precision, some in Float32, all others in
-# the widest that they read. A program may be trained so, and blocks of it may say so themselves.
+# Under `torch.autocast` some kinds compute in half precision, some in Float32, all others in the widest type of their
+# operands. A whole program may be trained so, or blocks of it.
 
 
 NARROW = frozenset((
@@ -181,12 +181,10 @@ def _as(value: Any, dtype: DType, of: Sequence[DType], call: Call, type_of: Type
     return call(ops.cast, [value, dtype])
 
 
-# Control operators that run graphs again and again: while a condition holds, or for every row of some tensors.
-#
-# `while_loop` has graphs of the condition and of a turn, what is carried from turn to turn, and what every turn reads.
-# `scan` has a graph of a turn, what is carried, tensors whose rows turns read one after the other, and what every turn
-# reads; its results are what the last turn carries on, and the rows that all turns have made. `map` is that without
-# anything that is carried. Few turns are nodes of their own; of many the graph has one, and so has that of mspc.
+# `while_loop` has graphs of the condition and of an iteration, carried values, and values that every iteration reads.
+# `scan` has a graph of an iteration, carried values, tensors of which each iteration reads a row, and values that every
+# iteration reads; its results are the last carried values, and the rows made by all iterations. `map` is that without
+# carried values. Few iterations are unrolled; many are a loop of mspc's.
 
 
 FEW = 16
@@ -260,10 +258,8 @@ def _scanned(
     return ahead + [call(ops.stack, [tuple([each[k] for each in made]), 0]) for k in range(len(made[0]))]
 
 
-# Walks the nodes of an exported program and has the front end call the table's function of each.
-#
-# The front end's part is the `Evaluator`: it makes nodes of the graph. This part knows names, views and what is
-# overwritten.
+# The front end's part is the `Evaluator`, which makes nodes of the graph. This part knows names, views and overwritten
+# values.
 
 
 class Evaluator(Protocol):

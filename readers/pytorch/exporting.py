@@ -308,9 +308,6 @@ def _described(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-# A folder of Hugging Face: its `config.json` says which model it is, and its safetensors hold the weights.
-
-
 WEIGHTS = (HUGGING_FACE_INDEX, "model.safetensors")
 ADVICE = (
     "where transformers puts several tensors together, write a function that gives the model as it loads it: "

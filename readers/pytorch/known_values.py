@@ -47,7 +47,7 @@ def known_result(target: str, operands: Mapping[str, Any], type: ExportedType) -
         with np.errstate(all="ignore"):
             found = fold(shape, **operands)
     except (IndexError, ValueError, TypeError, ZeroDivisionError, MemoryError):
-        return None  # what is wrong with it is told where the node is made
+        return None  # its error is reported at the node
     if found is None:
         return None
     base = _padded(np.asarray(found), len(shape))

@@ -26,9 +26,6 @@ from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.program import ExportedProgram, NodeResult, ProgramInput, ProgramOutput
 from mspc.readers.pytorch.written_values import written_inputs
 
-# An exported program as a cell: its parameters and buffers under the module's names, and what it computes.
-
-
 _DEVIATION = 0.02
 """Of the normal numbers that take the place of weights that are not in the file."""
 
@@ -135,9 +132,6 @@ def _results(program: ExportedProgram, returns: str | None) -> tuple[ProgramOutp
         notes = [*did_you_mean(returns, names), f"it returns {', '.join(filter(None, names)) or 'one tensor'}"]
         raise ApiValueError(f"{program.name} returns no {returns!r}", notes)
     return chosen
-
-
-# A module computes a step by PyTorch itself, with the inputs and weights that an exported program has, to judge it.
 
 
 Array = Any

@@ -57,7 +57,7 @@ def with_weights(
             continue
         given = _made_of(stored, each, program.same, names)
         if given is None and (each.kind == "buffer" or each.name not in read):
-            continue  # it has what it was made with
+            continue  # it has its initial value
         name = program.same.get(each.qualified, each.qualified)
         if given is None:
             raise MspcError(
@@ -117,7 +117,7 @@ def _joined(stored: Checkpoint, given: JoinedWeight, type: ExportedType) -> Tens
             ends = [b + n for b, n in zip(begin, sizes, strict=True)]
             shape = ends if not shape else [max(pair) for pair in zip(shape, ends, strict=True)]
             if tensor.type.dtype != type.dtype or len(tensor.pieces) != 1:
-                return tensor  # another type, which is told
+                return tensor  # another type, which is reported
             pieces.append(replace(tensor.pieces[0], box=Box(tuple(begin), tuple(ends))))
         at = shape[given.joined] if given.joined is not None else 0
     return TensorPieces(TensorType(type.dtype, tuple(shape)), tuple(pieces))

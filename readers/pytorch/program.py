@@ -18,10 +18,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Frames, Location
 from mspc.ir.types import DType
 
-# Arithmetic over symbols, as exported programs describe sizes by it: read into data, computed and shown from there.
-#
-# Programs have two forms of the same: calls (`Add(Mul(Integer(2), Symbol('s77', integer=True)), Integer(1))`) and
-# arithmetic (`2*s77 + 1`). Both are Python's grammar, and nothing of them is evaluated by Python.
+# Programs describe sizes in two forms: calls (`Add(Mul(Integer(2), Symbol('s77', integer=True)), Integer(1))`) and
+# arithmetic (`2*s77 + 1`). Both are Python's grammar, and Python evaluates nothing of them.
 
 
 Number = int | float | bool
@@ -201,8 +199,6 @@ def _bracketed(operand: Expression, outer: str) -> str:
     return text if plain else f"({text})"
 
 
-# An exported program of PyTorch as data: its nodes, what goes in and comes out, and where its weights lie.
-#
 # Names are those of the file: a node's kind and the names of its arguments are ATen's (`aten.linear.default`, `input`,
 # `weight`, `bias`), a parameter's is its module's (`model.layers.0.self_attn.q_proj.weight`).
 
@@ -396,12 +392,10 @@ class ExportedProgram:
     parts: Mapping[str, ProgramPart] = field(default_factory=dict[str, "ProgramPart"])
 
 
-# Control operators that run graphs of their own: once, where they stand, or again and again.
-#
-# Their arguments have no names: settings, then the graph, then what the graph is called with. Of
-# `wrap_with_set_grad_enabled` the first setting says whether gradients go through; of `wrap_with_autocast` the settings
-# say in which element types operators compute, which the types of the results have, too. `cond` has a condition, a
-# graph for either answer, and what both are called with. `while_loop`, `scan` and `map` are read in `loops`.
+# The arguments of control operators have no names: settings, then the graph, then its operands. The first setting of
+# `wrap_with_set_grad_enabled` is whether gradients go through; those of `wrap_with_autocast` give the element types of
+# operators, which the results' types have too. `cond` has a condition, a graph for either answer, and the operands of
+# both. `looped` reads `while_loop`, `scan` and `map`.
 
 
 SET_GRADIENT = "higher_order.wrap_with_set_grad_enabled"
@@ -435,9 +429,6 @@ def branches(node: ExportedNode) -> tuple[Argument, tuple[ExportedGraph, Exporte
             if all(len(graph.inputs) == len(operands) for graph in (holds, fails)):
                 return condition, (holds, fails), operands
     raise MspcError("it has no two graphs that take its operands")
-
-
-# Where a node of an exported program comes from: lines of the module's source, and the module's path.
 
 
 LIBRARIES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,6 @@ from mspc.readers.pytorch.program import (
     SymbolicSize,
     parsed,
 )
-
-# Where a node comes from, in the words of an exported program: its call stack and the modules that were entered.
-
 
 FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})(?:, in .*)?$')
 MOST_FRAMES = 256
@@ -99,9 +97,6 @@ def _path(text: str) -> str:
     """Return the path `layers.0.fc`, also from `L['self'].layers[0].fc` of older versions."""
     path = REPEATED.sub("", text).removeprefix("L['self']")
     return _OLD_PATH.sub(r".\1", path).strip(".")
-
-
-# Arguments of nodes that are data of their own: numbers, texts, element types, devices, and lists of them.
 
 
 def plain_number(tag: str, content: Any, where: str) -> int | float | bool:
@@ -168,9 +163,6 @@ PLAIN: Mapping[str, Callable[[Any, str], Argument]] = {
     "as_custom_obj": _custom,
 }
 """Kinds of arguments that are data of their own."""
-
-
-# What goes into an exported program and comes out of it, with the names that module and caller have for it.
 
 
 QUALIFIED: Mapping[str, tuple[str, str]] = {
@@ -338,10 +330,8 @@ def _keys(tree: dict[str, Any], count: int, fields: Mapping[str, list[str]]) -> 
     return [str(at) for at in range(count)]
 
 
-# The graph of an exported program is taken from its JSON: nodes with their arguments, the types and sizes of values.
-#
-# A number that the graph computes from sizes stands in arguments as the expression that it is, not as the name of the
-# node that computes it. Every operand is looked for among the inputs and the results of earlier nodes.
+# A number that the graph computes from sizes is an expression in arguments, not the name of its node. Every operand is
+# looked for among the inputs and the results of earlier nodes.
 
 
 BY_NAME = 2
@@ -356,26 +346,13 @@ class GraphReader:
 
     def __init__(self) -> None:
         self.examples: dict[str, int] = {}
-        self._frames: dict[str, Frames] = {}
-        self._modules: dict[str, Modules] = {}
+        self.frames, self.modules = cache(frames_in), cache(modules_in)
 
     def graph(self, value: Any, where: str = "its graph", depth: int = 0) -> ExportedGraph:
         """Return a graph. Raise ValueError with the error and its place."""
         if depth > DEEPEST_GRAPHS:
             raise ValueError(f"{where} stands too deep in other graphs")
         return _OneGraph(self, object_in(value, where), where, depth).read()
-
-    def frames(self, text: str) -> Frames:
-        found = self._frames.get(text)
-        if found is None:
-            found = self._frames[text] = frames_in(text)
-        return found
-
-    def modules(self, text: str) -> Modules:
-        found = self._modules.get(text)
-        if found is None:
-            found = self._modules[text] = modules_in(text)
-        return found
 
 
 class _OneGraph:
@@ -588,9 +565,6 @@ _SPECIAL: Mapping[str, Callable[[_OneGraph, Any, str], Argument]] = {
     "as_string_to_argument": _OneGraph.pairs,
 }
 """Kinds of arguments that name values of the graph."""
-
-
-# Reads an exported program of PyTorch, a file of `torch.export.save`: as data, whatever it holds.
 
 
 SCHEMA = 8

@@ -321,9 +321,6 @@ def _dependent(nodes: Sequence[ExportedNode], names: Iterable[str]) -> set[str]:
     return found
 
 
-# What is compiled of an exported program: its results, a loss, or a step of training with a loss and an optimizer.
-
-
 FULL = ("", "float32", "tf32")
 """Names of precisions in which all is Float32; of the last one products of a GPU round their operands."""
 HALVES: Mapping[str, DType] = {"bfloat16": BFLOAT16, "float16": FLOAT16}

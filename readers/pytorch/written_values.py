@@ -261,7 +261,7 @@ def _through(node: ExportedNode) -> tuple[set[str], dict[str, str]]:
     one)."""
     try:
         graph, operands, _ = inlined(node)
-    except MspcError:  # told when its turn comes
+    except MspcError:  # reported later
         return set(), {}
     outer = {
         name: operand.name

@@ -9,9 +9,6 @@ from mspc.api import mint, ops
 from mspc.ir.types import BOOL, FLOAT32, INT64
 from mspc.readers.pytorch.kinds.kind import row
 
-# Kinds that make tensors of numbers that are known, or copy others.
-
-
 _PLACE = "-layout=None, -device=None, -pin_memory=None"
 _NEW = f"dtype=None, {_PLACE}"
 _FORMAT = f"{_NEW}, -memory_format=None"
@@ -136,7 +133,7 @@ CREATION = (
 """Kinds of new tensors."""
 
 
-# Kinds that draw numbers. Each call draws its own, by mspc's generator: they are not PyTorch's.
+# Each call of a random kind draws its own numbers, by mspc's generator: they are not PyTorch's.
 
 
 def dropped(input: Any, p: Any, train: Any) -> Any:

@@ -10,8 +10,6 @@ from mspc.api.mint.nn import functional
 from mspc.ir.types import BOOL, FLOAT32
 from mspc.readers.pytorch.kinds.kind import row
 
-# Kinds that compute every element by itself: arithmetic, comparisons, functions of one number, activations.
-
 
 def divide(self: Any, other: Any, rounding_mode: Any = None) -> Any:
     """self / other, of integers floating point, or rounded down or towards zero."""
@@ -265,9 +263,6 @@ ELEMENTWISE = (
     row("threshold_backward.default", "grad_output, self, threshold", relu_gradient),
 )  # fmt: skip
 """Kinds of numbers, one element at a time."""
-
-
-# Kinds of complex numbers and of Fourier transforms.
 
 
 def of_parts(self: Any) -> Any:

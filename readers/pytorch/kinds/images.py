@@ -14,7 +14,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 
-# The weights with which PyTorch makes a line of pixels of another one: a matrix for each dimension of an image.
+# PyTorch resizes a line of pixels by a matrix of weights, one for each dimension of an image.
 
 
 SHARP, SOFT = -0.75, -0.5
@@ -99,9 +99,6 @@ def _soft(distance: float) -> float:
 
 def _triangle(distance: float) -> float:
     return max(0.0, 1.0 - abs(distance))
-
-
-# Kinds of images: convolutions, pooling and resizing.
 
 
 def of_number(value: Any) -> Any:

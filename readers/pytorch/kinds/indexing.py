@@ -12,8 +12,6 @@ from mspc.api.mint.nn import functional
 from mspc.ir.types import BOOL, INT64
 from mspc.readers.pytorch.kinds.kind import row
 
-# Kinds that take elements by their places, and put them there.
-
 
 def embedding(weight: Any, indices: Any, padding_idx: Any) -> Any:
     """Rows of a table; the one at padding_idx, from 0, gets no gradient."""
@@ -173,9 +171,6 @@ INDEXING = (
             boundaries, self, out_int32=out_int32, right=right)),
 )  # fmt: skip
 """Kinds of places."""
-
-
-# Kinds of bags of embeddings: sums, means or maxima of rows of a table, bag by bag.
 
 
 def bags(

@@ -11,8 +11,6 @@ from mspc.api.nn.recurrent import gru_step, lstm_step, project, simple_step
 from mspc.ir.types import FLOAT32
 from mspc.readers.pytorch.kinds.kind import row
 
-# Kinds of normalisations.
-
 
 def softmax(self: Any, dim: Any, dtype: Any = None) -> Any:
     """exp(x) over its sum along a dimension."""
@@ -184,7 +182,7 @@ NORMS = (
 """Kinds of normalisations."""
 
 
-# Kinds of recurrent layers: every step of the sequence is nodes of its own.
+# Every step of a recurrent layer's sequence is nodes of its own.
 
 
 _ARGUMENTS = "params, has_biases, num_layers, dropout, train, bidirectional, batch_first"

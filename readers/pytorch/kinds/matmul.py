@@ -13,8 +13,6 @@ from mspc.readers.pytorch.kinds.kind import row
 from mspc.readers.pytorch.kinds.reductions import typed, vector_norm
 from mspc.readers.pytorch.known_values import KnownTensor, allows, band_of
 
-# Kinds of products of matrices.
-
 
 def scaled_product(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
     """beta * self + alpha * product."""
@@ -56,9 +54,6 @@ PRODUCTS = (
     row("outer.default", "self, vec2", mint.outer),
 )  # fmt: skip
 """Kinds of products."""
-
-
-# Kinds of linear algebra.
 
 
 def matrix_norm(self: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
@@ -165,9 +160,6 @@ MATRICES = (
 """Kinds of matrices."""
 
 
-# Kinds of mixtures of experts: rows in groups, each group with a matrix of its own.
-
-
 def grouped_product(rows: Any, matrices: Any, ends: Any) -> Any:
     """The rows [m, k] of every group, which ends at a row, times its matrix of [groups, k, n]."""
     if len(rows.shape) != 2 or len(matrices.shape) != 3 or ends is None:
@@ -180,9 +172,6 @@ EXPERTS = (
     row("_grouped_mm.default", "self, mat2, offs=None, !bias=None, -out_dtype=None", grouped_product),
 )
 """Kinds of groups."""
-
-
-# Attention: scores, their softmax and the mix of values as one operator, with PyTorch's flags.
 
 
 def attention(

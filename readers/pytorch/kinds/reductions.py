@@ -11,8 +11,6 @@ from mspc.ir.types import BOOL, INT64
 from mspc.readers.pytorch.kinds.creation import with_gradient_of
 from mspc.readers.pytorch.kinds.kind import row
 
-# Kinds that make one number of several: sums, means, extrema, and running ones; also orders and counts.
-
 
 def typed(self: Any, dtype: Any) -> Any:
     """In another element type, if one is given."""
@@ -122,7 +120,7 @@ def between(self: Any, q: Any, dim: Any, keepdim: Any, interpolation: Any) -> An
     ordered = ops.SortExt()(x, place, False, True)[0]
     first, second = mint.narrow(ordered, place, low, 1), mint.narrow(ordered, place, high, 1)
     found = first + (second - first) * weight
-    if x.dtype.is_float:  # NaN is sorted behind all numbers
+    if x.dtype.is_float:  # NaN is sorted after all numbers
         nothing = ops.ReduceAny(True)(ops.IsNan()(x), place)
         found = ops.where(nothing, ops.full_like(found, math.nan), found)
     if keepdim:
@@ -211,7 +209,7 @@ REDUCTIONS = (
 """Kinds of sums, extrema and orders."""
 
 
-# Kinds of losses. `reduction` is 0 for every element, 1 for the mean, 2 for the sum.
+# `reduction` of a loss is 0 for every element, 1 for the mean, 2 for the sum.
 
 
 def reduced(reduction: Any) -> Any:

@@ -9,8 +9,6 @@ from mspc.api.errors import ApiValueError
 from mspc.api.mint.nn import functional
 from mspc.readers.pytorch.kinds.kind import row
 
-# Kinds that give elements other places: shapes, orders of dimensions, parts, and tensors side by side.
-
 
 def reshaped(self: Any, shape: Any) -> Any:
     """The same elements in another shape; one size may be -1."""
@@ -323,9 +321,6 @@ SHAPES = (
     row("meshgrid.default", "tensors", lambda tensors: ops.meshgrid(*tensors, indexing="ij")),
 )  # fmt: skip
 """Kinds of shapes and places."""
-
-
-# Kinds that compute nothing: other names and element types of tensors, and what export notes beside them.
 
 
 def same(self: Any) -> Any:

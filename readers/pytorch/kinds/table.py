@@ -20,9 +20,6 @@ from mspc.readers.pytorch.kinds.reductions import LOSSES, REDUCTIONS
 from mspc.readers.pytorch.kinds.shapes import BOOKKEEPING, SHAPES
 from mspc.readers.pytorch.program import CONTROL, ExportedGraph, ExportedNode, ExportedProgram
 
-# The table of all kinds, and which kinds are rows in another form: those that write into their first argument.
-
-
 THEMES: tuple[Iterable[list[Kind]], ...] = (
     ELEMENTWISE, SHAPES, CREATION, REDUCTIONS, PRODUCTS, NORMS, ATTENTION, INDEXING, IMAGES, LOSSES, RANDOM,
     EXPERTS, BAGS, COMPLEX, MATRICES, RECURRENT, BOOKKEEPING,
@@ -66,9 +63,6 @@ def kind_of(name: str) -> Kind | None:
     if plain.put is not None and name != STOPPED:  # another shape of the same elements, which stay
         return replace(plain, arguments=(first, *plain.arguments[1:]))
     return replace(plain, name=name, arguments=(first, *plain.arguments[1:]), put=None, writes=(OVERWRITTEN,))
-
-
-# Tells the kinds of a program that the table has no row for: all at once, with how often and where each is first.
 
 
 _MOST = 20

@@ -24,8 +24,6 @@ from mspc.readers.pytorch.program import (
     frames_of,
 )
 
-# Where a dimension of a tensor goes that is cut, when the tensor is viewed or its dimensions move.
-
 
 def merged(shape: Sequence[int], result: Sequence[int], dim: int) -> int | None:
     """The dimension of a view in which the slices of dimension `dim` are slices, or None.
@@ -81,11 +79,10 @@ def _dim(value: Argument, rank: int) -> int | None:
     return value % rank if isinstance(value, int) else None
 
 
-# Decides whether an operator gives slices of its results for slices of its operands, by computing both on an example.
-#
-# Ranks that follow a plan by hand call every operator on what they hold. That is right if rank r gets slice r of what
-# the operator gives for whole operands, along some dimension of the result, or all of it. No list of operators could
-# say so: of `x[:, ::2]` it is true, and of `x[:, :8]` not.
+# Whether an operator gives slices of its results for slices of its operands is decided by computing both on an example:
+# ranks that follow a plan by hand call every operator on their slices, which is right if rank r gets slice r of the
+# results for whole operands, along some dimension, or all of it. No list of operators could say so: it holds for `x[:,
+# ::2]`, and not for `x[:, :8]`.
 
 
 SMALL, LARGEST = 1 << 14, 1 << 22
@@ -235,9 +232,6 @@ def _slice(array: Any, dim: int, parts: int, rank: int) -> Any:
     return np.ascontiguousarray(array[(slice(None),) * dim + (slice(rank * count, (rank + 1) * count),)])
 
 
-# Follows what layers cut through a program, as ranks would hold it that did by hand what a plan says.
-
-
 PRODUCTS: Mapping[str, tuple[str, str, bool]] = {
     "linear": ("input", "weight", True), "addmm": ("mat1", "mat2", False), "mm": ("self", "mat2", False),
     "matmul": ("self", "other", False),
@@ -358,7 +352,7 @@ class LayerFlow:
             raise _Unknown
         shape, sizes = self.shape(x), self.shape(given[name])
         last = len(shape) - 1
-        if weight in self.placed:  # placements ask nothing of what comes in: it is changed to what they need
+        if weight in self.placed:  # placements require nothing of their input, which is redistributed
             raise _Unknown
         if style is not None and isinstance(x, NodeResult) and x.name not in self.cuts:
             return _given(style, last, layer)

@@ -35,9 +35,6 @@ from mspc.readers.pytorch.plans.written_plan import (
 )
 from mspc.readers.pytorch.program import ExportedProgram, NodeResult, scope_of
 
-# Which layers of a program a plan's patterns name.
-
-
 T = TypeVar("T")
 
 
@@ -85,11 +82,9 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(r"\.".join("[^.]+" if part == "*" else re.escape(part) for part in pattern.split(".")))
 
 
-# Which modules of a program run on which stage of a pipeline.
-#
-# A network repeats one block, and the blocks are divided among the stages, one behind another. What a plan names ahead
-# of them, as `base_model_pp_plan` does with the table of words, is on the first stage, and what it names behind them on
-# the last one; all else is where what it reads is.
+# A network repeats one block, and the blocks are divided among the stages, in order. Modules that a plan names before
+# them, as `base_model_pp_plan` does with the table of words, are on the first stage, and those after them on the last
+# one; everything else is on the stage of its operands.
 
 
 _BLOCK = re.compile(r"(.*?)\.(\d+)(?=\.|$)")
@@ -148,11 +143,10 @@ def _of(scope: str, stages: Mapping[str, int]) -> int | None:
     return None
 
 
-# Stacks of experts' weights of which a plan gives every rank some experts: they are cut inside of every expert.
-#
-# Which rows go to an expert is known to the run alone, and so is how many. Ranks with whole experts would send rows by
-# numbers that differ from step to step; a rank with a slice of every expert has as much of the weights, one sum is sent
-# of what the experts give, and no rank waits for the one with the most rows.
+# Stacks of experts' weights of which a plan gives every rank some experts are cut inside of every expert instead. Only
+# the run knows the number of rows of an expert: ranks with whole experts would send different numbers in every step; a
+# rank with a slice of every expert has as much of the weights, one sum of the experts' results is sent, and no rank
+# waits for the one with the most rows.
 
 
 FIRST, SECOND = STYLES["packed_colwise"], STYLES["rowwise"]
@@ -191,9 +185,6 @@ def inside_of_experts(program: ExportedProgram, styles: Mapping[str, Style]) -> 
             if f"{node.scope}.".startswith(f"{module}."):
                 given.update(dict.fromkeys(node.results, module))
     return found
-
-
-# Gives operators of a network what a plan says of its layers, as `shard()` would.
 
 
 PASSING = frozenset(("Cast", "Load"))
@@ -318,9 +309,9 @@ class LayerPlan:
             return {place: (axis,)} if place and node.inputs[number].shape[place] % self.plan.parts == 0 else {}
         if style.weight not in (OUT, IN) or rank > 2:
             return {}
-        if rank == 1:  # a bias lies with what the layer gives
+        if rank == 1:  # a bias is cut as the layer's result
             return {0: (axis,)} if style.weight == OUT else {}
-        if name == "Gather":  # an embedding: its vectors are what it gives
+        if name == "Gather":  # an embedding: its vectors are its result
             return {1 if style.weight == OUT else 0: (axis,)}
         if name not in MATMULS:
             return {}

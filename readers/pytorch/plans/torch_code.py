@@ -18,8 +18,6 @@ from mspc.ops.collective.collectives import LayoutChange
 from mspc.ops.op import Op
 from mspc.readers.pytorch.plans.strategies import IMPORTED, parameter_of, scope_inside
 
-# The axes of ranks over which a compiled network is cut: its layers' and its batch's.
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -79,9 +77,6 @@ def sharing(own: Sequence[Parameter], trained: Sequence[Parameter], data: Axis |
 
 def said(axis: Axis | None) -> str:
     return "none" if axis is None else f"{axis.size} ranks" + (f", every {axis.stride}th" if axis.stride > 1 else "")
-
-
-# Modules that compute with slices of their parameters as if those were all, and give sums of all ranks.
 
 
 VIEWS = frozenset(("Reshape", "BroadcastTo", "Fill"))
@@ -190,10 +185,8 @@ def _own(parameters: Sequence[Parameter], module: str) -> list[Parameter]:
     return [each for each in parameters if each.name.rpartition(".")[0] == module]
 
 
-# Finds in a compiled network what DTensor's `parallelize_module` and `fully_shard` would be told of its layers.
-#
-# Values between layers are plain local tensors there, so a layer says how it takes and gives its slices, and all that
-# happens between layers has to happen without ranks.
+# Values between layers are plain local tensors in DTensor's plans, so a layer declares how it takes and gives its
+# slices, and everything between layers has to happen without ranks.
 
 
 MOST_TOLD = 8
@@ -553,9 +546,6 @@ def _refused(wrong: Sequence[tuple[str, Node | None]]) -> MspcError:
         notes.append(f"and {len(others) - MOST_TOLD} more")
     message = f"--out-torch: the plan cannot be said in DTensor's words: {text}"
     return MspcError(message, notes=notes) if node is None else MspcError(message, notes=notes, frames=node.frames)
-
-
-# Writes a plan as Python code for DTensor's `parallelize_module` and `fully_shard`.
 
 
 DATA, TENSOR = "dp", "tp"

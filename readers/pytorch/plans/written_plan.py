@@ -17,10 +17,8 @@ from mspc.ir.files.toml_text import check_keys, read_toml
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean
 
-# What a style says of a layer: how its weight is cut, what it takes and what it gives.
-#
-# Names are those of transformers' `base_model_tp_plan` and `base_model_ep_plan`, the classes of `parallelize_module`,
-# and Megatron's two words.
+# Names of styles are those of transformers' `base_model_tp_plan` and `base_model_ep_plan`, the classes of
+# `parallelize_module`, and Megatron's two words.
 
 
 OUT, IN, ROWS, COLUMNS, NOTHING = "out", "in", "rows", "columns", "nothing"
@@ -157,7 +155,7 @@ def placement_of(value: str | ast.expr) -> Placement | None:
     return words.get(value.func.id) if not arguments else None
 
 
-# A plan as its file has it: a mesh of ranks, and what it says of layers and of parameters.
+# The file of a plan has a mesh of ranks, styles of layers and placements of parameters.
 #
 #     mesh = {dp = 2, tp = 4}
 #     fully_shard = true
