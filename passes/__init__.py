@@ -1,1 +1,1 @@
-"""A pass turns a graph into another one. Each has a file, and its helpers lie in the folder of their kind."""
+"""A pass turns a graph into another one. Each has a file of its own, and what several share lies in `lib`."""
