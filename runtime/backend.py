@@ -17,7 +17,7 @@ class NumPyBackend:
     their graphs (random masks depend on all three), `halves` says
     whether kernels may meet Float16 or BFloat16, `planned_from` from how many bytes on a result's memory is planned;
     small arrays come from the allocator's own lists. `loop_limit`: seconds that a loop may take whose turns nobody has
-    counted ahead; 0: any time."""
+    counted ahead; 0: any time. `taken`: gets the graphs of branches that run, if it is a set."""
 
     comm: Communicator
     xp: Any = numpy
@@ -27,3 +27,4 @@ class NumPyBackend:
     loop_limit: float = 0.0
     halves: bool = True
     planned_from: int = 16384
+    taken: set[Any] | None = None

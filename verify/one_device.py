@@ -44,6 +44,7 @@ class OneDevice:
     rank that has its own rows) and step the inputs. mark: see `observe`. mean: what updates read is the mean of the
     places' gradients, not the sum. marked: the step, counted from 0, of which operators' values are recorded.
     kernels: see `kernel_of` of `observe`. combine: what an update reads of a gradient, in the place of that.
+    taken: gets the graphs of branches that run, if it is a set.
     """
 
     graph: Graph
@@ -54,6 +55,7 @@ class OneDevice:
     marked: int = 0
     kernels: Callable[[Node, NumPyBackend], Callable[..., Array] | None] = kernel_over_places
     combine: Callable[[Node, Array], Array] | None = None
+    taken: set[Graph] | None = None
 
     def run(self, poke: Poke | None = None) -> list[list[Values]]:
         """For every step and place what was computed. `poke`: an overflow that is pretended in the first step, which is
@@ -87,7 +89,7 @@ class OneDevice:
         summed = summed_gradients(self.graph) if len(places) > 1 else set[Node]()
 
         def main(comm: LocalComm) -> list[Values]:
-            backend = NumPyBackend(comm)
+            backend = NumPyBackend(comm, taken=self.taken)
             held = {
                 p: np.array((move.weights if move is not None else self.weights)[p.name])
                 for p in self.graph.parameters

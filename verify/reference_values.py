@@ -7,10 +7,10 @@ pass is on both sides; it shows here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache, partial
 
-from mspc.ir.graph import Graph, Node
+from mspc.ir.graph import Graph
 from mspc.ops.control.regions import Scan
 from mspc.verify.difference import ComparedValue
 from mspc.verify.one_device import OneDevice, Values
@@ -36,17 +36,3 @@ def compare_with_reference(
 def has_micro_batches(graph: Graph) -> bool:
     """Whether the graph has a loop over micro-batches."""
     return any(isinstance(node.op, Scan) and node.op.micro_batches for node in graph.nodes)
-
-
-def reason_not_comparable(graph: Graph) -> str:
-    """Say why the parts of a batch, one after the other, give other values than a loop over them; "" if they do not."""
-    draws = next((node for each in graph.graphs() for node in each.nodes if _draws(node)), None)
-    if draws is None:
-        return ""
-    return f"{draws.label} draws other random numbers if parts of the batch have operators of their own"
-
-
-def _draws(node: Node) -> bool:
-    """Whether an operator may draw random numbers: all that do have seeds. Those with `keep_prob` draw none at 1."""
-    seeded = any(field.name.lower().startswith("seed") for field in fields(node.op))
-    return seeded and getattr(node.op, "keep_prob", None) != 1.0

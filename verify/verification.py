@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import field, replace
 from functools import cache, partial
 from typing import Any
@@ -30,7 +30,7 @@ from mspc.verify.one_device import OneDevice, Values
 from mspc.verify.overflow import pokes
 from mspc.verify.plain_network import PlainNetwork
 from mspc.verify.random_numbers import wrong_random_numbers
-from mspc.verify.reference_values import compare_with_reference, has_micro_batches, reason_not_comparable
+from mspc.verify.reference_values import compare_with_reference, has_micro_batches
 from mspc.verify.same_values import Comparison
 
 Array = Any
@@ -45,8 +45,8 @@ CAUTIONS = 3
 class Verified:
     """What was compared. first: the first operator that differs. note: what is known of a difference beside it.
     directions: the comparison of gradients with finite differences. batches: in data parallel mode, how all
-    ranks compare with one device on the global batch. aside: in stages, why one device was not compared with parts of
-    the batch one after the other. not_finite: results and parameters that are no numbers on one device."""
+    ranks compare with one device on the global batch. not_finite: results and parameters that are no numbers on one device.
+    untaken: the choices of which no step takes one branch, and which."""
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     first: FirstOperator | None = None
@@ -54,8 +54,8 @@ class Verified:
     note: str = ""
     directions: Directions = field(default_factory=Directions)
     batches: BatchComparison | None = None
-    aside: str = ""
     not_finite: list[str] = field(default_factory=list[str])
+    untaken: list[tuple[Node, str]] = field(default_factory=list[tuple[Node, str]])
 
 
 @dataclass(frozen=True)
@@ -134,23 +134,38 @@ def _compare_reference(
     """Compare one device that ran all passes with the reference, and in data parallel mode the ranks with one device
     that has the global batch."""
     reference = replace(device, graph=program.reference.graph, kernels=_kernels(program, program.reference.graph))
-    wanted = expected
-    unrolled = program.stages > 1 and not has_micro_batches(reference.graph)
-    if unrolled:
-        found.aside = reason_not_comparable(program.reference.graph)
-    if not found.aside:
-        wanted = reference.run()
-        rows = compare_with_reference(reference, wanted, device.graph, expected)
-        found.rows += rows
-        if rows:
-            found.note = found.note or (
-                "one device computes other values where the loop over micro-batches is unrolled" if unrolled
-                else "one device computes other values from the network as it is written, before any pass changes it"
-            )  # fmt: skip
+    taken = set[Graph]()
+    wanted = replace(reference, taken=taken).run()
+    found.untaken = untaken(reference.graph, taken)
+    rows = compare_with_reference(reference, wanted, device.graph, expected)
+    found.rows += rows
+    if rows:
+        unrolled = program.stages > 1 and not has_micro_batches(reference.graph)
+        found.note = found.note or (
+            "one device computes other values where the loop over micro-batches is unrolled" if unrolled
+            else "one device computes other values from the network as it is written, before any pass changes it"
+        )  # fmt: skip
     if program.layouts:
         feeds, mean = _steps(found.inputs), device.mean
         found.batches = compare_batches(program.global_batch, feeds, reference, wanted, ranks.executed(), mean)
         found.rows += found.batches.rows
+
+
+def untaken(graph: Graph, taken: Collection[Graph]) -> list[tuple[Node, str]]:
+    """Return every branch that does not run though its choice is reached, as its choice and "true" or "false".
+
+    Args:
+        taken: the graphs of the branches that run.
+    """
+    found: list[tuple[Node, str]] = []
+    for node in graph.nodes:
+        branches = isinstance(node.op, If)
+        for condition, region in zip(("true", "false") if branches else ("",) * len(node.regions), node.regions, strict=True):
+            if not branches or region in taken:
+                found += untaken(region, taken)
+            elif region.nodes:
+                found.append((node, condition))
+    return found
 
 
 def one_device(program: VerifiedProgram, graph: Graph) -> tuple[OneDevice, dict[str, MadeInput], list[list[Values]]]:

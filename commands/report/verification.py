@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mspc.commands.report.facts import source_line
 from mspc.commands.report.table import print_line, write_report
 from mspc.commands.report.verbosity import Loudness
 from mspc.commands.report.verdict import print_values, verdict
@@ -149,15 +150,20 @@ def _ranks(config: Config) -> str:
     return f"{config.all_ranks} rank{'s' if config.all_ranks != 1 else ''}{stages}"
 
 
+def _branch(node: Node, condition: str) -> str:
+    place = source_line(node.frames)
+    return f"the branch of {node.label}{f' at {place}' if place else ''} for which its condition is {condition}"
+
+
 def _show(found: Verified, config: Config, seed: int, all_rows: bool) -> None:
     title = f"one device beside {_ranks(config)}: {STEPS} steps, inputs from seed {seed}"
     print_values(found.rows, title, all_rows)
     for name, made in found.inputs.items():
         print_line(f"input {name}: {made.said}")
-    if found.aside:
-        print_line(f"not compared with the parts of the batch one after the other: {found.aside}")
     if found.not_finite:
         print_line(f"not finite on one device, so that their numbers are not compared: {_listed(found.not_finite)}")
+    for line in dict.fromkeys(_branch(node, condition) for node, condition in found.untaken):
+        print_line(f"not compared, as no step takes it: {line}")
     if found.directions.count:
         count = found.directions.count
         many = "direction" if count == 1 else "directions"

@@ -58,7 +58,7 @@ class Regions:
         if isinstance(node.op, Loop):
             return LoopKernel(node, node.op, regions, self._backend, self._cursor).run
         if isinstance(node.op, If):
-            return _choice(*regions, same_way(node, self._backend.comm, partial(went, node)))
+            return _choice(*regions, same_way(node, self._backend.comm, partial(went, node)), self._backend)
         return _call(node, *regions)
 
     def _region(self, graph: Graph) -> Region:
@@ -90,11 +90,14 @@ def _numbered(kernel: Kernel, backend: NumPyBackend, place: str, number: int) ->
     return run
 
 
-def _choice(then: Region, otherwise: Region, check: Check | None) -> Kernel:
+def _choice(then: Region, otherwise: Region, check: Check | None, backend: NumPyBackend) -> Kernel:
     def run(condition: Array, *operands: Array, out: Sequence[Array] = ()) -> tuple[Array, ...]:
         if check is not None:
             check(int(condition))
-        return _run(then if condition else otherwise, operands, out)
+        region = then if condition else otherwise
+        if backend.taken is not None:
+            backend.taken.add(region.graph)
+        return _run(region, operands, out)
 
     return run
 

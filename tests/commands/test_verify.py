@@ -287,3 +287,51 @@ def test_another_judge_is_no_choice() -> None:
     done = CliRunner().invoke(app, ["verify", "net.py", "--against", "numpy"])
     assert done.exit_code == 2
     assert "torch" in done.output
+
+
+BRANCHES = """
+import numpy as np
+import mindspore as ms
+from mindspore import Parameter, Tensor, nn, ops
+
+ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(Tensor(np.ones((8, 8)), ms.float32), name="w")
+        self.mm = ops.MatMul().shard(((2, 1), (1, 2)))
+
+    def construct(self, x, n):
+        y = self.mm(x, self.w)
+        if x.sum() > 1e9:
+            y = ops.tanh(y)
+        i = ops.zeros((), ms.int32)
+        while i < n:
+            if i < 2:
+                y = y * 0.5
+            else:
+                y = ops.sin(y)
+            i = i + 1
+        return ops.mean(ops.square(y))
+
+
+net = Net()
+step = nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))
+step(Tensor(np.ones((4, 8)), ms.float32), Tensor(TURNS, ms.int32))
+"""
+
+
+@pytest.mark.parametrize(("turns", "lines"), [(3, [(17, "true")]), (2, [(17, "true"), (21, "false")])])
+def test_branches_that_no_step_takes_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], turns: int, lines: list[tuple[int, str]]
+) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(BRANCHES.replace("TURNS", str(turns)))
+    verify_target(str(path), CompileOptions(4), 0)
+    found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not compared, as no step")]
+    assert found == [
+        f"not compared, as no step takes it: the branch of If at net.py:{line} for which its condition is {condition}"
+        for line, condition in lines
+    ]

@@ -97,6 +97,31 @@ def test_random_numbers_are_those_of_the_stages(script: Callable[..., str], caps
     assert shown.splitlines()[-1].startswith("equal: ")
 
 
+def test_a_network_that_draws_before_its_parts_is_held_to_them(
+    script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts have no loop on one device, as they draw nothing, and are compared though the step draws."""
+    path = Path(script())
+    text = path.read_text().replace("optimizer = ", '''
+class Dropped(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.drop, self.cell = nn.Dropout(p=0.3), cell
+    def construct(self, x, y):
+        return self.cell(self.drop(x), y)
+dropped = Dropped()
+optimizer = ''').replace("WithLossScaleCell(cell,", "WithLossScaleCell(dropped,")
+    path.write_text(text)
+    verify_target(str(path), CompileOptions(2, loudness=QUIET), 1)
+    right = micro_batches._parts
+
+    def doubled(tracer: Any, place: Any, value: Any, *rest: Any) -> Any:
+        return right(tracer, place, tracer.emit(tracer.op("Add"), value, value), *rest)
+
+    monkeypatch.setattr(micro_batches, "_parts", doubled)
+    assert "is unrolled" in found(str(path)).notes[0]
+
+
 def test_a_message_of_another_micro_batch_is_found(
     script: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
