@@ -26,7 +26,7 @@ if __package__ in (None, ""):
 
 from tests.planted import PACKAGE, Case, Planted, outcomes, plant  # found where this file is run, too
 from tests.planted_networks import NETWORKS
-from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PASSES, PARALLEL, STEPS, THROUGH_MPI
+from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PASSES, OF_KINDS, PARALLEL, STEPS, THROUGH_MPI
 
 LEFT_OUT = ("tests", "docs", "benchmarks", "build", "dist")
 SAMPLE = "samples/transformer/net.py"
@@ -180,7 +180,8 @@ def cases(folder: Path) -> Iterator[tuple[Case, str]]:
         ("network", "ranks", ERRORS), (SAMPLE, "ranks", ERRORS), ("parallel", "torch", STEPS),
         ("parallel", "ranks", IN_PARALLEL),
         *((name, judge, TANH) for name in ("loops", "folded") for judge in ("ranks", "torch")),
-        *((name, "ranks", errors) for kind in (IN_PASSES, BY_THEMSELVES) for name, errors in kind.items()),
+        *((name, "ranks", errors) for kind in (IN_PASSES, BY_THEMSELVES, OF_KINDS)
+          for name, errors in kind.items()),
         *((name, "scale", errors) for name, errors in IN_PASSES.items()),
     ]  # fmt: skip
     known: set[tuple[str, str]] = set()

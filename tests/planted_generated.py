@@ -1,8 +1,9 @@
 """Errors that are made from a network itself: `python -m tests.planted_generated NETWORK...`, all without names.
 
-For every operator, collective and pass of a network: a wrong gradient of an operand, a kernel that is wrong on all
-devices or on one rank, a collective that loses or swaps ranks, random numbers of another slice, and a graph that is
-wrong after a pass that all ranks share. Prints every case, and counts; exits with 1 if an error is not found.
+For every operator, collective and pass of a network: a gradient of an operand that is too large or has the other sign,
+a kernel that is wrong on all devices, on one rank, or there from the second step on, a collective whose last rank hands
+in half of its part, its negative, or another order, random numbers of another slice, and a graph that is wrong after a
+pass that all ranks share. Prints every case, and counts; exits with 1 if an error is not found.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from tests.planted_errors import NETWORK
 from tests.planted_networks import NETWORKS
 from tests.planted_shared import PARALLEL
 
-FACTOR = 1.05
+FACTORS = {"too large": 1.05, "of the other sign": -1.0}
+"""By the name of a wrong gradient, its factor."""
+PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Values of a graph that are changed, from the first to the last."""
 PASSES = ("hoist_invariants", "route_experts", "simplify", "recompute")
 """Passes that ranks share and the reference does not run."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -34,8 +38,8 @@ UNSEEN = {
 """Errors that nothing can show, and why."""
 
 
-def wrong_gradient(name: str, operand: int) -> None:
-    """The gradient of an operand is larger than it should be."""
+def wrong_gradient(name: str, operand: int, factor: float) -> None:
+    """The gradient of an operand has a factor that it should not have."""
     from mspc.ir.types import TensorType
     from mspc.ops.math.arithmetic import Mul
     from mspc.ops.op import REGISTRY
@@ -48,28 +52,30 @@ def wrong_gradient(name: str, operand: int) -> None:
         found = list(right(self, b, *values))
         gradient = found[operand] if operand < len(found) else None
         if gradient is not None and isinstance(gradient.type, TensorType):
-            found[operand] = b.emit(Mul(), gradient, b.constant(FACTOR, gradient.tensor_type.dtype))
+            found[operand] = b.emit(Mul(), gradient, b.constant(factor, gradient.tensor_type.dtype))
         return tuple(found)
 
     kind.bprop = bprop
 
 
-def wrong_kernel(name: str, on_one_rank: bool) -> None:
-    """A kernel adds a pattern to its first floating-point result."""
+def wrong_kernel(name: str, on_one_rank: bool, first: int = 1) -> None:
+    """A kernel adds a pattern to its first floating-point result. first: the step from which on it does."""
     from mspc.ops.op import REGISTRY
 
     kind: Any = REGISTRY[name]
     for method in ("kernel", "kernel_into"):
-        setattr(kind, method, _wrong_method(getattr(kind, method), on_one_rank))
+        setattr(kind, method, _wrong_method(getattr(kind, method), on_one_rank, first))
 
 
-def _wrong_method(right: Any, on_one_rank: bool) -> Any:
+def _wrong_method(right: Any, on_one_rank: bool, first: int) -> Any:
     def kernel(self: Any, be: Any) -> Any:
         run = right(self, be)
         if run is None or (on_one_rank and (getattr(be.comm, "size", 1) == 1 or be.comm.rank != 1)):
             return run
 
         def wrong(*operands: Any, out: Any = None) -> Any:
+            if be.step < first:
+                return run(*operands) if out is None else run(*operands, out=out)
             found = _with_pattern(run(*operands) if out is None else run(*operands, out=out))
             if out is None:
                 return found
@@ -94,8 +100,16 @@ def _with_pattern(result: Any) -> Any:
     return tuple(parts) if isinstance(result, tuple) else parts[0]
 
 
-def wrong_collective(name: str) -> None:
-    """A collective of ranks in this process has another order, or a part of half the size."""
+CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "half": lambda array: array * 0.5,
+    "the negative": lambda array: -array,
+    "another order": lambda array: np.roll(array, 1),
+}
+"""By its name, how a part of a collective is wrong."""
+
+
+def wrong_collective(name: str, how: str) -> None:
+    """In a collective of ranks in this process the last one hands in something else."""
     from mspc.runtime.comm.local import LocalComm
 
     right = getattr(LocalComm, name)
@@ -103,8 +117,9 @@ def wrong_collective(name: str) -> None:
     def wrong(self: Any, array: Any, *given: Any, **named: Any) -> Any:
         given_array = np.asarray(array)
         if self.rank == self.size - 1 and given_array.dtype.kind == "f":
-            ACTED.append("collective")
-            given_array = (given_array * 0.5).astype(given_array.dtype)
+            changed = CHANGES[how](given_array).astype(given_array.dtype)
+            ACTED.append(not np.array_equal(changed, given_array))
+            given_array = changed
         return right(self, given_array, *given, **named)
 
     setattr(LocalComm, name, wrong)
@@ -173,7 +188,8 @@ def errors_of(script: Path, ranks: int) -> Iterator[tuple[str, Callable[[], None
         of_it = [other for other in nodes if other.forward is not None and other.forward.op.name == name]
         for operand in sorted({other.forward_input for other in of_it if (other.forward_input or 0) >= 0} - {None}):
             if not isinstance(type(node.op).bprop, NotDifferentiable):
-                yield f"{name}: wrong gradient of operand {operand}", partial(wrong_gradient, name, operand)
+                for how, factor in FACTORS.items():
+                    yield f"{name}: gradient of operand {operand} {how}", partial(wrong_gradient, name, operand, factor)
     computing = {
         node.op.name: node for node in nodes
         if any(t.dtype.is_float for t in element_types(node.type)) and not node.regions and not node.op.is_view
@@ -183,13 +199,15 @@ def errors_of(script: Path, ranks: int) -> Iterator[tuple[str, Callable[[], None
         if name in differentiated or node.phase == "backward":
             yield f"{node.phase} {name}: wrong on all devices", partial(wrong_kernel, name, False)
         yield f"{node.phase} {name}: wrong on one rank", partial(wrong_kernel, name, True)
+        yield f"{node.phase} {name}: wrong there from step 2", partial(wrong_kernel, name, True, 2)
     if ranks > 1:
         for name in COLLECTIVES:
-            yield f"{name}: half of the last rank's part", partial(wrong_collective, name)
+            for how in CHANGES:
+                yield f"{name}: {how} of the last rank's part", partial(wrong_collective, name, how)
     if "Dropout" in computing:
         yield "Dropout: numbers of the first slice", wrong_slice
     for name in PASSES:
-        for place in (0.0, 0.5, 1.0):
+        for place in PLACES:
             yield f"after {name}: another value at {place}", partial(wrong_after, name, place)
 
 

@@ -11,13 +11,14 @@ from tests.mutation.processes import forked
 from tests.planted import PACKAGE, Planted, outcomes, plant
 from tests.planted_errors import ERRORS, FREE, NO_ERROR, SAMPLE, cases
 from tests.planted_generated import UNSEEN, generated
-from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PASSES, STEPS, THROUGH_MPI
+from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PASSES, OF_KINDS, STEPS, THROUGH_MPI
 from tests.shares import is_taken
 
 HIDDEN = ("freed-too-early", "mask-from-step-2", "overflow-on-one-rank", "transposed-all-to-all")
 """Errors of the first network that only one part of the comparison sees."""
 PASSES = [planted for kind in (IN_PASSES, BY_THEMSELVES) for errors in kind.values() for planted in errors]
-EVERY = [*ERRORS, *STEPS, *THROUGH_MPI, *IN_PARALLEL, *PASSES]
+OWN = [planted for errors in OF_KINDS.values() for planted in errors]
+EVERY = [*ERRORS, *STEPS, *THROUGH_MPI, *IN_PARALLEL, *PASSES, *OWN]
 
 
 @pytest.mark.parametrize("planted", EVERY, ids=lambda planted: planted.name)
