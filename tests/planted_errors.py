@@ -26,7 +26,17 @@ if __package__ in (None, ""):
 
 from tests.planted import PACKAGE, Case, Planted, outcomes, plant  # found where this file is run, too
 from tests.planted_networks import NETWORKS
-from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PASSES, OF_KINDS, PARALLEL, STEPS, THROUGH_MPI
+from tests.planted_shared import (
+    BY_THEMSELVES,
+    IN_PARALLEL,
+    IN_PARTS,
+    IN_PASSES,
+    OF_KINDS,
+    PARALLEL,
+    PARTED,
+    STEPS,
+    THROUGH_MPI,
+)
 
 LEFT_OUT = ("tests", "docs", "benchmarks", "build", "dist")
 SAMPLE = "samples/transformer/net.py"
@@ -171,14 +181,14 @@ def cases(folder: Path) -> Iterator[tuple[Case, str]]:
     Args:
         folder: networks are written there.
     """
-    written = {"network": (NETWORK, 8), "parallel": (PARALLEL, 2), **NETWORKS}
+    written = {"network": (NETWORK, 8), "parallel": (PARALLEL, 2), "parted": (PARTED, 2), **NETWORKS}
     paths = {name: folder / f"{name}.py" for name in written} | {SAMPLE: PACKAGE / SAMPLE}
     for name, (text, _) in written.items():
         paths[name].write_text(text, encoding="utf-8")
     ranks = {name: count for name, (_, count) in written.items()} | {SAMPLE: 8}
     planted: list[tuple[str, str, Sequence[Planted]]] = [
         ("network", "ranks", ERRORS), (SAMPLE, "ranks", ERRORS), ("parallel", "torch", STEPS),
-        ("parallel", "ranks", IN_PARALLEL),
+        ("parallel", "ranks", IN_PARALLEL), ("parted", "ranks", IN_PARTS), ("parted", "scale", IN_PARTS),
         *((name, judge, TANH) for name in ("loops", "folded") for judge in ("ranks", "torch")),
         *((name, "ranks", errors) for kind in (IN_PASSES, BY_THEMSELVES, OF_KINDS)
           for name, errors in kind.items()),

@@ -185,6 +185,19 @@ BY_THEMSELVES = {
     ),
 }  # fmt: skip
 """Seen by checks of random numbers and of gathered slices, by the names of networks."""
+PARTED = PARALLEL.replace("self.drop = nn.Dropout(p=0.5)", "self.drop = self.heads = nn.Dropout(p=0.5)").replace(
+    "construct(self, x, y):",
+    """construct(self, x, y):
+        by_heads = ops.transpose(x.reshape(-1, 4, 4), (1, 0, 2)).reshape(-1, 4)
+        x = ops.transpose(self.heads(by_heads).reshape(4, -1, 4), (1, 0, 2)).reshape(-1, 16)""",
+)
+"""The same with a mask of parts that each begin with rows, in data parallel mode."""
+IN_PARTS = (
+    Planted("parts-of-a-mask-lost", "passes/lib/batch_rows.py",
+            "return dimension, outer * math.prod(rule.sizes[f] for f in dim[: dim.index(factor)])",
+            "return dimension, outer"),
+)  # fmt: skip
+"""Seen in that network by `verify`, and by `verify --scale`, whose one device finds the parts by sizes."""
 OF_KINDS = {
     "network": (
         Planted("subtracted-alike", "ops/math/arithmetic.py",

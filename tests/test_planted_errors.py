@@ -11,14 +11,14 @@ from tests.mutation.processes import forked
 from tests.planted import PACKAGE, Planted, outcomes, plant
 from tests.planted_errors import ERRORS, FREE, NO_ERROR, SAMPLE, cases
 from tests.planted_generated import UNSEEN, generated
-from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PASSES, OF_KINDS, STEPS, THROUGH_MPI
+from tests.planted_shared import BY_THEMSELVES, IN_PARALLEL, IN_PARTS, IN_PASSES, OF_KINDS, STEPS, THROUGH_MPI
 from tests.shares import is_taken
 
 HIDDEN = ("freed-too-early", "mask-from-step-2", "overflow-on-one-rank", "transposed-all-to-all")
 """Errors of the first network that only one part of the comparison sees."""
 PASSES = [planted for kind in (IN_PASSES, BY_THEMSELVES) for errors in kind.values() for planted in errors]
 OWN = [planted for errors in OF_KINDS.values() for planted in errors]
-EVERY = [*ERRORS, *STEPS, *THROUGH_MPI, *IN_PARALLEL, *PASSES, *OWN]
+EVERY = [*ERRORS, *STEPS, *THROUGH_MPI, *IN_PARALLEL, *IN_PARTS, *PASSES, *OWN]
 
 
 @pytest.mark.parametrize("planted", EVERY, ids=lambda planted: planted.name)
@@ -71,7 +71,8 @@ def test_errors_are_found(tmp_path: Path) -> None:
     daily = {*HIDDEN, NO_ERROR, IN_PARALLEL[1].name, *(planted.name for planted in PASSES)}
     taken = [
         (case, wanted) for case, wanted in cases(tmp_path)
-        if is_taken(1) or (case.name.rpartition(": ")[2] in daily and case.judge == "ranks" and SAMPLE not in case.name)
+        if is_taken(1) or case.name == f"parted: scale: {IN_PARTS[0].name}"
+        or (case.name.rpartition(": ")[2] in daily and case.judge == "ranks" and SAMPLE not in case.name)
     ]  # fmt: skip
     wanted = {case.name: want for case, want in taken}
     found = {case.name: (kind, said) for case, kind, said in outcomes([case for case, _ in taken])}

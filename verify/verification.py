@@ -45,8 +45,8 @@ CAUTIONS = 3
 class Verified:
     """What was compared. first: the first operator that differs. note: what is known of a difference beside it.
     directions: the comparison of gradients with finite differences. batches: in data parallel mode, how all
-    ranks compare with one device on the global batch. not_finite: results and parameters that are no numbers on one device.
-    untaken: the choices of which no step takes one branch, and which."""
+    ranks compare with one device on the global batch. not_finite: results and parameters that are no numbers on one
+    device. untaken: the choices of which no step takes one branch, and which."""
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     first: FirstOperator | None = None
@@ -159,12 +159,11 @@ def untaken(graph: Graph, taken: Collection[Graph]) -> list[tuple[Node, str]]:
     """
     found: list[tuple[Node, str]] = []
     for node in graph.nodes:
-        branches = isinstance(node.op, If)
-        for condition, region in zip(("true", "false") if branches else ("",) * len(node.regions), node.regions, strict=True):
-            if not branches or region in taken:
+        for number, region in enumerate(node.regions):
+            if not isinstance(node.op, If) or region in taken:
                 found += untaken(region, taken)
             elif region.nodes:
-                found.append((node, condition))
+                found.append((node, "false" if number else "true"))
     return found
 
 

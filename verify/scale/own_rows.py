@@ -26,7 +26,7 @@ from mspc.ops.math.arithmetic import Mul
 from mspc.ops.op import Op
 from mspc.passes.communication.reduce_gradients import summed_gradients
 from mspc.passes.lib.batch_rows import FIRST, Rows, rows_beside
-from mspc.verify.data_parallel.random_rows import rows_of_draws
+from mspc.verify.data_parallel.random_rows import grown_dimensions, rows_by_sizes, rows_of_draws
 from mspc.verify.difference import Noise, noise_between
 from mspc.verify.one_device import Movement
 from mspc.verify.scale.division import Divided, divided
@@ -64,13 +64,11 @@ class OwnRows:
     def draws(self, real: Graph, small: Graph) -> dict[Node, Rows]:
         """Where rows are in what operators draw, in the small program."""
         sharded = [any(layout.dims) for layout in self.layouts]
-        of_real, of_small = rows_of_draws(real, sharded, self.batch), rows_of_draws(small, sharded, None)
-        found: dict[Node, Rows] = {}
-        for node, own in zip(real.nodes, small.nodes, strict=True):
-            if node in of_real:
-                dimension, rows = of_real[node][0], of_small.get(own)
-                found[own] = rows if rows is not None and rows[0] == dimension else (dimension, 1)
-        return found
+        if self.batch is None:
+            return rows_of_draws(small, sharded, None)
+        grown = grown_dimensions(real, sharded, self.batch)
+        pairs = [*zip(real.parameters, small.parameters, strict=True), *zip(real.nodes, small.nodes, strict=True)]
+        return rows_by_sizes(small, {own: grown[value] for value, own in pairs if value in grown})
 
 
 class OwnRowsReference:
