@@ -166,7 +166,6 @@ FREE = {
     "maximum-never-negative": (SAMPLE, "takes no maximum over ranks"),
     "overflow-on-one-rank": (SAMPLE, "looks for no overflow"),
     "mean-without-1/n": (SAMPLE, "has sums in parts alone, no means"),
-    "swapped-ranks": (SAMPLE, "gathers nothing"),
 }
 """Errors that touch nothing in a network, and why."""
 
