@@ -35,13 +35,12 @@ from mspc.output.first_values import first_values
 from mspc.output.programs import Programs, compile_for
 from mspc.passes.base import OnPass
 from mspc.passes.lib.choices import release_constraints
-from mspc.verify.compared_operators import number_operators
-from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork, difference_of
 from mspc.verify.difference import ComparedValue
+from mspc.verify.global_batch import GlobalBatchNetwork, difference_of
 from mspc.verify.made_inputs import made_inputs
-from mspc.verify.marks import MARK
 from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch.against import against_torch
+from mspc.verify.same_values import MARK, number_operators
 from mspc.verify.verification import STEPS, VerifiedProgram, verified
 
 Array = Any

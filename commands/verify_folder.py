@@ -24,7 +24,7 @@ from mspc.ops.check_graph import check_graph
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.lib.choices import release_constraints
 from mspc.runtime.program import PROGRAM, Program, load_program, load_slices
-from mspc.verify.data_parallel.global_batch import GlobalBatchNetwork
+from mspc.verify.global_batch import GlobalBatchNetwork
 from mspc.verify.made_inputs import made_inputs
 from mspc.verify.plain_network import PlainNetwork, plain_network
 from mspc.verify.pytorch.against import against_torch

@@ -37,10 +37,9 @@ from mspc.output.first_values import first_values
 from mspc.runtime.available_memory import room_for
 from mspc.runtime.program import PROGRAM, Program, slices_to_load
 from mspc.verify.plain_network import plain_network
-from mspc.verify.scale.kinds import RankKind, kinds_of, merged
-from mspc.verify.scale.own_rows import OwnRows
-from mspc.verify.scale.proof import prove
-from mspc.verify.scale.scale_proof import ScaleProof
+from mspc.verify.scale.proof import ScaleProof, prove
+from mspc.verify.scale.rank_kinds import RankKind, kinds_of, merged
+from mspc.verify.scale.reference import OwnRows
 from mspc.verify.scale.small_programs import Unfit
 
 FEW_FILES = 3

@@ -104,7 +104,7 @@ def _judge_steps_here() -> None:
     import torch
 
     from mspc.verify.pytorch import against
-    from mspc.verify.training_steps.reference import cases, judged
+    from mspc.verify.pytorch.training_steps import cases, judged
 
     rows = tuple(judged(case, torch) for case in cases())  # before a script is captured, whose calls do not run
     against.judged_apart = lambda: rows  # type: ignore[assignment]

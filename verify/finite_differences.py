@@ -7,20 +7,372 @@ Float64 (`Doubled`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields, replace
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Node, Value
+from mspc.ir.builder import Builder
+from mspc.ir.copies import copied_node, copied_parameter
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import COMPLEX128, FLOAT64, DType, StackType, TensorType, TupleType, Type
+from mspc.ops.control.custom import OwnGradient
+from mspc.ops.control.structural import Gradient, MakeTuple, TupleGetItem
+from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
+from mspc.ops.tensor.reshape import Cast
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
+from mspc.runtime.faults.failure import RegionFailure
+from mspc.runtime.faults.record import PLACE_WORDS
+from mspc.runtime.regions.kernels import Regions
 from mspc.verify.difference import ComparedValue
-from mspc.verify.float64_graph import Doubled, Judged, NotInFloat64, name_of, needed, passes_no_gradient, widened
+
+# Makes a differentiated graph of one device in Float64, in which gradients are judged.
+
 
 Array = Any
+
+
+@dataclass(frozen=True)
+class GradientQuery:
+    """A request for gradients as the front end left it. readers: which nodes read which gradient. reason: why nothing
+    judges it, "" if something does."""
+
+    outputs: list[Value]
+    wanted: list[Value]
+    sens: list[Value]
+    readers: list[Node]
+    reason: str = ""
+
+
+def requests(graph: Graph) -> list[GradientQuery]:
+    """The requests for gradients of a graph that is not differentiated yet."""
+    found: list[GradientQuery] = []
+    given: set[Value] = set()
+    for each in graph.graphs():
+        users = each.users()
+        for node in each.nodes:
+            if _gives_gradient(node) or any(value in given for value in node.inputs):
+                given.add(node)
+            if not isinstance(node.op, Gradient):
+                continue
+            count, last = node.op.outputs, len(node.inputs) - (node.op.outputs if node.op.has_sens else 0)
+            readers = [user for user, _ in users.get(node, []) if isinstance(user.op, TupleGetItem)]
+            reason = "a loop or a branch asks for it" if each is not graph else ""
+            reason = "the script gives a gradient on the way to it, which may be any" if node in given else reason
+            found.append(
+                GradientQuery(node.inputs[:count], node.inputs[count:last], node.inputs[last:], readers, reason)
+            )
+    return found
+
+
+def _gives_gradient(node: Node) -> bool:
+    return isinstance(node.op, OwnGradient) or any(
+        isinstance(inner.op, OwnGradient) for region in node.regions for each in region.graphs() for inner in each.nodes
+    )
+
+
+@dataclass
+class Judged:
+    """One request in the copy: outputs, sensitivities or none, and the gradient of every value that it asks for."""
+
+    outputs: list[Value]
+    sens: list[Value]
+    gradients: dict[Value, Value]
+
+
+class NotInFloat64(Exception):
+    """A kernel does not take Float64. label: of its operator."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label)
+        self.label = label
+
+
+class Tape:
+    """Values inside of regions that differentiation takes for constants.
+
+    Finite differences must take them for constants, too: a run records them, and runs with moved inputs replay them.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[Node, list[Any]] = {}
+        self._running: list[Any] = []
+        self._place = 0
+        self.replays = False
+
+    def begin(self, node: Node) -> None:
+        """Begin with a node of the graph that runs regions."""
+        if not self.replays:
+            self._values[node] = []
+        self._running, self._place = self._values[node], 0
+
+    def end(self) -> None:
+        """Raise IndexError if the regions ran otherwise than in the run that was recorded."""
+        if self._place != len(self._running):
+            raise IndexError("fewer values than were recorded")
+
+    def next(self, compute: Callable[[], Any]) -> Any:
+        """The next value. Raises IndexError if more are asked for than were recorded."""
+        if not self.replays:
+            self._running.append(compute())
+        self._place += 1
+        return self._running[self._place - 1]
+
+
+class Held(Op, abstract=True):
+    """An operator whose results come from a tape."""
+
+    def of(self, op: Op, tape: Tape) -> Held:
+        """Such an operator in the place of another one."""
+        made = Held()
+        object.__setattr__(made, "op", op)
+        object.__setattr__(made, "tape", tape)
+        return made
+
+    @property
+    def plain(self) -> Any:
+        """The operator without the tape."""
+        return vars(self)["op"]
+
+    def kernel(self, be: ArrayBackend) -> Callable[..., Any]:
+        run, tape = self.plain.kernel(be), vars(self)["tape"]
+        return lambda *operands: tape.next(lambda: copied_arrays(run(*operands)))
+
+
+REFUSED = (TypeError, ValueError, MspcError)
+"""Exceptions that kernels raise for operands of an element type that they do not take."""
+
+
+def _checked(node: Node, run: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of a node, which raises NotInFloat64."""
+
+    def kernel(*operands: Any) -> Any:
+        try:
+            return run(*operands)
+        except REFUSED as error:
+            raise NotInFloat64(node.label) from error
+
+    return kernel
+
+
+def copied_arrays(result: Any) -> Any:
+    """A copy of what a kernel returns, which no update overwrites: an array, a stack of some, or a tuple."""
+    if isinstance(result, tuple | list):
+        return type(result)(map(copied_arrays, result))
+    return np.array(result)
+
+
+@dataclass
+class Doubled:
+    """A differentiated graph of one device as Float64, and what is to be judged in it. unjudged: gradients that are
+    not, with the reasons."""
+
+    graph: Graph
+    judged: list[Judged] = field(default_factory=list[Judged])
+    tape: Tape = field(default_factory=Tape)
+    unjudged: dict[str, str] = field(default_factory=dict[str, str])
+
+    @staticmethod
+    def of(graph: Graph, asked: Sequence[GradientQuery]) -> Doubled:
+        """The copy of a graph after differentiation. asked: the requests that it had before."""
+        doubled = Doubled(Graph(graph.name))
+        copies = doubled._widen(graph, doubled.graph, {})
+        present = set(graph.nodes)
+
+        def copied(value: Value) -> Value:
+            return value if isinstance(value, Constant) and value not in copies else copies[value]
+
+        for request in asked:
+            if request.reason:
+                doubled.unjudged |= {name_of(value): request.reason for value in request.wanted if _is_float(value)}
+                continue
+            grads: dict[Value, Value] = {}
+            for reader in request.readers:
+                source = reader.inputs[0] if reader in present else None
+                if isinstance(source, Node) and isinstance(source.op, MakeTuple):
+                    assert isinstance(reader.op, TupleGetItem)
+                    wanted = request.wanted[reader.op.index]
+                    if wanted in copies and not isinstance(wanted, Constant) and _is_float(wanted):
+                        grads[copies[wanted]] = copied(source.inputs[reader.op.index])
+            if grads and all(isinstance(v, Constant) or v in copies for v in [*request.outputs, *request.sens]):
+                outputs, sens = [copied(v) for v in request.outputs], [copied(v) for v in request.sens]
+                doubled.judged.append(Judged(outputs, sens, grads))
+        return doubled
+
+    def _widen(
+        self, graph: Graph, made: Graph, regions: dict[Graph, Graph], inside: bool = False
+    ) -> dict[Value, Value]:
+        """Fill a graph with the copy of another one; the copies by the values that they are of. regions: copies of the
+        graphs that nodes run. inside: it is such a graph."""
+        copies: dict[Value, Value] = {}
+        of_network = {value for node in graph.nodes if node.phase == "forward" for value in node.inputs}
+
+        def copied(value: Value) -> Value:
+            if value not in copies and isinstance(value, Constant):
+                dtype = value.tensor_type.dtype
+                rounded = value in of_network or value.given is None  # gradients' own, as 1 / n of a mean, are not
+                number = value.value if rounded else value.given
+                copies[value] = Constant(number, _doubled(dtype)) if dtype.has_gradient else value
+            return copies[value]
+
+        for parameter in graph.parameters:
+            copies[parameter] = own = copied_parameter(parameter)
+            own.type = wide_type(parameter.type)
+            made.parameters.append(own)
+        for node in graph.nodes:
+            inputs = list(map(copied, node.inputs))
+            if inside:
+                inputs = [self._held(made, v) if i in node.op.distributions else v for i, v in enumerate(inputs)]
+            op = wide_op(node.op)
+            if inside and not node.regions and not isinstance(node.op, MakeTuple | TupleGetItem):
+                op = Held().of(op, self.tape) if passes_no_gradient(node) else op
+            copies[node] = copy = copied_node(node, inputs, op)
+            copy.type, copy.forward, copy.layout = wide_type(node.type), None, None
+            for region in node.regions:
+                if region not in regions:
+                    regions[region] = own_region = Graph(region.name)
+                    own_region.attrs, own_region.returns_tuple = dict(region.attrs), region.returns_tuple
+                    self._widen(region, own_region, regions, True)
+            copy.regions = tuple(regions[region] for region in node.regions)
+            made.nodes.append(copy)
+        made.results = list(map(copied, graph.results))
+        return copies
+
+    def _held(self, made: Graph, value: Value) -> Value:
+        """The value from the tape, in a region."""
+        node = Node(Held().of(Cast(dst_type=value.tensor_type.dtype), self.tape), [value], value.type, "", "")
+        made.nodes.append(node)
+        return node
+
+    def kernels(self, backend: NumPyBackend) -> Callable[[Node], Callable[..., Any]]:
+        """The kernels of the graph's nodes, also of those that run regions. They raise NotInFloat64."""
+        regions = Regions(self.graph, backend, [0] * PLACE_WORDS, compiles=False)
+
+        def kernel(node: Node) -> Callable[..., Any]:
+            if not node.regions:
+                return _checked(node, node.op.kernel(backend))  # type: ignore[attr-defined]  # operators have kernels
+            run = known[node] = known.get(node) or regions.kernel(node)
+
+            def taped(*operands: Any) -> Any:
+                self.tape.begin(node)
+                try:
+                    found = copied_arrays(run(*operands))
+                except RegionFailure as failure:
+                    if isinstance(failure.cause, IndexError) and self.tape.replays:
+                        raise failure.cause from None
+                    raise NotInFloat64(failure.node.label) from failure
+                self.tape.end()
+                return found
+
+            return taped
+
+        known: dict[Node, Callable[..., Any]] = {}
+        return kernel
+
+    def run(
+        self, backend: NumPyBackend, parameters: Mapping[Parameter, Array], wanted: Sequence[Value]
+    ) -> dict[Value, Array]:
+        """What `wanted` needs, in the order of the graph. parameters: of all, as Float64 (`widened`)."""
+        values: dict[Value, Array] = {p: np.array(array) for p, array in parameters.items()}
+        kernel = self.kernels(backend)
+        self.tape.replays = False
+        with np.errstate(all="ignore"):
+            for node in needed(self.graph, wanted):
+                inputs = [v.value if isinstance(v, Constant) else values[v] for v in node.inputs]
+                values[node] = kernel(node)(*inputs)
+        return values
+
+
+def name_of(value: Value) -> str:
+    """The name of a value, or the label of its operator."""
+    return value.name or (value.label if isinstance(value, Node) else "")
+
+
+def needed(graph: Graph, values: Sequence[Value]) -> list[Node]:
+    """The nodes that the values need, in order, and those that change parameters on the way."""
+    wanted = set(values)
+    last = max((i for i, node in enumerate(graph.nodes) if node in wanted), default=-1)
+    found: list[Node] = []
+    for node in reversed(graph.nodes[: last + 1]):
+        if node in wanted or (node.op.mutates and node.phase == "forward"):
+            found.append(node)
+            wanted.update(node.inputs)
+    return found[::-1]
+
+
+def passes_no_gradient(node: Node) -> bool:
+    """Whether differentiation ends at a node: its result is no float, or its rule hands no gradient on. It goes through
+    the regions of one that runs some."""
+    if node.regions:
+        return False
+    if not any(t.dtype.has_gradient for t in element_types(node.type)):
+        return True
+    op = node.op
+    if not isinstance(op, Op) or isinstance(op.bprop, NotDifferentiable):
+        return not isinstance(op, MakeTuple | TupleGetItem)
+    dout = tuple(_asked(t) for t in element_types(node.type)) if isinstance(node.type, TupleType) else _asked(node.type)
+    try:
+        grads = op.gradient(Builder(Graph("asked")), node.inputs, node, dout)
+    except Exception:  # a rule may want more than it is shown here; its node is then taken for one that passes
+        return False
+    return all(grad is None for grad in grads)
+
+
+def _asked(type: Type) -> Parameter | None:
+    return Parameter("dout", type) if isinstance(type, TensorType) and type.dtype.has_gradient else None
+
+
+def _is_float(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype.is_float
+
+
+def widened(array: Array) -> Array:
+    """A copy of an array, floats as Float64 and complex numbers as Complex128."""
+    array = np.asarray(array)
+    return np.array(array, {"f": np.float64, "V": np.float64, "c": np.complex128}.get(array.dtype.kind))
+
+
+def _doubled(dtype: DType) -> DType:
+    return FLOAT64 if dtype.is_float else COMPLEX128 if dtype.is_complex else dtype
+
+
+def wide_type(type: Type) -> Type:
+    """The type with floating-point numbers as Float64."""
+    if isinstance(type, TupleType):
+        return TupleType(tuple(t for t in map(wide_type, type.elements) if isinstance(t, TensorType)))
+    if isinstance(type, StackType):
+        return StackType(_doubled(type.dtype), type.shape, type.depth)
+    return TensorType(_doubled(type.dtype), type.shape) if isinstance(type, TensorType) else type
+
+
+def wide_op(op: Any) -> Any:
+    """The operator with floating-point types among its fields as Float64."""
+    wide = {f.name: _wide_field(getattr(op, f.name)) for f in fields(op)}
+    changed = {name: value for name, value in wide.items() if value is not getattr(op, name)}
+    return replace(op, **changed) if changed else op
+
+
+_PLAIN = frozenset((bool, float, int, str))
+
+
+def _wide_field(value: Any) -> Any:
+    """A field with element types doubled; the same object where there are none to double."""
+    if isinstance(value, DType):
+        return _doubled(value)
+    if isinstance(value, TensorType):
+        return value if _doubled(value.dtype) is value.dtype else wide_type(value)
+    if isinstance(value, tuple):
+        if _PLAIN.issuperset(map(type, value)):  # as groups of many ranks
+            return value
+        wide = tuple(map(_wide_field, value))
+        return value if all(a is b for a, b in zip(wide, value, strict=True)) else wide
+    return value
+
+
 TOLERANCE = 1e-3
 """Difference from what is expected of a direction, relative to the size of that over all directions."""
 STEPS = (1e-6, 1e-4, 1e-2)

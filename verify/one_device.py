@@ -7,27 +7,179 @@ computes over the global batch is computed of all rows.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, cast
 
 import numpy as np
 
-from mspc.ir.graph import Graph, Node
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Layout
 from mspc.ir.text.families import gradient_names
+from mspc.ir.types import Type
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
+from mspc.ops.op import Op
+from mspc.ops.optim.optimizer import AllFinite
 from mspc.passes.communication.reduce_gradients import summed_gradients
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import combine
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.observe import observe
-from mspc.verify.data_parallel.shared_rows import kernel_over_places
 from mspc.verify.difference import TOLERANCES, Noise, coarsest, epsilon_of, floats_of, noise_between
-from mspc.verify.overflow import Poke
-from mspc.verify.sums import added_up, is_exact
+
+# Pretends an overflow where a network looks for one: one number of one tensor, so that one rank may see it alone.
+
 
 Array = Any
+
+
+@dataclass(frozen=True)
+class Poke:
+    """An infinity in the last element of an operand of the operator that carries `number` under `mark`.
+
+    layout: that operand's on the ranks; None where each has its own. shape: of the global operand.
+    """
+
+    mark: str
+    number: int
+    operand: int
+    shape: tuple[int, ...]
+    layout: Layout | None
+
+    def on_one_device(self, node: Node, operands: list[Array]) -> list[Array]:
+        """The operands as one device reads them."""
+        return self._at(operands) if node.attrs.get(self.mark) == self.number else operands
+
+    def on_rank(self, rank: int, graphs: Sequence[Graph]) -> Callable[[Node, list[Array]], list[Array]]:
+        """The same for the slices of a rank. graphs: of all ranks. Of several stages those have the infinity that
+        compute the operand, and they send it to others."""
+        if self.layout is not None:
+            slices = self.layout.slices_for(rank, self.shape)
+            if any(s.stop != n for s, n in zip(slices, self.shape, strict=True)):
+                return lambda _, operands: operands
+        operands = [self._operand_of(graph) for graph in graphs]
+        sent = {
+            (op.sr_tag, op.distance) for target, op in enumerate(operands)
+            if isinstance(op, ReceiveFromStage) and target - op.distance == rank
+        }  # fmt: skip
+        computes = not isinstance(operands[rank], ReceiveFromStage)
+
+        def poked(node: Node, given: list[Array]) -> list[Array]:
+            if isinstance(node.op, SendToStage) and (node.op.sr_tag, node.op.distance) in sent:
+                return [_with_infinity(given[0])]
+            return self.on_one_device(node, given) if computes else given
+
+        return poked
+
+    def _operand_of(self, graph: Graph) -> object:
+        """The operator that makes the operand in a rank's graph, None where that does not look for an overflow."""
+        looking = next((node for node in graph.nodes if node.attrs.get(self.mark) == self.number), None)
+        value = None if looking is None else looking.inputs[self.operand]
+        return value.op if isinstance(value, Node) else None
+
+    def _at(self, operands: list[Array]) -> list[Array]:
+        changed = list(operands)
+        changed[self.operand] = _with_infinity(changed[self.operand])
+        return changed
+
+
+def _with_infinity(array: Array) -> Array:
+    changed = np.array(array)
+    if changed.size:
+        changed.reshape(-1)[-1] = np.inf
+    return changed
+
+
+def pokes(graph: Graph, mark: str) -> list[Poke]:
+    """Where to pretend an overflow in the graph of all ranks: in the first operand, the last, and that of which a rank
+    holds the least part, of every operator that looks for one."""
+    found: list[Poke] = []
+    for node in graph.nodes:
+        if not isinstance(node.op, AllFinite) or mark not in node.attrs:
+            continue
+        layouts = [v.layout if isinstance(v.layout, Layout) else None for v in node.inputs]
+        most_sharded = max(range(len(layouts)), key=lambda i: _parts(layouts[i]))
+        for index in sorted({0, most_sharded, len(layouts) - 1}):
+            shape = element_types(node.inputs[index].type)[0].shape
+            found.append(Poke(mark, node.attrs[mark], index, shape, layouts[index]))
+    return found
+
+
+def _parts(layout: Layout | None) -> int:
+    return 1 if layout is None else math.prod(layout.strategy)
+
+
+# Says which operands an operator adds up, whose order rounding depends on.
+
+
+WIDE = ("float32", "float64")
+"""Types that sums are taken in: those of narrower elements are taken in Float32, so that their order moves little."""
+
+
+def added_up(node: Node) -> tuple[int, ...]:
+    """The numbers of the operands that a node adds up along some dimension; none of one that overwrites any."""
+    if not isinstance(node.op, Op) or node.op.mutates or node.regions:
+        return ()
+    return _added_up(node.op, tuple(value.type for value in node.inputs))
+
+
+def is_exact(array: Array) -> bool:
+    """Whether rounding has no part in a sum of an array's numbers in any order: whole ones, as counts, or of a type
+    that is narrower than that of the sum, or that has no fractions."""
+    return array.dtype.name not in WIDE or bool(np.all(array == np.rint(array)))
+
+
+@lru_cache(maxsize=4096)
+def _added_up(op: Op, types: tuple[Type, ...]) -> tuple[int, ...]:
+    try:
+        rule = op.parsed_rule(*types)  # type: ignore[arg-type]  # it refuses what is no tensor
+    except (MspcError, NotImplementedError, AttributeError):
+        return ()
+    added = set(rule.reduced) if rule.reduction in ("sum", "mean") else set[int]()
+    for i in rule.summed:
+        added |= {*range(len(rule.names))} - {factor for dim in rule.outputs[i] for factor in dim}
+    added = {factor for factor in added if rule.sizes[factor] > 1}
+    return tuple(i for i, dims in enumerate(rule.inputs) if any(not added.isdisjoint(dim) for dim in dims))
+
+
+# Runs operators that compute over the global batch on one device that has the rows of several places in a row.
+
+
+def kernel_over_places(node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
+    """The kernel of an operator that in data parallel mode computes over all ranks' rows, on the rows of all places
+    that share a batch; None for any other operator.
+
+    Arrays of two dimensions and more have rows. Each place takes its own of the results, and of sums over rows, which
+    are added up later, its own term.
+    """
+    comm, op = backend.comm, node.op
+    if comm.size == 1 or not isinstance(op, Op):
+        return None
+    groups = op.over_all_ranks(tuple(range(comm.size))).attributes().get("groups", ())
+    group = next((tuple(sorted(g)) for g in groups if comm.rank in g), ())
+    if len(group) < 2:
+        return None
+    place = group.index(comm.rank)
+
+    def kernel(*operands: Array) -> Any:
+        gathered = [comm.all_gather(a, group, 0) if np.ndim(a) > 1 else np.array(a) for a in operands]
+        rows = max(len(a) for a in operands if np.ndim(a) > 1)
+        parts = cast("tuple[Array, ...]", op.kernel(backend)(*gathered))
+        for i in op.mutates:
+            operands[i][...] = gathered[i]
+        mine = tuple(a[place * rows : (place + 1) * rows] if a.ndim > 1 else a for a in parts)
+        if not op.sums_of_rows:
+            return mine
+        own = cast("tuple[Array, ...]", op.kernel(backend)(*operands))
+        return tuple(own[i] if i in op.sums_of_rows else a for i, a in enumerate(mine))
+
+    return kernel
+
+
 Values = dict[Any, Array]
 """What `observe` records of a step."""
 ROUNDINGS = 4

@@ -17,8 +17,8 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import MakeTuple, TupleGetItem
 from mspc.passes.base import PassManager, find_pass
 from mspc.passes.lib.choices import release_constraints
-from mspc.verify.data_parallel.global_batch import name_by_script, name_gradients
-from mspc.verify.float64_graph import Doubled, requests
+from mspc.verify.finite_differences import Doubled, requests
+from mspc.verify.global_batch import name_by_script, name_gradients
 
 Array = Any
 PASSES = ("decompose", "grad")

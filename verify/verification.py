@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 from functools import cache, partial
 from typing import Any
@@ -12,26 +12,53 @@ import numpy as np
 from mspc.ir.graph import Graph, Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ops.control.regions import If
+from mspc.ops.control.regions import If, Scan
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.slices import local_slice
-from mspc.verify.collectives.compiled import collectives
-from mspc.verify.collectives.mpi_job import MpiRanks
-from mspc.verify.compared_operators import FirstOperator
-from mspc.verify.data_parallel.global_batch import BatchComparison, GlobalBatchNetwork, compare_batches
-from mspc.verify.data_parallel.random_rows import drawing_at_places, rows_of_draws, rows_on_ranks
-from mspc.verify.data_parallel.shared_rows import kernel_over_places
 from mspc.verify.difference import ComparedValue
 from mspc.verify.finite_differences import Directions, directions
+from mspc.verify.global_batch import (
+    BatchComparison,
+    GlobalBatchNetwork,
+    compare_batches,
+    drawing_at_places,
+    rows_of_draws,
+    rows_on_ranks,
+)
+from mspc.verify.judged_collectives import collectives
 from mspc.verify.made_inputs import MadeInput
-from mspc.verify.many_ranks import ManyRanks
-from mspc.verify.marks import MARK
-from mspc.verify.one_device import OneDevice, Values
-from mspc.verify.overflow import pokes
+from mspc.verify.many_ranks import ManyRanks, MpiRanks
+from mspc.verify.one_device import OneDevice, Values, kernel_over_places, pokes
 from mspc.verify.plain_network import PlainNetwork
 from mspc.verify.random_numbers import wrong_random_numbers
-from mspc.verify.reference_values import compare_with_reference, has_micro_batches
-from mspc.verify.same_values import Comparison
+from mspc.verify.same_values import MARK, Comparison, FirstOperator
+
+# Compares one device that runs the ranks' network with the reference, which no pass but `grad` has changed.
+#
+# The ranks are compared operator by operator with one device that runs the same passes as they do. An error in such a
+# pass is on both sides; it shows here.
+
+
+def compare_with_reference(
+    reference: OneDevice, wanted: Sequence[Sequence[Values]], passed: Graph, expected: Sequence[Sequence[Values]]
+) -> list[ComparedValue]:
+    """Return the rows of all values that differ.
+
+    Args:
+        reference: one device with the reference. wanted: the values that it computes. passed, expected: the same of
+            one device after the passes.
+    """
+    noise = cache(partial(reference.noise, wanted))
+    own = len(reference.feeds) > 1
+    comparison = Comparison(reference.graph, passed, 1, reference.weights, wanted, noise, own, reference.mark)
+    rows = comparison.results(expected) + comparison.parameters(expected)
+    return [replace(row, kind=f"reference {row.kind}") for row in rows if not row.same]
+
+
+def has_micro_batches(graph: Graph) -> bool:
+    """Whether the graph has a loop over micro-batches."""
+    return any(isinstance(node.op, Scan) and node.op.micro_batches for node in graph.nodes)
+
 
 Array = Any
 STEPS = 3
@@ -261,5 +288,3 @@ def _alike(comparison: Comparison, found: list[list[Any]], step: int) -> bool:
     """Whether results and parameters are the same up to a step."""
     upto = found[: step + 1]
     return all(row.same for row in comparison.results(upto) + comparison.parameters(upto))
-
-

@@ -14,9 +14,8 @@ from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import label_of_result
 from mspc.verify.scale.compared import Compared
-from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.proof import STEPS
-from mspc.verify.scale.scale_proof import ScaleProof
+from mspc.verify.scale.proof import STEPS, ScaleProof
+from mspc.verify.scale.rank_kinds import RankKind
 
 MOST = 12
 """Rows of values that differ which are printed."""

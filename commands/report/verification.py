@@ -13,8 +13,8 @@ from mspc.commands.report.verdict import print_values, verdict
 from mspc.compiler.config import Config
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
-from mspc.verify.data_parallel.global_batch import BatchComparison
 from mspc.verify.difference import ComparedValue
+from mspc.verify.global_batch import BatchComparison
 from mspc.verify.pytorch.against import Against
 from mspc.verify.verification import STEPS, Verified
 

@@ -137,7 +137,7 @@ def lost_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
         "mspc.passes.communication.reduce_gradients",
         "mspc.verify.one_device",
-        "mspc.verify.data_parallel.global_batch",
+        "mspc.verify.global_batch",
     ):
         monkeypatch.setattr(f"{module}.summed_gradients", lost)
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.runtime.comm.local import LocalComm, World
-from mspc.verify.collectives.communicator import asked, expected
+from mspc.verify.judged_collectives import asked, expected
 from tests.conftest import HANG
 from tests.planted_errors import verified_through_mpi
 from tests.planted_shared import THROUGH_MPI

@@ -9,8 +9,8 @@ from mspc.ops.op import REGISTRY, load_operators
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.difference import compare
+from mspc.verify.pytorch.against import TorchJudge
 from mspc.verify.pytorch.counterparts import counterparts, counterparts_of_draws
-from mspc.verify.pytorch.reference import TorchJudge
 from tests.ops.simulate import arrays_of, operator_of, types_of
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")

@@ -14,9 +14,11 @@ from mspc.ops.optim import optimizer as updates
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
-from mspc.verify.training_steps.case import Case  # noqa: E402
-from mspc.verify.training_steps.reference import cases, judged, judged_apart  # noqa: E402
-from mspc.verify.training_steps.updates import update_formulas  # noqa: E402
+from mspc.verify.pytorch.optimizer_steps import (
+    Case,
+    update_formulas,
+)
+from mspc.verify.pytorch.training_steps import cases, judged, judged_apart  # noqa: E402
 
 
 def one(name: str) -> Case:

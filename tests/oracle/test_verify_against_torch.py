@@ -20,7 +20,7 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh, TanhGrad
 from mspc.verify.difference import ComparedValue
 from mspc.verify.pytorch import against
-from mspc.verify.training_steps.reference import cases, judged
+from mspc.verify.pytorch.training_steps import cases, judged
 from tests.planted_errors import NETWORK
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")

@@ -12,7 +12,7 @@ from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.runtime.comm.local import LocalComm
-from mspc.verify.collectives.compiled import collectives
+from mspc.verify.judged_collectives import collectives
 
 RANKS = 6
 DTYPES = ("Float64", "Float32", "Float16", "BFloat16", "Int64", "Int8", "UInt8", "Bool")

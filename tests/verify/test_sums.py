@@ -17,8 +17,7 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.math.reduce import ReduceMax, ReduceMean
 from mspc.ops.nn.activation import Tanh
 from mspc.verify.difference import GROWTH
-from mspc.verify.one_device import Movement, OneDevice
-from mspc.verify.sums import added_up, is_exact
+from mspc.verify.one_device import Movement, OneDevice, added_up, is_exact
 
 FAR = 9.0
 """A tanh of this and more hardly moves with its operand."""

@@ -1,34 +1,234 @@
 """Compares one device with PyTorch: every operator on the operands that it had, every gradient rule, and all gradients
 as PyTorch's own differentiation of the forward graph has them; updates beside their formulas, and the training steps
-that all networks share beside PyTorch's own."""
+that all networks share beside PyTorch's own.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mspc.ir.graph import Constant, Graph, Node, Value
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ops.control.regions import MakeStack, TurnCount
-from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem
-from mspc.ops.op import Op
+from mspc.ir.types import StackType, TensorType, dtype_of
+from mspc.ops.control.regions import If, Loop, MakeStack, TurnCount, While, spread
+from mspc.ops.control.structural import CALL, Depend, MakeTuple, StopGradient, TupleGetItem
+from mspc.ops.op import NotDifferentiable, Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.local import LocalComm, World
 from mspc.verify.difference import TOLERANCES, ComparedValue, Noise, coarsest, compare, epsilon_of
-from mspc.verify.float64_graph import Doubled, Held, Judged, NotInFloat64, name_of, needed, passes_no_gradient, widened
-from mspc.verify.pytorch.counterparts import load_torch
-from mspc.verify.pytorch.reference import TorchJudge, value_at
-from mspc.verify.pytorch.regions import Pair, region_results
-from mspc.verify.training_steps.reference import judged_apart
+from mspc.verify.finite_differences import (
+    Doubled,
+    Held,
+    Judged,
+    NotInFloat64,
+    name_of,
+    needed,
+    passes_no_gradient,
+    widened,
+)
+from mspc.verify.pytorch.counterparts import counterparts, counterparts_of_draws, load_torch
+from mspc.verify.pytorch.optimizer_steps import update_formulas
+from mspc.verify.pytorch.training_steps import judged_apart
 from mspc.verify.verification import VerifiedProgram, one_device
+
+# Asks PyTorch what operators compute, and what their gradients are.
+
 
 Array = Any
 Tensor = Any
+REFUSED = (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError)
+"""What PyTorch raises for operands that it does not take."""
+
+
+class TorchJudge:
+    """PyTorch as a judge of single operators. torch: the library."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.table = counterparts(torch)
+        self.draws = counterparts_of_draws(torch)
+        self.updates = update_formulas(torch)
+
+    def tensor(self, array: Array) -> Tensor:
+        """A copy of an array."""
+        array = np.asarray(array)
+        if array.dtype.name == "bfloat16":
+            return self.torch.tensor(array.astype(np.float32)).to(self.torch.bfloat16)
+        return self.torch.tensor(np.ascontiguousarray(array).reshape(array.shape))
+
+    def array(self, tensor: Tensor, like: Array) -> Array:
+        """The tensor's elements, of the element type of another array."""
+        tensor = tensor.detach().resolve_conj()
+        wide = tensor.to(self.torch.float32) if tensor.dtype == self.torch.bfloat16 else tensor
+        return wide.numpy().astype(np.asarray(like).dtype)
+
+    def call(self, op: Any, operands: Sequence[Tensor], results: Sequence[Array]) -> tuple[Tensor | None, ...] | None:
+        """What PyTorch makes of the operands, None for what is not judged; None where it has no counterpart. results:
+        what mspc made."""
+        if op.name in self.draws:
+            operands = ([self.tensor(result) for result in results], *operands)
+        function = self.draws.get(op.name) or self.table.get(op.name)
+        if function is None:
+            return None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what PyTorch plans to change
+                found = function(op, *operands)
+        except REFUSED:
+            return None
+        if found is None:
+            return None
+        return tuple(found) if isinstance(found, tuple | list) else (found,)
+
+    def updated(self, op: Op, operands: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        """What the operands that an update overwrites hold afterwards; None where no formula is known."""
+        formula = self.updates.get(op.name)
+        return None if formula is None else formula(op, *operands)
+
+    def rule(
+        self, op: Op, operands: Sequence[Array], results: Sequence[Array], backend: NumPyBackend,
+        fixed: Collection[int] = (),
+    ) -> list[tuple[Array, Array]]:  # fmt: skip
+        """For every operand that the operator has a gradient of, but for the `fixed` ones: (PyTorch's, its own), of
+        results weighted at random. Float operands are Float64. Nothing where there is no counterpart."""
+        tensors = [self.tensor(operand) for operand in operands]
+        for index, tensor in enumerate(tensors):
+            tensor.requires_grad_(tensor.is_floating_point() and index not in fixed)
+        found = self.call(op, tensors, results)
+        judged = [i for i, t in enumerate(found or ()) if t is not None and t.requires_grad]
+        if found is None or not judged or isinstance(op.bprop, NotDifferentiable):
+            return []
+        generator = np.random.default_rng(len(operands))
+        weights = {i: generator.uniform(0.5, 1.5, np.shape(results[i])) for i in judged}
+        total = sum((found[i] * self.torch.tensor(w)).sum() for i, w in weights.items())
+        wanted = [i for i, tensor in enumerate(tensors) if tensor.requires_grad]
+        try:
+            theirs = self.torch.autograd.grad(total, [tensors[i] for i in wanted], allow_unused=True)
+            mine = _gradients(op, operands, len(results), weights, backend)
+        except (*REFUSED, MspcError):  # one of the two does not differentiate it
+            return []
+        pairs = [(theirs[at], mine[i], operands[i]) for at, i in enumerate(wanted) if i not in op.distributions]
+        zeros = [np.zeros_like(operand) for _, _, operand in pairs]
+        return [
+            (zero if tensor is None else self.array(tensor, zero), zero if gradient is None else gradient)
+            for (tensor, gradient, _), zero in zip(pairs, zeros, strict=True)
+        ]
+
+
+def _gradients(
+    op: Op, operands: Sequence[Array], count: int, weights: Mapping[int, Array], backend: NumPyBackend
+) -> list[Array | None]:
+    """The gradients that an operator's own rule makes of the weights of its results."""
+    graph = Graph("rule")
+    b = Builder(graph)
+    inputs = [Parameter(f"x{i}", _type_of(operand)) for i, operand in enumerate(operands)]
+    out = b.emit(op, *inputs)
+    given = {i: Parameter(f"d{i}", _type_of(weight)) for i, weight in weights.items()}
+    douts = [given.get(i) for i in range(count)]
+    single = isinstance(out.type, TensorType)
+    found = op.gradient(b, inputs, out, douts[0] if single else douts)
+    values: dict[Value, Array] = dict(zip(inputs, map(np.array, operands), strict=True))
+    values |= {given[i]: weight for i, weight in weights.items()}
+    for node in graph.nodes:
+        values[node] = node.op.kernel(backend)(*[value_at(values, v) for v in node.inputs])
+    return [None if value is None else value_at(values, value) for value in found]
+
+
+def _type_of(array: Array) -> TensorType:
+    return TensorType(dtype_of(np.asarray(array).dtype), np.shape(array))
+
+
+def value_at(values: Mapping[Value, Array], value: Value) -> Array:
+    """The value of a node, a parameter or a constant."""
+    return value.value if isinstance(value, Constant) else values[value]
+
+
+# Runs loops, branches and calls value by value, once as mspc has the values and once as PyTorch does.
+
+
+class Pair(NamedTuple):
+    """A value. own: an array, or a list with an entry for every iteration. theirs: the same of PyTorch's tensors; None
+    if only mspc's values are wanted."""
+
+    own: Any
+    theirs: Any = None
+
+    def entry(self, iteration: int) -> Pair:
+        return Pair(self.own[iteration], None if self.theirs is None else self.theirs[iteration])
+
+
+Run = Callable[[Graph, Sequence[Pair]], list[Pair]]
+
+
+def region_results(node: Node, operands: Sequence[Pair], run: Run, backend: NumPyBackend, torch: Any) -> list[Pair]:
+    """The results of a node that runs regions.
+
+    Args:
+        run: gives the results of a region. backend: gets the iterations and calls that random numbers depend on.
+    """
+    turns, calls = backend.turns, backend.calls
+    if CALL in node.attrs:
+        backend.calls = (*calls, int(node.attrs[CALL]))
+    try:
+        if isinstance(node.op, Loop):
+            return _iterations(node, node.op, operands, run, backend, torch)
+        if isinstance(node.op, If):
+            return run(node.regions[0 if operands[0].own else 1], operands[1:])
+        return run(node.regions[0], spread(node, operands))
+    finally:
+        backend.turns, backend.calls = turns, calls
+
+
+def _iterations(
+    node: Node, op: Loop, operands: Sequence[Pair], run: Run, backend: NumPyBackend, torch: Any
+) -> list[Pair]:
+    first, body, around = op.first, node.regions[-1], backend.turns
+    begin, end = first + op.carried, first + op.carried + op.scanned
+    carried = [Pair(_copied(pair.own), pair.theirs) for pair in operands[first:begin]]
+    known = op.known_turns([value.type for value in node.inputs])
+    count = known if known >= 0 else int(operands[0].own) if first else -1
+    stacks: list[dict[int, Pair]] = [{} for _ in range(op.stacked)]
+    done = 0
+    while done < count or count < 0:
+        number = count - 1 - done if op.reverse else done
+        backend.turns = (*around, number)
+        read = [*carried, *(pair.entry(number) for pair in operands[begin:end]), *operands[end:]]
+        if isinstance(op, While) and not run(node.regions[0], read)[0].own:
+            break
+        results = run(body, [*[Pair(np.int64(number), torch.tensor(number))] * op.leading, *read])
+        carried = [Pair(_copied(pair.own), pair.theirs) for pair in results[: op.carried]]
+        for stack, entry in zip(stacks, results[op.carried :], strict=True):
+            stack[number] = Pair(_copied(entry.own), entry.theirs)
+        done += 1
+    told = [Pair(np.array(done), torch.tensor(done))] if isinstance(op, While) and op.tells_turns else []
+    entries = [[stack[number] for number in range(done)] for stack in stacks]
+    types = [value.type for value in body.results[op.carried :]]
+    return [*carried, *told, *(
+        _stacked(each, known >= 0 and not isinstance(type, StackType), torch)
+        for each, type in zip(entries, types, strict=True)
+    )]  # fmt: skip
+
+
+def _stacked(entries: Sequence[Pair], is_tensor: bool, torch: Any) -> Pair:
+    own, theirs = [pair.own for pair in entries], [pair.theirs for pair in entries]
+    if any(each is None for each in theirs):
+        return Pair(np.stack(own) if is_tensor and own else own)
+    return Pair(np.stack(own), torch.stack(theirs)) if is_tensor and own else Pair(own, theirs)
+
+
+def _copied(own: Any) -> Any:
+    return list(map(_copied, own)) if isinstance(own, list) else np.array(own)
+
+
 GRADIENTS = 1e-6
 """How far gradients in Float64 may be apart, relative to the largest element: some kernels compute in Float32."""
 ZERO = 1e-12

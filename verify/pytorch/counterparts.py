@@ -7,17 +7,385 @@ or is the gradient of another, which is judged by differentiating that one.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.verify.pytorch.attention import attention
-from mspc.verify.pytorch.images import images
-from mspc.verify.pytorch.special import special
+
+# Writes operators on images in PyTorch for `counterparts`: convolutions, pooling, sampling and rearranging.
+
 
 Tensor = Any
 Counterpart = Callable[..., Any]
-"""Called with the operator and its operands; gives a tensor, or a tuple with None for results that are not judged."""
+
+
+def images(torch: Any) -> dict[str, Counterpart]:
+    """Counterparts by the operators' names."""
+    families = (_convolutions, _pools, _window_places, _image_normalisations, _sampled, _rearranged)
+    return {name: function for family in families for name, function in family(torch).items()}
+
+
+def _sides(along: Sequence[Any]) -> list[int]:
+    """The windows' padding as PyTorch takes it: the last dimension first."""
+    return [n for window in reversed(along) for n in (window.before, window.after)]
+
+
+def _moves(along: Sequence[Any]) -> tuple[list[int], list[int], list[int]]:
+    """(sizes, strides, dilations)."""
+    return [w.size for w in along], [w.stride for w in along], [w.dilation for w in along]
+
+
+def _convolutions(torch: Any) -> dict[str, Counterpart]:
+    f = torch.nn.functional
+
+    def forward(op: Any, x: Tensor, weight: Tensor) -> Tensor:
+        along = op.along(x.shape[2:])
+        _, strides, dilations = _moves(along)
+        run = f.conv3d if op.dims == 3 else f.conv2d
+        return run(f.pad(x, _sides(along)), weight, None, strides, 0, dilations, op.group)
+
+    def transposed(op: Any, x: Tensor, weight: Tensor) -> Tensor:
+        lengths = op.input_size[2:]
+        along = op.along(lengths)
+        _, strides, dilations = _moves(along)
+        run = f.conv_transpose3d if op.dims == 3 else f.conv_transpose2d
+        unpadded = run(x, weight, None, strides, 0, 0, op.group, dilations)
+        pairs = zip(reversed(along), reversed(lengths), reversed(unpadded.shape[2:]), strict=True)
+        return f.pad(unpadded, [n for w, length, made in pairs for n in (-w.before, length + w.before - made)])
+
+    return {"Conv2D": forward, "Conv3D": forward, "Conv2DTranspose": transposed, "Conv3DTranspose": transposed}
+
+
+def _pools(torch: Any) -> dict[str, Counterpart]:
+    f = torch.nn.functional
+
+    def greatest(op: Any, x: Tensor) -> Tensor:
+        along = op.exact(x.shape[2:])
+        sizes, strides, dilations = _moves(along)
+        run = f.max_pool3d if op.dims == 3 else f.max_pool2d
+        return run(f.pad(x, _sides(along), value=-math.inf), sizes, strides, 0, dilations)
+
+    def mean(op: Any, x: Tensor) -> Tensor:
+        exact, given = op.exact(x.shape[2:]), op.along(x.shape[2:])
+        sizes, strides, dilations = _moves(exact)
+        if any(n != 1 for n in dilations):
+            return None
+        run = f.avg_pool3d if op.dims == 3 else f.avg_pool2d
+        places = math.prod(sizes)
+        total = run(f.pad(x, _sides(exact)), sizes, strides) * places
+        if op.divisor_override is not None:
+            return total / op.divisor_override
+        counted = torch.ones_like(x)
+        if op.count_include_pad:
+            counted = f.pad(counted, _sides(given), value=1.0)
+            rest = [a - b for a, b in zip(_sides(exact), _sides(given), strict=True)]
+        else:
+            rest = _sides(exact)
+        return total / (run(f.pad(counted, rest), sizes, strides) * places).clamp_min(1)
+
+    def adaptive(op: Any, x: Tensor) -> Tensor:
+        run = f.adaptive_avg_pool3d if op.dims == 3 else f.adaptive_avg_pool2d
+        return run(x, op.lengths(tuple(x.shape[2:])))
+
+    return {
+        "MaxPool": greatest, "MaxPool3D": greatest, "AvgPool": mean, "AvgPool3D": mean, "AdaptiveAvgPool2D": adaptive,
+        "AdaptiveAvgPool3D": adaptive,
+    }  # fmt: skip
+
+
+def _window_places(torch: Any) -> dict[str, Counterpart]:
+    f = torch.nn.functional
+
+    def pooled(op: Any, x: Tensor) -> Any:
+        pool = op.pool()
+        along = pool.along(x.shape[2:])
+        sizes, strides, dilations = _moves(along)
+        if any(w.before != w.after for w in along):
+            return None
+        run = f.max_pool3d if op.dims == 3 else f.max_pool2d
+        pads = [w.before for w in along]
+        values, places = run(x, sizes, strides, pads, dilations, pool.ceil_mode, True)
+        return values, None if op.with_channels else places.to(torch.int64)
+
+    def adaptive(op: Any, x: Tensor) -> Any:
+        run = f.adaptive_max_pool3d if op.dims == 3 else f.adaptive_max_pool2d
+        return run(x, op.counts(tuple(x.shape[2:])), return_indices=True)
+
+    def unpooled(op: Any, x: Tensor, places: Tensor) -> Tensor:
+        lengths = op.lengths(tuple(x.shape))
+        flat = x.new_zeros((*x.shape[:2], math.prod(lengths)))
+        found = flat.scatter(2, places.to(torch.int64).flatten(2), x.flatten(2))
+        return found.reshape(*x.shape[:2], *lengths)
+
+    return {
+        "MaxPoolWithArgmax": pooled, "MaxPoolWithArgmaxV2": pooled, "MaxPool3DWithArgmax": pooled,
+        "AdaptiveMaxPool2D": adaptive, "AdaptiveMaxPool3D": adaptive, "MaxUnpool2D": unpooled, "MaxUnpool3D": unpooled,
+    }  # fmt: skip
+
+
+def _image_normalisations(torch: Any) -> dict[str, Counterpart]:
+    f = torch.nn.functional
+
+    def batch(op: Any, x: Tensor, gamma: Tensor, beta: Tensor, mean: Tensor, variance: Tensor) -> Any:
+        given = (None, None) if op.is_training else (mean, variance)
+        found = f.batch_norm(x, *given, gamma, beta, op.is_training, 0.0, op.epsilon)
+        return found, None, None, None, None
+
+    def response(op: Any, x: Tensor) -> Tensor:
+        size = 2 * op.depth_radius + 1
+        rows = x.reshape(*x.shape[:2], -1)
+        return f.local_response_norm(rows, size, op.alpha * size, op.beta, op.bias).reshape(x.shape)
+
+    return {"BatchNorm": batch, "LRN": response}
+
+
+def _sampled(torch: Any) -> dict[str, Counterpart]:
+    f = torch.nn.functional
+
+    def linear(op: Any, x: Tensor) -> Any:
+        if op.align_corners or op.half_pixel_centers:
+            mode = "trilinear" if op.dims == 3 else "bilinear"
+            return f.interpolate(x, list(op.size), None, mode, op.align_corners)
+        return None
+
+    def nearest(op: Any, x: Tensor) -> Any:
+        if op.align_corners:
+            return None
+        return f.interpolate(x, list(op.size), mode="nearest-exact" if op.half_pixel_centers else "nearest")
+
+    def cubic(op: Any, x: Tensor) -> Any:
+        if op.align_corners:
+            return f.interpolate(x, list(op.size), None, "bicubic", True)
+        grows = all(n >= m for n, m in zip(op.size, x.shape[2:], strict=True))
+        if not (op.half_pixel_centers and grows):
+            return None
+        return f.interpolate(x, list(op.size), None, "bicubic", False, antialias=True)
+
+    def grid(op: Any, x: Tensor, places: Tensor) -> Tensor:
+        return f.grid_sample(x, places, op.interpolation_mode, op.padding_mode, op.align_corners)
+
+    return {
+        "ResizeBilinear": linear, "ResizeBilinearV2": linear, "ResizeTrilinear": linear,
+        "ResizeNearestNeighbor": nearest, "ResizeNearest3D": nearest, "ResizeBicubic": cubic, "GridSampler2D": grid,
+        "GridSampler3D": grid,
+    }  # fmt: skip
+
+
+def _rearranged(torch: Any) -> dict[str, Counterpart]:
+    f = torch.nn.functional
+
+    def columns(op: Any, x: Tensor) -> Tensor:
+        along = op.along()
+        sizes, strides, dilations = _moves(along)
+        found = f.unfold(f.pad(x, _sides(along)), sizes, dilations, 0, strides)
+        return found.reshape(*x.shape[:2], math.prod(sizes), -1)
+
+    def mirrored(op: Any, x: Tensor) -> Tensor:
+        modes = {"reflect": "reflect", "symmetric": "symmetric", "edge": "replicate", "circular": "circular"}
+        for d, (before, after) in enumerate(op.pairs(tuple(x.shape))):
+            if before or after:
+                x = _margin(torch, x, d, before, after, modes[op.kind])
+        return x
+
+    def to_space(op: Any, x: Tensor) -> Tensor:
+        n, channels, h, w = x.shape
+        parts = x.reshape(n, op.block_size**2, channels // op.block_size**2, h, w).transpose(1, 2)
+        return f.pixel_shuffle(parts.reshape(x.shape), op.block_size)
+
+    def to_depth(op: Any, x: Tensor) -> Tensor:
+        found = f.pixel_unshuffle(x, op.block_size)
+        n, _, h, w = found.shape
+        return found.reshape(n, x.shape[1], op.block_size**2, h, w).transpose(1, 2).reshape(found.shape)
+
+    return {"Im2Col": columns, "MirrorPad": mirrored, "DepthToSpace": to_space, "SpaceToDepth": to_depth}
+
+
+def _margin(torch: Any, x: Tensor, d: int, before: int, after: int, mode: str) -> Tensor:
+    """x with a margin along one dimension."""
+    if mode == "symmetric":
+        ends = x.narrow(d, 0, before).flip(d), x, x.narrow(d, x.shape[d] - after, after).flip(d)
+        return torch.cat(ends, d)
+    rows = x.movedim(d, -1)
+    flat = torch.nn.functional.pad(rows.reshape(1, -1, x.shape[d]), (before, after), mode)
+    return flat.reshape(*rows.shape[:-1], -1).movedim(-1, d)
+
+
+# Writes attention out in PyTorch, as the counterpart of the operator that stores no scores.
+
+
+def attention(torch: Any) -> Callable[..., Any]:
+    """Called with the operator and its operands; gives its four results, of which the last alone is judged."""
+
+    def run(op: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Any:
+        if op.packed or op.keep_prob != 1.0:
+            return None
+        given = dict(zip(op.optional, rest, strict=True))
+        q = _by_head(query, op.input_layout, op.head_num)
+        heads = key.shape[-1] // q.shape[-1]  # in layouts that have heads and their depth in one dimension
+        k, v = (_by_head(x, op.input_layout, heads) for x in (key, value))
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        scores = q @ k.mT * op.scale_value
+        if "real_shift" in given:
+            scores = scores + given["real_shift"]
+        if "key_shift" in given:
+            scores = scores + given["key_shift"]
+        hidden = torch.broadcast_to(_hidden(torch, op, given.get("attn_mask"), *scores.shape[-2:]), scores.shape)
+        if "actual_seq_qlen" in given:
+            mine, other = (
+                (torch.arange(size).reshape(-1, 1) >= given[name]).sum(-1)
+                for size, name in zip(scores.shape[-2:], ("actual_seq_qlen", "actual_seq_kvlen"), strict=True)
+            )
+            last = given["actual_seq_qlen"].shape[0]
+            hidden = hidden | (mine.reshape(-1, 1) != other) | (mine.reshape(-1, 1) == last)
+        blind = hidden.all(-1, keepdim=True)
+        weights = torch.softmax(scores.masked_fill(hidden & ~blind, -torch.inf), -1)
+        return None, None, None, _as_given(torch.where(blind, 0, weights @ v), op.input_layout)
+
+    return run
+
+
+def _by_head(x: Tensor, layout: str, heads: int) -> Tensor:
+    """[batch, heads, places, depth]."""
+    if layout == "BNSD":
+        return x
+    if layout == "BSND":
+        return x.transpose(1, 2)
+    rows = x if layout == "BSH" else x.transpose(0, 1)
+    return rows.reshape(*rows.shape[:2], heads, -1).transpose(1, 2)
+
+
+def _as_given(x: Tensor, layout: str) -> Tensor:
+    if layout == "BNSD":
+        return x
+    rows = x.transpose(1, 2)
+    if layout == "BSND":
+        return rows
+    rows = rows.flatten(2)
+    return rows if layout == "BSH" else rows.transpose(0, 1)
+
+
+def _hidden(torch: Any, op: Any, mask: Tensor | None, queries: int, keys: int) -> Tensor:
+    """Where a query does not look at a key."""
+    place, other = torch.arange(queries).reshape(-1, 1), torch.arange(keys)
+    if op.sparse_mode in (3, 4):
+        place = place + keys - queries
+    nothing = torch.zeros((queries, keys), dtype=torch.bool)
+    if op.sparse_mode in (2, 3):
+        return other > place
+    own = nothing if mask is None else mask.to(torch.bool)
+    if op.sparse_mode == 1 or (op.sparse_mode == 0 and mask is None):
+        return own
+    return own | (other < place - op.pre_tokens) | (other > place + op.next_tokens)
+
+
+# Writes special functions, matrices, Fourier transforms and running extrema in PyTorch.
+
+
+TRANSFORMS = ("FFT", "IFFT", "RFFT", "IRFFT", "HFFT", "IHFFT")
+
+
+def special(torch: Any) -> dict[str, Counterpart]:
+    """Counterparts by the operator's name."""
+    return _functions(torch) | _matrices(torch) | _transforms(torch) | _orders(torch)
+
+
+def _functions(torch: Any) -> dict[str, Counterpart]:
+    """Functions element by element."""
+    plain = {
+        "Angle": torch.angle, "BatchMatMulExt": torch.bmm, "BesselI0": torch.special.i0,
+        "BesselI0e": torch.special.i0e, "BesselI1": torch.special.i1, "BesselI1e": torch.special.i1e,
+        "Complex": torch.complex, "ComplexAbs": torch.abs, "Conj": torch.conj, "Digamma": torch.digamma,
+        "Erfinv": torch.erfinv, "Gcd": torch.gcd, "Imag": lambda x: x.imag if x.is_complex() else torch.zeros_like(x),
+        "LeftShift": torch.bitwise_left_shift, "Lgamma": torch.lgamma, "NextAfter": torch.nextafter,
+        "Polar": torch.polar, "Real": torch.real, "RightShift": torch.bitwise_right_shift,
+        "BesselJ0": torch.special.bessel_j0, "BesselJ1": torch.special.bessel_j1,
+        "BesselK0": torch.special.modified_bessel_k0, "BesselK1": torch.special.modified_bessel_k1,
+        "BesselK0e": torch.special.scaled_modified_bessel_k0, "BesselK1e": torch.special.scaled_modified_bessel_k1,
+        "BesselY0": torch.special.bessel_y0, "BesselY1": torch.special.bessel_y1,
+        "Igamma": torch.igamma, "Igammac": torch.igammac, "Zeta": torch.special.zeta,
+    }  # fmt: skip
+    return {name: _plain(function) for name, function in plain.items()}
+
+
+def _plain(function: Any) -> Counterpart:
+    return lambda op, *operands: function(*operands)
+
+
+def _matrices(torch: Any) -> dict[str, Counterpart]:
+    def adjoint(op: Any, x: Tensor) -> Tensor:
+        return x.mH if op.adjoint else x
+
+    def triangular(op: Any, a: Tensor, b: Tensor) -> Tensor:
+        column = b.unsqueeze(-1) if b.dim() < a.dim() else b
+        turned = {0: a, 1: a.mT, 2: a.mH}[op.trans]
+        upper = op.lower == (op.trans != 0)
+        found = torch.linalg.solve_triangular(turned, column, upper=upper, unitriangular=op.unit_diagonal)
+        return found.squeeze(-1) if b.dim() < a.dim() else found
+
+    def trace(op: Any, x: Tensor) -> Tensor:
+        return torch.diagonal(x, op.offset, op.axis1, op.axis2).sum(-1)
+
+    return {
+        "Cholesky": lambda op, x: torch.linalg.cholesky(x, upper=op.upper),
+        "LogMatrixDeterminant": lambda op, x: tuple(torch.linalg.slogdet(x)),
+        "MatrixDeterminant": lambda op, x: torch.linalg.det(x),
+        "MatrixExp": lambda op, x: torch.linalg.matrix_exp(x),
+        "MatrixInverse": lambda op, x: torch.linalg.inv(adjoint(op, x)),
+        "MatrixSolve": lambda op, a, b: torch.linalg.solve(adjoint(op, a), b),
+        "SingularValues": lambda op, x: torch.linalg.svdvals(x),
+        "SolveTriangular": triangular,
+        "TraceV2": trace,
+    }
+
+
+def _transforms(torch: Any) -> dict[str, Counterpart]:
+    """`s` and `dim` are empty where a script leaves them to the operator."""
+
+    def of_one(function: Any) -> Counterpart:
+        return lambda op, x: function(x, op.s[0] if op.s else None, op.dim[0] if op.dim else -1, op.norm or None)
+
+    def of_several(function: Any, dims: Any) -> Counterpart:
+        return lambda op, x: function(x, op.s or None, op.dim or dims, op.norm or None)
+
+    def shifted(function: Any) -> Counterpart:
+        return lambda op, x: function(x, op.dim or None)
+
+    module = torch.fft
+    found = {name: of_one(getattr(module, name.lower())) for name in TRANSFORMS}
+    found |= {f"{name}2": of_several(getattr(module, f"{name.lower()}2"), (-2, -1)) for name in TRANSFORMS}
+    found |= {f"{name}N": of_several(getattr(module, f"{name.lower()}n"), None) for name in TRANSFORMS}
+    return found | {"FFTShift": shifted(module.fftshift), "IFFTShift": shifted(module.ifftshift)}
+
+
+def _orders(torch: Any) -> dict[str, Counterpart]:
+    def product(op: Any, x: Tensor) -> Tensor:
+        turned = x.flip(op.axis) if op.reverse else x
+        if op.exclusive:
+            first = torch.ones_like(turned.narrow(op.axis, 0, 1))
+            turned = torch.cat([first, turned.narrow(op.axis, 0, x.shape[op.axis] - 1)], op.axis)
+        found = turned.cumprod(op.axis)
+        return found.flip(op.axis) if op.reverse else found
+
+    def products(op: Any, x: Tensor, ids: Tensor) -> Tensor:
+        rows = x.reshape(ids.numel(), -1)
+        places = ids.reshape(-1, 1).to(torch.int64).expand(rows.shape)
+        empty = torch.ones((op.num_segments, rows.shape[1]), dtype=x.dtype)
+        return empty.scatter_reduce(0, places, rows, "prod").reshape(op.num_segments, *x.shape[ids.dim() :])
+
+    def norm(op: Any, x: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(x, op.p, op.axis if isinstance(op.axis, int) else list(op.axis), op.keep_dims)
+
+    return {
+        "LpNorm": norm,
+        "RepeatInterleaveTensor": lambda op, x: torch.repeat_interleave(x, torch.tensor(op.repeats), op.dim),
+        "UnsortedSegmentProd": products,
+        "CumProd": product,
+        "Cummax": lambda op, x: (torch.cummax(x, op.axis)[0], None),
+        "Cummin": lambda op, x: (torch.cummin(x, op.axis)[0], None),
+        "Sort": lambda op, x: (torch.sort(x, op.axis, op.descending)[0], None),
+        "SplitV": lambda op, x: torch.split(x, list(op.size_splits), op.split_dim),
+    }
 
 
 def load_torch() -> Any:

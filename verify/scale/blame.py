@@ -2,25 +2,288 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ops.bases import Elementwise
-from mspc.ops.collective.collectives import AllGather
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllGather, AllReduce
+from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.fused.elementwise import FusedElementwise, steps_of
-from mspc.ops.math.arithmetic import AddN
+from mspc.ops.math.arithmetic import Add, AddN
 from mspc.ops.tensor.broadcast import ReductionOp
-from mspc.verify.scale.added_before import AddedBefore
-from mspc.verify.scale.kinds import STRUCTURE, RankKind
-from mspc.verify.scale.read_on_one import ReadOnOne
+from mspc.verify.scale.compared import written
+from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, alike
 from mspc.verify.scale.readers import Readers, adds_up, moves_or_adds
-from mspc.verify.scale.relations import Relation, times
+from mspc.verify.scale.relations import CLOSE, Identities, Relation, added, keyed, ranks_along, times
+
+# Says of an update whether it reads what that of one device reads.
+
+
+class ReadOnOne:
+    """What updates read on one device, by the parameters that they write."""
+
+    def __init__(self, one: Graph, identities: Identities) -> None:
+        self._identities = identities
+        self._readers = Readers(one)
+        self._known = {node for _, node, _ in keyed(one)}
+        self._updates = written(one)
+
+    def another(self, name: str, value: Value, readers: Readers, told: Mapping[Node, Relation]) -> str:
+        """What is said of an operand of an update of a parameter of ranks that comes of other values than that of one
+        device; "" where it does not, or where that is not known."""
+        expected = {
+            source
+            for update, names in self._updates.items()
+            if name in names
+            for source in self._readers.sources(update, self._known, moved=True)
+        }
+        near = [value] if isinstance(value, Node) and value in told else readers.sources(value, told, moved=True)
+        for node in near:
+            found = {maker for maker, _ in self._identities.of(node)} if node in told else set()
+            if found and expected and found.isdisjoint(expected):
+                return f"it reads what {node.label} gives for {name}, and one device reads another value"
+        return ""
+
+
+# Finds where the program of a few ranks differs from that of the others that store the same tensors, by one change.
+
+
+FEW = 2
+"""So many nodes in a row may be others: one that is in the place of one, or moved past it."""
+FEW_RANKS = 6
+
+
+@dataclass(frozen=True)
+class Odd:
+    """kind, node: where it is seen: what these ranks do, and not the others, or, if they do less, what the others do.
+    ranks: those that differ. words: what that is. even: as many run the one as
+    the other."""
+
+    kind: RankKind
+    node: Node
+    ranks: tuple[int, ...]
+    words: str
+    even: bool = False
+
+    def may_stop(self, failing: Sequence[RankKind], waiting: Sequence[RankKind]) -> bool:
+        """Whether it may be why kinds fail, or wait for others that never come."""
+        op = self.node.op
+        if isinstance(op, Collective) and op.communicates:
+            return True
+        kinds = [*failing, *(waiting if not self.even else ())]
+        return any(not {*kind.ranks}.isdisjoint(self.ranks) for kind in kinds)
+
+
+def odd_one(kinds: Sequence[RankKind]) -> Odd | None:
+    """The first change; None where all ranks that store the same run the same, or more of it differs."""
+    for family in alike(kinds):
+        *few, others = sorted(family, key=lambda each: len(each.ranks))
+        for kind in few:
+            found = _change(kind, others)
+            if found is not None:
+                return replace(found, even=len(kind.ranks) == len(others.ranks))
+    return None
+
+
+def _change(kind: RankKind, others: RankKind) -> Odd | None:
+    changes: list[Odd] = []
+    ours, theirs = list(kind.graph.graphs()), list(others.graph.graphs())
+    if len(ours) != len(theirs):
+        return None
+    for mine, given in zip(ours, theirs, strict=True):
+        ours_said, theirs_said = list(map(_said, mine.nodes)), list(map(_said, given.nodes))
+        first, second = _between(ours_said, theirs_said)
+        moved = _moved([ours_said[i] for i in first], [theirs_said[i] for i in second])
+        if moved is not None:
+            changes.append(_does(kind, mine.nodes[first[moved]]))
+            continue
+        if len(first) > FEW or len(second) > FEW:
+            return None
+        if second and len(second) > len(first):
+            changes.append(_lacks(others, given.nodes[second[0]], kind.ranks))
+        elif first:
+            changes.append(_does(kind, mine.nodes[first[0]]))
+        else:
+            changes += [_does(kind, node) for node in _read_otherwise(mine, given)]
+    return changes[0] if len(changes) == 1 else None
+
+
+def _does(kind: RankKind, node: Node) -> Odd:
+    return Odd(kind, node, kind.ranks, f"{node.label} is run like this by {ranks_in_words(kind.ranks)} alone")
+
+
+def _lacks(kind: RankKind, node: Node, ranks: tuple[int, ...]) -> Odd:
+    return Odd(kind, node, ranks, f"{node.label} is run by all like them but {ranks_in_words(ranks)}")
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 1, 2, ...`."""
+    few = ", ".join(map(str, ranks[:FEW_RANKS])) + ", ..." * (len(ranks) > FEW_RANKS)
+    return f"rank{'s' * (len(ranks) > 1)} {few}"
+
+
+def _between(first: Sequence[Hashable], second: Sequence[Hashable]) -> tuple[range, range]:
+    """What is not the same at the begin or at the end of two lists."""
+    begin, shorter = 0, min(len(first), len(second))
+    while begin < shorter and first[begin] == second[begin]:
+        begin += 1
+    end = 0
+    while end < shorter - begin and first[-1 - end] == second[-1 - end]:
+        end += 1
+    return range(begin, len(first) - end), range(begin, len(second) - end)
+
+
+def _moved(first: Sequence[Hashable], second: Sequence[Hashable]) -> int | None:
+    """The place in the first of two lists of what stands elsewhere in the second, where all else is in one order."""
+    if len(first) != len(second) or len(first) < 2:
+        return None
+    if first[1:] == second[:-1] and first[0] == second[-1]:
+        return 0
+    return len(first) - 1 if first[:-1] == second[1:] and first[-1] == second[0] else None
+
+
+def _said(node: Node) -> Hashable:
+    return (node.op.name, node.type, node.scope, node.phase, node.name, tuple(map(str, node.frames)))
+
+
+def _read_otherwise(mine: Graph, given: Graph) -> list[Node]:
+    """Nodes that read other values, of two graphs with the same nodes."""
+    places = [{value: place for place, value in enumerate(graph.values())} for graph in (mine, given)]
+
+    def read(node: Node, of: dict[Value, int]) -> list[Hashable]:
+        return [of.get(value, value.type) for value in node.inputs]
+
+    pairs = zip(mine.nodes, given.nodes, strict=True)
+    return [one for one, other in pairs if read(one, places[0]) != read(other, places[1])]
+
+
+# Says of a part of a sum whether it can be what ranks should have added up, where something behind it is wrong.
+
+
+Array = Any
+
+
+class AddedBefore:
+    """The parts of sums that a wrong value reads. told: what is known of values that are one device's. joint: the ranks
+    in whose dimensions that is."""
+
+    def __init__(
+        self, wrong: Node, kind: RankKind, joint: RankKind, readers: Readers, told: Mapping[Node, Relation]
+    ) -> None:
+        self._wrong, self._kind, self._joint, self._readers, self._told = wrong, kind, joint, readers, told
+
+    def may_be(self, part: Node) -> bool:
+        """Whether one sum of this part would do: all parts that are read come of it, and nobody adds up later what
+        others make of it, which would be a sum of equal numbers then."""
+        axes = {*self._told[part].summed}
+        return self._are_of(part, axes) and not self._is_added_later(part, axes)
+
+    def is_forgotten(self, part: Node, reader: Node) -> bool:
+        """Whether ranks add a part up for nobody, which its reader should have read."""
+        axes = {*self._told[part].summed}
+        direct = [each for each in self._readers.of(part) if isinstance(each, Node)]
+        handed = [n for each in direct if isinstance(each.op, STRUCTURE) for n in self._readers.of(each)]
+        return any(
+            axes & added_along(each, self._kind, self._joint)
+            for each in (*direct, *handed)
+            if isinstance(each, Node) and adds_up(each) and each is not reader and not self._readers.is_read(each)
+        )
+
+    def _are_of(self, part: Node, axes: set[int]) -> bool:
+        """Whether all parts that the wrong value reads are made of this one."""
+        explained: dict[Node, bool] = {part: True}
+
+        @iterative
+        def is_of(node: Node) -> Generator[Any, bool, bool]:
+            if node not in explained:
+                explained[node] = True  # while it is looked for: what a loop carries is made of what it was
+                # A sum is a part of one where all that is added is.
+                added = isinstance(node.op, Add | AddN)
+                read = [self._parts_of(value, axes) for value in node.inputs] if added else [self._read(node, axes)]
+                for each in read:
+                    explained[node] = bool(each)
+                    for other in each:
+                        explained[node] = explained[node] and (yield (other,))
+                    if not explained[node]:
+                        break
+            return explained[node]
+
+        return all(map(is_of, self._read(self._wrong, axes)))
+
+    def _parts_of(self, value: Value, axes: set[int]) -> list[Node]:
+        """The parts of sums that a value is, or is made of."""
+        if isinstance(value, Node) and (value in self._told or adds_up(value)):
+            return self._summed([value], axes)
+        return self._read(value, axes)
+
+    def _read(self, value: Value, axes: set[int]) -> list[Node]:
+        """The parts of sums that a value is made of."""
+        return self._summed(self._readers.sources(value, self._told, linear=True), axes)
+
+    def _summed(self, nodes: Sequence[Node], axes: set[int]) -> list[Node]:
+        return [node for node in nodes if node in self._told and axes & {*self._told[node].summed}]
+
+    def _is_added_later(self, part: Node, axes: set[int]) -> bool:
+        seen: set[Value] = {self._wrong}
+        waiting: list[Value] = [part]
+        while waiting:
+            for reader in self._readers.of(waiting.pop()):
+                if reader in seen:
+                    continue
+                seen.add(reader)
+                if isinstance(reader, Node) and adds_up(reader):
+                    if self._readers.is_read(reader) and axes & added_along(reader, self._kind, self._joint):
+                        return True
+                elif self._stays_part(reader, axes):
+                    waiting.append(reader)
+        return False
+
+    def _stays_part(self, reader: Value, axes: set[int]) -> bool:
+        """Whether what is made of a part is one. Of what is not known it is, where it only hands tensors on."""
+        if not isinstance(reader, Node):
+            return True
+        if reader in self._told:
+            return bool(axes & {*self._told[reader].summed})
+        return isinstance(reader.op, STRUCTURE) or bool(reader.regions)
+
+
+def added_along(node: Node, kind: RankKind, joint: RankKind) -> set[int]:
+    """Along which dimensions of the mesh of `joint` a node of a kind adds up."""
+    found: set[int] = set()
+    for op in kind.ops_of(node.op):
+        places = [joint.place[rank] for rank in op.members if rank in joint.place]  # type: ignore[attr-defined]  # a collective's
+        if places:
+            coordinates = np.array(np.unravel_index(places, joint.mesh))
+            found |= {axis for axis, own in enumerate(coordinates) if own.min() < own.max()}
+    return found
+
+
+def sum_over_others(
+    node: Node, kind: RankKind, operands: Sequence[Array], results: Sequence[Array], told: Mapping[Node, Relation]
+) -> str:
+    """What is wrong with a sum over other ranks than have parts of it, "" where it is what it should be."""
+    axes = added_along(node, kind, kind)
+    for value, read, made in zip(node.inputs, operands, results, strict=True):
+        parts = told.get(value) if isinstance(value, Node) else None
+        if parts is None or not parts.summed or axes == {*parts.summed}:
+            continue
+        if not np.allclose(added(read, kind, parts.summed), made, CLOSE, 0):
+            op: Any = node.op
+            theirs = ranks_in_words(ranks_along(kind, parts.summed))
+            return f"it adds up over {ranks_in_words(op.members)}, and {value.label} is a part of a sum over {theirs}"
+    return ""
+
 
 ADDED_UP = "it would be right were these added up before"
 Told = Mapping[Node, Relation]
@@ -267,3 +530,127 @@ def _usual_readers(readers: Readers, told: Told, aside: Collection[Node]) -> set
                     found.add((source.op.name, node.op.name))
     return found
 
+
+# Finds sums over ranks that take a part several times, as a second sum of what is added up already.
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A sum that takes every part several times. times: how often. words: what is said of it."""
+
+    node: Node
+    times: int
+    words: str
+
+
+class SumsTaken:
+    """Of every tensor what it is, as far as that is known, those that ranks add up too; and sums of what is none of
+    their parts."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[Value, int], Relation] = {}
+        self._repeated: dict[Node, Repeated] = {}
+
+    def tell(self, node: Node, number: int, relation: Relation) -> None:
+        """A tensor in a node's result is this."""
+        self._tensors[node, number] = relation
+
+    def note(self, node: Node, kind: RankKind) -> None:
+        """A node adds up over ranks."""
+        axes = added_along(node, kind, kind)
+        for number, value in enumerate(node.inputs):
+            known = self._of(value)
+            if known is None:
+                continue
+            more = axes - {*known.summed}
+            if more:
+                times = math.prod(kind.mesh[axis] for axis in more)
+                self._repeated[node] = Repeated(node, times, _words(node, value, known, kind))
+            else:
+                left = tuple(axis for axis in known.summed if axis not in axes)
+                ranks = math.prod(kind.mesh[axis] for axis in left)
+                self._tensors[node, number] = Relation(left, known.how, ranks)
+
+    def _of(self, value: Value) -> Relation | None:
+        if isinstance(value, Node) and isinstance(value.op, TupleGetItem):
+            return self._tensors.get((value.inputs[0], value.op.index))
+        return self._tensors.get((value, 0))
+
+    def repeated(self, node: Node, factor: float, readers: Readers, told: Mapping[Node, Relation]) -> Repeated | None:
+        """The first sum that makes a value, or what it is divided by, as many times too large; of what is whole before,
+        none is looked for."""
+        first: Repeated | None = None
+        seen: set[Value] = {node}
+        waiting: list[Value] = [node]
+        for value in waiting:
+            for source in readers.read_by(value):
+                if source in seen:
+                    continue
+                seen.add(source)
+                found = self._repeated.get(source) if isinstance(source, Node) else None
+                if found is not None and found.times in (round(factor), round(1 / factor)):
+                    first = found
+                if not (source in told and not told[source].summed):  # type: ignore[index]  # a node
+                    waiting.append(source)
+        return first
+
+
+def _words(node: Node, value: Value, known: Relation, kind: RankKind) -> str:
+    members = ranks_in_words(node.op.members)  # type: ignore[union-attr]  # a collective's
+    label = value.label if isinstance(value, Node) else value.name
+    if not known.summed:
+        return f"it adds up over {members}, and {label} is no part of a sum"
+    theirs = ranks_in_words(ranks_along(kind, known.summed))
+    return f"it adds up over {members}, and {label} is a part of a sum over {theirs}"
+
+
+# Tries whether a wrong value would be right had a sum that it reads been taken over other ranks.
+
+
+LAST = 8
+"""So many sums are remembered."""
+
+
+class OtherRanks:
+    """The last sums that were taken, with what was added up."""
+
+    def __init__(self) -> None:
+        self._sums: OrderedDict[Node, Sequence[Array]] = OrderedDict()
+
+    def note(self, node: Node, operands: Sequence[Array]) -> None:
+        """Remember what a sum is taken of."""
+        self._sums[node] = operands
+        while len(self._sums) > LAST:
+            self._sums.popitem(last=False)
+
+    def hint(
+        self, node: Node, kind: RankKind, operands: Sequence[Array], is_right: Callable[[list[Array]], bool]
+    ) -> str:
+        """What sum would have to be taken over which ranks, "" where there is none. operands: of a wrong node.
+        is_right: whether its value is with other ones."""
+        for place, value in enumerate(node.inputs):
+            source, number = _sum_of(value)
+            if source is None or source not in self._sums:
+                continue
+            read = self._sums[source][number]
+            for axes in _all_axes(kind):
+                given = [*operands]
+                given[place] = added(read, kind, axes)
+                if is_right(given):
+                    over = ranks_in_words(ranks_along(kind, axes))
+                    return f"it would be right were {source.label} over {over}, and groups alike"
+        return ""
+
+
+def _sum_of(value: Value) -> tuple[Node | None, int]:
+    """The sum that a value is a result of, and which."""
+    number = 0
+    if isinstance(value, Node) and isinstance(value.op, TupleGetItem):
+        value, number = value.inputs[0], value.op.index
+    return (value, number) if isinstance(value, Node) and isinstance(value.op, AllReduce) else (None, 0)
+
+
+def _all_axes(kind: RankKind) -> Iterator[tuple[int, ...]]:
+    wide = [axis for axis, n in enumerate(kind.mesh) if n > 1]
+    for count in range(1, len(wide) + 1):
+        yield from itertools.combinations(wide, count)

@@ -20,13 +20,23 @@ from mspc.ops.control.structural import CALL
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
-from mspc.verify.scale.division import MOST_PARTS, Divided, by_key
-from mspc.verify.scale.kernels import run_on_all
-from mspc.verify.scale.kinds import STRUCTURE, RankKind, told_apart
 from mspc.verify.scale.meetings import Board, CollectiveRequest, NodeError
-from mspc.verify.scale.routed_kernels import places_on_each
-from mspc.verify.scale.spread import block_by_block, common_lead, flat, mapped, narrowed, wide_axes, widened
-from mspc.verify.scale.table_slices import slices_on_each
+from mspc.verify.scale.rank_kernels import places_on_each, run_on_all, slices_on_each
+from mspc.verify.scale.rank_kinds import (
+    MOST_PARTS,
+    STRUCTURE,
+    Divided,
+    RankKind,
+    block_by_block,
+    by_key,
+    common_lead,
+    flat,
+    mapped,
+    narrowed,
+    told_apart,
+    wide_axes,
+    widened,
+)
 
 Array = Any
 Seen = Callable[[RankKind, Node, Any, tuple[int, ...], Sequence[Any]], None]

@@ -7,13 +7,27 @@ to be nobody's any more, and who has read or written those bytes before has to b
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import lru_cache
+from itertools import islice
+from typing import Any
 
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.analysis.aliasing import aliased_operands
+from mspc.ir.graph import Graph, Node, Parameter, Value, element_types
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.regions import MakeStack
-from mspc.ops.control.structural import MakeTuple, taken_elements
+from mspc.ops.control.structural import MakeTuple, TupleGetItem, taken_elements
+from mspc.ops.cpu.loops.program import has_loop
+from mspc.ops.op import Op
+from mspc.runtime.backend import NumPyBackend
+from mspc.runtime.buffers import BufferPlan, kernels_into, plan_buffers
+from mspc.runtime.comm.arrivals import arrival_kernels
+from mspc.runtime.comm.interface import OneRank
+from mspc.runtime.compiled_loops import large_calls, pays
 from mspc.runtime.memory import (
     Allocation,
     MemoryPlan,
@@ -21,10 +35,125 @@ from mspc.runtime.memory import (
     is_received,
     is_sent,
     read_elsewhere,
+    side_stream,
     updated_operands,
 )
-from mspc.verify.scale.held_bytes import HeldBytes, OwnedBytes
-from mspc.verify.scale.stream_clocks import Clocks
+from mspc.runtime.memory_plan import plan_memory
+from mspc.runtime.plan import lifetimes
+from mspc.runtime.region_memory import device_bytes_inside
+from mspc.runtime.regions.kernels import is_planned
+from mspc.runtime.regions.region import handed_over
+from mspc.verify.scale.rank_kinds import RankKind
+
+# Bytes of an arena: whose they are at a moment, who wrote them, and who has read them since.
+
+
+Access = tuple[int, str]
+"""The place of a node in its program, and its stream."""
+
+
+@dataclass
+class OwnedBytes:
+    """Bytes from `begin` to `end` that hold `owner`. readers: by stream the last that reads them."""
+
+    begin: int
+    end: int
+    owner: Hashable
+    writer: Access
+    readers: dict[str, int] = field(default_factory=dict[str, int])
+
+    def accesses(self) -> Iterator[Access]:
+        """All that have touched them, of each stream the last."""
+        yield self.writer
+        for stream, index in self.readers.items():
+            yield index, stream
+
+
+class HeldBytes:
+    """The pieces that are held, by their begins."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._pieces: list[OwnedBytes] = []
+
+    def over(self, begin: int, end: int) -> list[OwnedBytes]:
+        """The pieces that have some of these bytes."""
+        first = max(bisect_right(self._begins, begin) - 1, 0)
+        return [p for p in self._pieces[first : bisect_left(self._begins, end)] if p.begin < end and begin < p.end]
+
+    def write(self, begin: int, end: int, owner: Hashable, writer: Access) -> None:
+        """Let these bytes hold something else from now on; what is left of pieces that they were of is kept."""
+        if begin >= end:
+            return
+        first = max(bisect_right(self._begins, begin) - 1, 0)
+        last = bisect_left(self._begins, end)
+        if first < last and self._pieces[first].end <= begin:
+            first += 1
+        left: list[OwnedBytes] = []
+        for piece in self._pieces[first:last]:
+            if piece.begin < begin:
+                left.append(OwnedBytes(piece.begin, begin, piece.owner, piece.writer, dict(piece.readers)))
+            if piece.end > end:
+                left.append(OwnedBytes(end, piece.end, piece.owner, piece.writer, dict(piece.readers)))
+        made = sorted([*left, OwnedBytes(begin, end, owner, writer)], key=lambda piece: piece.begin)
+        self._pieces[first:last] = made
+        self._begins[first:last] = [piece.begin for piece in made]
+
+
+# What is known to be over when a node starts, by the streams of a step and the events that a plan records.
+#
+# `runtime/memory_plan.py` says what streams there are. Here nothing is taken from it but who waits for whom: a stream
+# runs its nodes in their order, what is on a side stream starts behind all of the main stream ahead of it, and who waits
+# for a node knows all that this node knew.
+
+
+Clock = dict[str, int]
+MAIN = ""
+
+
+class Clocks:
+    """The clocks of all streams, as a program's nodes start one after the other."""
+
+    def __init__(self, nodes: Sequence[Node], waits: Mapping[Node, tuple[Node, ...]]) -> None:
+        self._place = {node: index for index, node in enumerate(nodes)}
+        self._waits = waits
+        self._signals = {other for others in waits.values() for other in others}
+        self._at: dict[str, Clock] = {MAIN: {}}
+        self._ends: dict[Node, tuple[str, Clock]] = {}
+
+    def start(self, index: int, node: Node) -> tuple[str, list[Node]]:
+        """(the stream of a node that starts now, what it waits for though that comes later)."""
+        stream = side_stream(node)
+        clock = self._at.setdefault(stream, {})
+        if stream != MAIN:
+            _join(clock, self._at[MAIN])
+        late: list[Node] = []
+        for other in self._waits.get(node, ()):
+            if self._place.get(other, index) >= index:
+                late.append(other)
+            elif other in self._ends:
+                _join(clock, self._ends[other][1])
+        return stream, late
+
+    def is_over(self, access: tuple[int, str], stream: str) -> bool:
+        """Whether what started at that place on that stream is over for the node that starts now on this one."""
+        index, other = access
+        return index < 0 or other == stream or self._at[stream].get(other, -1) >= index
+
+    def end(self, index: int, node: Node) -> None:
+        """Note the node as the last one of its stream."""
+        stream = side_stream(node)
+        clock = self._at[stream]
+        clock[stream] = index
+        if node in self._signals:
+            self._ends[node] = stream, dict(clock)
+
+
+def _join(clock: Clock, other: Clock) -> None:
+    for stream, index in other.items():
+        if clock.get(stream, -1) < index:
+            clock[stream] = index
+
 
 BEGIN = (-1, "")
 """Who has written what is there when a step begins."""
@@ -268,3 +397,210 @@ def _named(content: _Content) -> str:
 def memory_misuses(graph: Graph, plan: MemoryPlan, early: bool) -> Iterator[Misuse]:
     """What is wrong with the memory of a program. early: what other stages send may come at any time of a step."""
     return _Walk(graph, plan, early).misuses()
+
+
+# Whether what values share on a CPU, where results lie in planned buffers, is overwritten while it is read.
+#
+# Input is a graph and the buffers of its results. Nodes are gone through in their order, with what each buffer holds:
+# what a node reads, or what it reads may be a view of, has to be there still, and a result may lie over an operand only
+# where the operator says that it works in place. Nothing that a step hands out may lie where the next one writes.
+
+
+Content = tuple[Node, int]
+"""A tensor that lies in a buffer: the node that makes it, and its number in what that makes."""
+
+
+_NOTHING: set[Content] = set()
+
+
+class _BufferWalk:
+    """The nodes of a graph, one after the other."""
+
+    def __init__(self, graph: Graph, plan: BufferPlan) -> None:
+        self.graph, self.plan = graph, plan
+        self.held: dict[int, Content] = {}
+        self._sharing: dict[int, list[int]] = {}
+        self.lost: dict[Content, Node] = {}
+        """What has been overwritten, and by which node."""
+        self.shown: dict[Value, list[set[Content]]] = {}
+        """By value for each of its tensors what it may be a view of."""
+        self.all: dict[Value, set[Content]] = {}
+        """The same of all its tensors."""
+
+    def misuses(self) -> Iterator[Misuse]:
+        for node in self.graph.nodes:
+            if not node.op.is_view:
+                yield from self._reads(node)
+            if self._writes(node):
+                yield from self._makes(node)
+            self._show(node, self._views(node))
+        for value in self.graph.results:
+            for content in self._of(value):
+                if self._buffer(content) >= 0:
+                    yield Misuse(content[0], "a result of the step lies in a buffer that the next step overwrites")
+
+    def _shares(self, buffer: int) -> list[int]:
+        """The buffers with a byte of this one, itself among them."""
+        if buffer not in self._sharing:
+            begin, size = self.plan.offsets[buffer], self.plan.sizes[buffer]
+            self._sharing[buffer] = [
+                other for other, (at, count) in enumerate(zip(self.plan.offsets, self.plan.sizes, strict=True))
+                if other == buffer or (at < begin + size and begin < at + count)
+            ]  # fmt: skip
+        return self._sharing[buffer]
+
+    def _writes(self, node: Node) -> bool:
+        return node in self.plan.places and not isinstance(node.op, TupleGetItem)
+
+    def _show(self, node: Node, views: list[set[Content]]) -> None:
+        found = set[Content]().union(*views)
+        if found:
+            self.shown[node], self.all[node] = views, found
+
+    def _of(self, value: Value) -> set[Content]:
+        return self.all.get(value, _NOTHING)
+
+    def _tensors(self, value: Value) -> list[set[Content]]:
+        return self.shown.get(value) or [set() for _ in element_types(value.type)]
+
+    def _buffer(self, content: Content) -> int:
+        node, number = content
+        return self.plan.places[node][number]
+
+    def _views(self, node: Node) -> list[set[Content]]:
+        """What the tensors of a node's result may be views of."""
+        taken = taken_elements(node.op)
+        if taken is not None:
+            whole = self.shown.get(node.inputs[0], [])
+            return [whole[i] for i in taken] if whole else []
+        if isinstance(node.op, MakeTuple | MakeStack):
+            return [part for value in node.inputs for part in self._tensors(value)]
+        writes = self._writes(node)
+        operands = aliased_operands(node) if node.regions or not writes else ()
+        seen = set[Content]().union(*(self._of(node.inputs[i]) for i in operands))
+        numbers = range(len(element_types(node.type)))
+        if not writes:
+            return [seen for _ in numbers]
+        return [{(node, number), *seen} for number in numbers]
+
+    def _reads(self, node: Node) -> Iterator[Misuse]:
+        for value in node.inputs:
+            found = self._of(value)
+            if not self.lost.keys().isdisjoint(found):
+                made, other = next((content[0], by) for content, by in self.lost.items() if content in found)
+                yield Misuse(node, f"the result of {made.label} is overwritten before it is read", other)
+                return
+
+    def _makes(self, node: Node) -> Iterator[Misuse]:
+        places = self.plan.places[node]
+        own = [buffer for buffer in places if buffer >= 0]
+        if sum(other in own for buffer in own for other in self._shares(buffer)) > len(own) or len(set(own)) < len(own):
+            yield Misuse(node, "two of its results lie in one buffer")
+        over = {self.held[each] for buffer in own for each in self._shares(buffer) if each in self.held}
+        reading: dict[Content, list[int]] = {}
+        for operand, value in enumerate(node.inputs) if over else ():
+            for content in over & self._of(value):
+                reading.setdefault(content, []).append(operand)
+        for number, (buffer, type) in enumerate(zip(places, element_types(node.type), strict=True)):
+            if buffer < 0:
+                continue
+            if self.plan.sizes[buffer] < type.nbytes:
+                yield Misuse(node, "its result is larger than the buffer in which it lies")
+            for each in self._shares(buffer):
+                before = self.held.pop(each, None)
+                in_place = each == buffer and self._may_lie_over(node, type, before, reading.get(before, ()))
+                if before in reading and not in_place:
+                    yield Misuse(node, "a result lies over what it is computed of", before[0])
+                if before is not None:
+                    self.lost[before] = node
+            self.held[buffer] = node, number
+
+    def _may_lie_over(self, node: Node, type: object, content: Content | None, reading: Sequence[int]) -> bool:
+        """Whether a result may lie where this is, which some operands show: the operator works in place of them."""
+        op = node.op
+        allowed: Sequence[int] = getattr(op, "in_place_of", ()) or range(len(node.inputs))
+        return (
+            content is not None
+            and isinstance(op, Op)
+            and op.in_place
+            and all(i in allowed and node.inputs[i].type == type and self._is(node.inputs[i], content) for i in reading)
+        )
+
+    def _is(self, value: Value, content: Content) -> bool:
+        """Whether a value is this tensor, and no view of it."""
+        node, number = content
+        if isinstance(value, Node) and isinstance(value.op, TupleGetItem):
+            return value.inputs[0] is node and value.op.index == number
+        return value is node and not number
+
+
+def buffer_misuses(graph: Graph, plan: BufferPlan) -> Iterator[Misuse]:
+    """What is wrong with the buffers of a graph."""
+    return _BufferWalk(graph, plan).misuses()
+
+
+# The buffers in which the results of graphs lie on CPUs, as the executor plans them where there is a compiler.
+
+
+def buffer_plan(graph: Graph, compiles: bool, is_region: bool = False) -> BufferPlan:
+    """The plan of a graph. compiles: where there is a compiler, the program that it is of is compiled. is_region: it is
+    run by a node of another one."""
+    backend = NumPyBackend(OneRank())
+    handed = {*handed_over(graph).values()} if is_region else set[tuple[Node, int]]()
+    calls = large_calls(graph) if compiles else {}
+    loops = {i: _has_loop(op, tuple(operands), tuple(results)) for i, (op, operands, results) in calls.items()}
+    updates = {i for i, (_, is_update) in loops.items() if is_update}
+    planned = [i for i, node in enumerate(graph.nodes) if node.regions and is_planned(node, backend)]
+    made = dict.fromkeys([*(i for i, (is_loop, _) in loops.items() if is_loop), *planned], _none)
+    others = {*arrival_kernels(graph, backend), *updates}
+    return plan_buffers(graph, kernels_into(graph.nodes, backend, others, made), lifetimes(graph).last_use, handed)
+
+
+def _none(*operands: Any, **named: Any) -> Any:
+    """In the place of a kernel, of which only is asked whether it is there."""
+    raise NotImplementedError
+
+
+@lru_cache(maxsize=4096)
+def _has_loop(op: Op, operands: tuple[TensorType, ...], results: tuple[TensorType, ...]) -> tuple[bool, bool]:
+    return has_loop(NumPyBackend(OneRank()), (op, operands, results))
+
+
+# The memory of the programs of all kinds of ranks, as it is planned for GPUs and for CPUs, and that of the graphs that
+# they run.
+
+
+MOST = 8
+"""So many misuses of a kind are told."""
+
+
+@dataclass(frozen=True)
+class MemoryFound:
+    """What is found. arenas: bytes that values share, of every kind. values: how many have a place there. misuses: what
+    is wrong, with its kind."""
+
+    arenas: tuple[int, ...]
+    values: int
+    misuses: tuple[tuple[RankKind, Misuse], ...]
+
+
+def memory_of_kinds(kinds: Sequence[RankKind]) -> MemoryFound:
+    """Plan the memory of every kind at real sizes as a GPU's step does, and as the executor on CPUs does, and look at
+    every access of it.
+
+    Sizes are all that a plan knows of a program, and they are equal for ranks of one kind.
+    """
+    arenas: list[int] = []
+    values = 0
+    misuses: list[tuple[RankKind, Misuse]] = []
+    for kind in kinds:
+        compiles = pays(kind.graph, NumPyBackend(OneRank()))
+        for number, graph in enumerate(kind.graph.graphs()):
+            plan = plan_memory(graph, inside=device_bytes_inside, early=not number)
+            found = list(islice(memory_misuses(graph, plan, early=not number), MOST))
+            found += islice(buffer_misuses(graph, buffer_plan(graph, compiles, is_region=number > 0)), MOST)
+            misuses += [(kind, misuse) for misuse in found]
+            values += sum(any(p.kind == "arena" for p in places) for places in plan.places.values())
+            if not number:
+                arenas.append(plan.arena)
+    return MemoryFound(tuple(arenas), values, tuple(misuses))

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from mspc.ir.graph import Graph, Node, Parameter, Value
+import numpy as np
+
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ops.bases import Elementwise
 from mspc.ops.collective.base import Collective
-from mspc.ops.collective.collectives import AllReduce, ReduceScatter
+from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, ReduceScatter
 from mspc.ops.control.regions import Loop, MakeStack
-from mspc.ops.control.structural import TupleGetItem
-from mspc.ops.fused.elementwise import FusedElementwise
+from mspc.ops.control.structural import Depend, TupleGetItem
+from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.ops.fused.matmul import FusedMatMul
-from mspc.ops.math.arithmetic import Add, AddN
+from mspc.ops.math.arithmetic import Add, AddN, Mul
 from mspc.ops.math.matmul import BatchMatMul, MatMul
 from mspc.ops.op import Op
-from mspc.ops.tensor.broadcast import ReductionOp
-from mspc.ops.tensor.moving import Transpose
-from mspc.verify.scale.kinds import STRUCTURE
+from mspc.ops.tensor.broadcast import BroadcastTo, ReductionOp
+from mspc.ops.tensor.embedding import OneHot
+from mspc.ops.tensor.moving import Concat, Split, Transpose
+from mspc.ops.tensor.reshape import Cast
+from mspc.ops.tensor.selection import GatherD, GatherDGrad, TopK
+from mspc.ops.tensor.slicing import StridedSlice
+from mspc.verify.scale.operator_sizes import Dim
+from mspc.verify.scale.rank_kinds import STRUCTURE
 
 
 class Readers:
@@ -229,3 +237,101 @@ def _index_of(reader: Value, source: Node) -> int:
 def adds_up(value: Value) -> bool:
     """Whether a value is what ranks have added up."""
     return isinstance(value, Node) and isinstance(value.op, AllReduce | ReduceScatter)
+
+
+# Follows which of some were chosen: numbers that name places along the dimension of which the best were taken.
+#
+# That dimension may become smaller only together with all that the numbers name. A reader that is not known may name
+# anything by them, so that the dimension keeps its size, and so does all else that the numbers name.
+
+
+HANDED_ON = (AllGather, AlltoAll, BroadcastTo, Cast, Concat, Depend, Split, StridedSlice, Transpose)
+SORTS = ("Sort", "SortExt", "ArgSort")
+"""Operators of which the last result is an order of rows, and the first the numbers themselves."""
+
+
+def named_by(node: Node, readers: Readers) -> tuple[list[tuple[Node, Dim]], bool]:
+    """(The dimensions that the second result of a TopK names places along, each of a node; whether these are all)."""
+    found: list[tuple[Node, Dim]] = []
+    waiting = [each for each in readers.of(node) if _takes(each, 1)]
+    are_all = all(isinstance(each, Node) and isinstance(each.op, TupleGetItem) for each in readers.of(node))
+    seen: set[Value] = set()
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for reader in readers.of(value):
+            if not isinstance(reader, Node):
+                are_all = False
+                continue
+            op: Any = reader.op
+            if isinstance(op, OneHot) and value is reader.inputs[0]:
+                found.append((reader, Dim(True, 0, op.axis % len(reader.shape))))
+            elif isinstance(op, GatherD) and value is reader.inputs[-1]:
+                found.append((reader, Dim(False, 0, op.dim % len(reader.inputs[0].shape))))
+            elif isinstance(op, GatherDGrad) and value in reader.inputs[:-1]:
+                found.append((reader, Dim(True, 0, op.dim % len(reader.shape))))
+            elif op.name in SORTS:
+                waiting += [each for each in readers.of(reader) if _takes(each, 0)] if _is_tuple(reader) else []
+            elif isinstance(op, HANDED_ON) or op.reshapes or (isinstance(op, FusedElementwise) and _casts(op)):
+                waiting.append(reader)
+            else:
+                are_all = False
+    return found, are_all
+
+
+def choices(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes of a graph that choose."""
+    return [node for node in nodes if isinstance(node.op, TopK)]
+
+
+def _takes(value: Value, index: int) -> bool:
+    return isinstance(value, Node) and isinstance(value.op, TupleGetItem) and value.op.index == index
+
+
+def _is_tuple(node: Node) -> bool:
+    return len(element_types(node.type)) > 1
+
+
+def _casts(op: FusedElementwise) -> bool:
+    return all(isinstance(step.op, Cast) or step.op.reshapes for step in steps_of(op))
+
+
+# Says whether places in tables are made with numbers of a script, which stay where tables become smaller.
+
+
+HANDS_ON = (Elementwise, FusedElementwise, BroadcastTo, Concat, Transpose, StridedSlice, AllGather)
+"""Operators whose results are places where their operands are."""
+
+
+def has_multiples(places: Value) -> bool:
+    """Whether places are made of multiples by a number of the script: as the first place of an expert is its number
+    times its room. What a sort or a choice of the best gives has none."""
+    seen: set[Value] = set()
+    waiting = [places]
+    while waiting:
+        value = waiting.pop()
+        if value in seen or not isinstance(value, Node):
+            continue
+        seen.add(value)
+        if not isinstance(value.op, HANDS_ON) and not value.op.reshapes:
+            continue
+        if any(map(_is_large, _factors(value))):
+            return True
+        waiting += value.inputs
+    return False
+
+
+def _factors(node: Node) -> Iterator[Value]:
+    """What a node multiplies by."""
+    if isinstance(node.op, Mul):
+        yield from node.inputs
+    if isinstance(node.op, FusedElementwise):
+        for step in steps_of(node.op):
+            if isinstance(step.op, Mul):
+                yield from (node.inputs[index] for kind, index in step.operands if kind == "x")
+
+
+def _is_large(value: Value) -> bool:
+    return isinstance(value, Constant) and value.value.size == 1 and bool(np.abs(value.value).max() > 1)

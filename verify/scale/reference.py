@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection
@@ -12,13 +13,22 @@ from typing import Any, Protocol
 import numpy as np
 
 from mspc.engine.garbage import leaving_out_made
-from mspc.ir.graph import Graph, Node
+from mspc.ir.builder import Builder
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Graph, Node, Value, element_types
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.verify.difference import Noise
-from mspc.verify.one_device import OneDevice
-from mspc.verify.scale.execution import KindState, run_step
-from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.slices import Slices
+from mspc.ir.types import TensorType
+from mspc.ops.collective.collectives import AllReduce
+from mspc.ops.math.arithmetic import Mul
+from mspc.ops.op import Op
+from mspc.passes.communication.reduce_gradients import summed_gradients
+from mspc.passes.lib.batch_rows import FIRST, Rows, rows_beside
+from mspc.verify.difference import Noise, noise_between
+from mspc.verify.global_batch import grown_dimensions, rows_by_sizes, rows_of_draws
+from mspc.verify.one_device import Movement, OneDevice
+from mspc.verify.scale.execution import KindRun, KindState, Seen, run_step
+from mspc.verify.scale.rank_kinds import Divided, RankKind, Slices, divided, flat, narrowed, parts_of
 from mspc.verify.scale.watch import Known, known_values
 
 Array = Any
@@ -130,3 +140,261 @@ class OneDeviceReference:
 
 def _run(device: OneDevice, told: Connection) -> None:
     told.send(device.run())
+
+
+# One device in the place of every rank, where ranks feed rows of their own.
+#
+# Input:  the network on a rank's rows, and the rows of all ranks.
+# Output: what it computes on the rows of every rank, all of them at once, with the gradients that updates read added up,
+#         or their mean, as data parallel mode says. Random numbers are drawn for the rows of all, and what speaks of a
+#         batch speaks of all rows.
+
+
+TOTAL = "total_gradient_of"
+"""The attribute of nodes that updates read in the place of a rank's own gradients."""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """How ranks feed. ranks: how many there are. layouts: of the global inputs, which slices ranks have. mean: updates
+    read the mean of the ranks' gradients. batch: the network on the rows of all ranks, whose shapes say where rows are;
+    None where it cannot be had."""
+
+    ranks: int
+    layouts: tuple[Layout, ...]
+    mean: bool
+    batch: Graph | None = None
+
+    def global_types(self, graph: Graph) -> list[TensorType]:
+        """The types of the inputs of all ranks together."""
+        found: list[TensorType] = []
+        inputs = [p.tensor_type for p in graph.parameters if p.kind == "input"]
+        for own, layout in zip(inputs, self.layouts, strict=True):
+            found.append(own.with_shape(tuple(n * s for n, s in zip(own.shape, layout.strategy, strict=True))))
+        return found
+
+    def draws(self, real: Graph, small: Graph) -> dict[Node, Rows]:
+        """Where rows are in what operators draw, in the small program."""
+        sharded = [any(layout.dims) for layout in self.layouts]
+        if self.batch is None:
+            return rows_of_draws(small, sharded, None)
+        grown = grown_dimensions(real, sharded, self.batch)
+        pairs = [*zip(real.parameters, small.parameters, strict=True), *zip(real.nodes, small.nodes, strict=True)]
+        return rows_by_sizes(small, {own: grown[value] for value, own in pairs if value in grown})
+
+
+class OwnRowsReference:
+    """One device in the place of every rank. graph: on a rank's rows; gets what adds up gradients. draws: where rows
+    are in what operators draw. weights: first values."""
+
+    def __init__(
+        self, graph: Graph, own: OwnRows, draws: Mapping[Node, Rows], weights: dict[str, Array], inputs: Inputs
+    ) -> None:
+        add_totals(graph, own.ranks, own.mean)
+        self.graph, self._draws, self._weights, self._inputs = graph, draws, weights, inputs
+        names = [p.name for p in graph.parameters if p.kind == "input"]
+        self.fed = dict(zip(names, own.layouts, strict=True))
+        self._kinds = [RankKind(tuple(range(own.ranks)), graph, mesh=(own.ranks,))]
+        """Several where ranks go different ways, as the data say."""
+
+    @cached_property
+    def _expected(self) -> list[dict[Any, Array]]:
+        return self._run(len(self._inputs))
+
+    @cached_property
+    def _moved(self) -> list[tuple[Movement, list[dict[Any, Array]]]]:
+        moves = [Movement(self.graph, self._weights, sign) for sign in (1.0, -1.0)]
+        return [(move, self._run(len(self._inputs), move=move)) for move in moves]
+
+    def _run(self, steps: int, seen: Seen | None = None, move: Movement | None = None) -> list[dict[Any, Array]]:
+        """By step the results and what is stored, with a dimension of ranks."""
+        while True:
+            try:
+                return self._run_kinds(steps, seen, move)
+            except Divided as error:
+                if self._draws or any(_groups(node.op, len(error.kind.ranks)) for node in self.graph.nodes):
+                    raise MspcError(
+                        "ranks go different ways, as their rows say, in a network that draws for all rows, or computes "
+                        "over all of them",
+                        notes=["mspc verify without --scale compares such a network at its own sizes"],
+                    ) from None
+                self._kinds = divided(self._kinds, error)
+
+    def _run_kinds(self, steps: int, seen: Seen | None, move: Movement | None) -> list[dict[Any, Array]]:
+        first = self._weights if move is None else move.weights
+        kept = [p.name for p in self.graph.parameters if p.kind != "input"]
+        states = [KindState(kind, {name: _for(kind, np.array(first[name])) for name in kept}) for kind in self._kinds]
+        found: list[dict[Any, Array]] = []
+        for step, inputs in enumerate(self._inputs[:steps]):
+            given = inputs if move is None else {n: move.array(a, step, 0) for n, a in inputs.items()}
+            fed = [{n: Slices(kind).of(array, self.fed[n]) for n, array in given.items()} for kind in self._kinds]
+            runs = [OwnRowsRun(state, step + 1, seen, self._draws, move) for state in states]
+            results = run_step(states, fed, step + 1, runs=runs)
+            named: list[dict[Any, Array]] = []
+            for own, state in zip(results, states, strict=True):
+                held: dict[Any, Array] = {name: np.array(state.held[name]) for name in kept}
+                named.append(held | {("result", n): array for n, array in enumerate(own)})
+            found.append({key: self._together([own[key] for own in named]) for key in named[0]})
+        return found
+
+    def _together(self, parts: Sequence[Array]) -> Array:
+        """What the kinds have, in the order of ranks."""
+        if len(parts) == 1:
+            return parts[0]
+        rows = {
+            rank: row
+            for kind, part in zip(self._kinds, parts, strict=True)
+            for rank, row in zip(kind.ranks, flat(part, kind.mesh), strict=True)
+        }
+        return narrowed(np.stack([rows[rank] for rank in sorted(rows)]), 1)
+
+    def result(self, step: int, number: int) -> Array | None:
+        return self._expected[step].get(("result", number))
+
+    def stored(self, step: int, name: str) -> Array:
+        return self._expected[step][name]
+
+    def of_ranks(self, slices: Slices, array: Array, layout: Layout | None) -> Array:
+        kind = slices.kind
+        if len(array) == 1:
+            return slices.of(array[0], layout)
+        return narrowed(array[list(kind.ranks)].reshape(*kind.mesh, *array.shape[1:]), kind.depth)
+
+    def noise(self, step: int, key: Any) -> Noise:
+        value = self.result(step, key[1]) if isinstance(key, tuple) else self.stored(step, key)
+        if value is None or value.dtype.kind != "f":
+            return Noise()
+        found: list[Array] = []
+        for move, run in self._moved:
+            moved = run[step][key]
+            if key in move.weights:
+                moved = moved - (move.weights[key] - self._weights[key])
+            found.append(np.broadcast_to(moved, value.shape) if len(moved) == 1 else moved)
+        wide = np.broadcast_shapes(*(array.shape for array in (value, *found)))
+        return noise_between(np.broadcast_to(value, wide), [np.broadcast_to(array, wide) for array in found])
+
+    def known(self, step: int) -> Known:
+        values: dict[Node, dict[tuple[int, ...], Any]] = {}
+        self._run(step + 1, known_values(values))  # of every step that is run those of the last one stay
+        return values if len(self._kinds) == 1 else {}
+
+
+def _for(kind: RankKind, array: Array) -> Array:
+    return array.reshape((1,) * kind.depth + array.shape)
+
+
+def add_totals(graph: Graph, ranks: int, mean: bool) -> None:
+    """Let updates read the sums of all ranks' gradients, or their means."""
+    summed, totals, nodes = summed_gradients(graph), dict[Value, Value](), list[Node]()
+    builder = Builder(graph, nodes)
+    for node in graph.nodes:
+        if node.phase == "update":
+            node.inputs = [totals.get(value, value) for value in node.inputs]
+        nodes.append(node)
+        if node in summed:
+            builder.like(node).phase = "backward"
+            total = builder.emit(AllReduce().with_ranks(tuple(range(ranks))), node)
+            factor = builder.constant(1.0 / ranks if mean else 1.0, node.tensor_type.dtype)
+            totals[node] = read = builder.emit(Mul(), total, factor)
+            read.attrs[TOTAL] = str(node.attrs["gradient_for"])
+    graph.nodes = nodes
+
+
+class OwnRowsRun(KindRun):
+    """A step in the places of all ranks. draws: see `OwnRowsReference`. move: what moves by rounding."""
+
+    def __init__(
+        self, state: KindState, step: int, seen: Seen | None, draws: Mapping[Node, Rows], move: Movement | None
+    ) -> None:
+        super().__init__(state, step, seen)
+        self._draws, self._move, self._step = draws, move, step
+
+    def _computed(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> Any:
+        if node in self._draws:
+            return self._drawn(node, self._draws[node], operands)
+        groups = _groups(node.op, len(self.kind.ranks))
+        if groups:
+            return self._of_batch(node, groups, operands, values)
+        read = operands if self._move is None else self._move.operands(node, operands)
+        found = super()._computed(node, read, values)
+        if self._move is not None and TOTAL in node.attrs:
+            return self._move.gradient(node.attrs[TOTAL], found, self._step)
+        return found
+
+    def _drawn(self, node: Node, rows: Rows, operands: Sequence[Array]) -> Any:
+        """What is drawn for the rows of all ranks, each rank's own."""
+        op, dimension, count = node.op, rows[0], len(self.kind.ranks)
+        read, made = rows_beside(node, rows)
+        shape = getattr(op, "shape", ())
+        size = element_types(node.type)[0].shape[dimension]
+        if shape:
+            grown = (*shape[:dimension], size * count, *shape[dimension + 1 :])
+            op = replace(op, shape=grown)  # type: ignore[type-var]  # operators are dataclasses
+        assert isinstance(op, Op)
+        given = [
+            array if place is None or array.shape[1 + place[0]] != size else _joined(flat(array, self.kind.mesh), place)
+            for array, place in zip(operands, read, strict=True)
+        ]
+        kernel, found = op.kernel(self._backend), list[tuple[Array, ...]]()
+        for rank in range(max((len(array) for array in given), default=1)):  # others read what is each rank's own
+            found.append(parts_of(kernel(*(array[rank % len(array)] for array in given))))
+        results: list[Array] = []
+        for number, place in enumerate(made):
+            parts = [each[number] for each in found]
+            if place is not None:
+                split = [_split(part, place, count) for part in parts]
+                parts = [split[rank % len(split)][rank] for rank in range(count)]
+            results.append(narrowed(np.stack(parts), 1))
+        return tuple(results) if len(results) > 1 else results[0]
+
+    def _of_batch(
+        self, node: Node, groups: Sequence[Sequence[int]], operands: list[Array], values: dict[Value, Any]
+    ) -> Any:
+        """What an operator makes of the rows of each group of ranks together, each rank's own of it."""
+        op, ranks = node.op, self.kind.ranks
+        assert isinstance(op, Op)
+        kernel = op.kernel(self._backend)
+        flats = [np.array(flat(array, self.kind.mesh)) for array in operands]
+        found: dict[int, list[Array]] = {}
+        for group in groups:
+            members = list(group)
+            given = [_joined(a[members], FIRST)[0] if a.ndim > 2 else np.array(a[members[0]]) for a in flats]
+            parts = parts_of(kernel(*given))
+            own = {rank: parts_of(kernel(*(np.array(a[rank]) for a in flats))) for rank in members if op.sums_of_rows}
+            for index in op.mutates:
+                flats[index][members] = given[index]
+            for place, rank in enumerate(members):
+                found[rank] = [
+                    own[rank][i] if i in op.sums_of_rows
+                    else _split(part, FIRST, len(members))[place] if part.ndim > 1 else np.asarray(part)
+                    for i, part in enumerate(parts)
+                ]  # fmt: skip
+        for index in op.mutates:
+            operands[index] = values[node.inputs[index]] = flats[index]
+        made = [narrowed(np.stack(part), 1) for part in zip(*(found[rank] for rank in ranks), strict=True)]
+        return tuple(made) if len(made) > 1 else made[0]
+
+
+def _groups(op: Any, ranks: int) -> list[Sequence[int]]:
+    """The groups of ranks over whose rows an operator speaks; none where it speaks of each rank's own."""
+    if not isinstance(op, Op):
+        return []
+    groups = list(op.over_all_ranks(tuple(range(ranks))).attributes().get("groups", ()))
+    own = [(rank,) for rank in range(ranks) if not any(rank in group for group in groups)]
+    return [*groups, *own] if any(len(group) > 1 for group in groups) else []
+
+
+def _joined(array: Array, place: Rows) -> Array:
+    """The rows of all ranks as one device has them, with a dimension of size 1 for these."""
+    axis, outer = place
+    count, *own = array.shape
+    parts = array.reshape(count, *own[:axis], outer, own[axis] // outer, *own[axis + 1 :])
+    return np.moveaxis(parts, 0, axis + 1).reshape(1, *own[:axis], count * own[axis], *own[axis + 1 :])
+
+
+def _split(array: Array, place: Rows, count: int) -> Array:
+    """The other way: each rank's own, along a first dimension."""
+    axis, outer = place
+    size = array.shape[axis] // count
+    parts = array.reshape(*array.shape[:axis], outer, count, size // outer, *array.shape[axis + 1 :])
+    return np.moveaxis(parts, axis + 1, 0).reshape(count, *array.shape[:axis], size, *array.shape[axis + 1 :])

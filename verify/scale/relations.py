@@ -8,20 +8,102 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from mspc.ir.graph import Graph, Node, element_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.pieces import Pieces
-from mspc.verify.scale.spread import widened
+from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.verify.same_values import MARK, mark_of_line
+from mspc.verify.scale.rank_kinds import RankKind, widened
+
+# The pieces of a whole value, told apart by their products with a random vector.
+
 
 Array = Any
 CLOSE = 1e-9
-"""How close values are, relative to them, that are thought to be multiples of each other."""
+"""How far a product with a random vector may be off, relative to the size of what is multiplied."""
+MOST_PIECES = 4096
+FAR = 1e3
+"""Numbers that are so many times the usual size, and so many times 1, as those that hide scores, count as no larger,
+lest they hide the others."""
+
+
+class Pieces:
+    """The pieces of one shape of which a whole value is made. whole: with a leading dimension, of the places of ranks
+    that have rows of their own. own: the shape."""
+
+    def __init__(self, whole: Array, own: tuple[int, ...]) -> None:
+        local = (1, *own)
+        counts = [total // n for n, total in zip(local, whole.shape, strict=True)]
+        split = whole.reshape([n for pair in zip(counts, local, strict=True) for n in pair])
+        order = [2 * i for i in range(len(local))] + [2 * i + 1 for i in range(len(local))]
+        rows = np.asarray(split.transpose(order).reshape(math.prod(counts), -1), np.float64)
+        self.count, self.length = rows.shape
+        self._most = FAR * max(_usual(rows), 1.0)
+        rows = self._bounded(rows)
+        self._vector = np.random.default_rng(self.count).standard_normal(self.length)
+        with np.errstate(all="ignore"):
+            self.sums = rows @ self._vector
+        """The products of all pieces, in the order of the whole value's dimensions."""
+        self.size = float(np.max(np.abs(rows), initial=0.0)) * math.sqrt(max(self.length, 1)) or 1.0
+
+    @staticmethod
+    def of(whole: Array, own: tuple[int, ...]) -> Pieces | None:
+        """The pieces; None where a value is not made of such."""
+        local = (1, *own)
+        if len(local) != whole.ndim or any(not n or total % n for n, total in zip(local, whole.shape, strict=True)):
+            return None
+        count = math.prod(total // n for n, total in zip(local, whole.shape, strict=True))
+        return Pieces(whole, own) if count <= MOST_PIECES else None
+
+    def product(self, value: Array, depth: int) -> Array:
+        """The products of what ranks have, with `depth` leading dimensions."""
+        with np.errstate(all="ignore"):
+            return self._bounded(value.reshape(*value.shape[:depth], -1)) @ self._vector
+
+    def _bounded(self, array: Array) -> Array:
+        return np.clip(array, -self._most, self._most)
+
+    @cached_property
+    def _ordered(self) -> Array:
+        return np.sort(self.sums)
+
+    def has(self, products: Array) -> Array:
+        """Of all products whether they are some piece's."""
+        ordered = self._ordered
+        at = np.searchsorted(ordered, products)
+        low, high = ordered[np.clip(at - 1, 0, len(ordered) - 1)], ordered[np.clip(at, 0, len(ordered) - 1)]
+        return np.minimum(np.abs(products - low), np.abs(products - high)) <= CLOSE * self.size
+
+    @cached_property
+    def differ(self) -> bool:
+        """Whether no two pieces are equal."""
+        return len(self._ordered) == 1 or bool(np.min(np.diff(self._ordered)) > 2 * CLOSE * self.size)
+
+    def numbers(self, products: Array) -> Array:
+        """The numbers of the pieces that have these products."""
+        return np.argmin(np.abs(products.reshape(-1, 1) - self.sums), 1).reshape(products.shape)
+
+    def are_placed(self, products: Array) -> bool:
+        """Whether ranks have the pieces as slices of a mesh: along each of its dimensions all the same, or each
+        another. Pieces that are equal tell nothing."""
+        if not self.differ:
+            return True
+        numbers = self.numbers(products)
+        axes = [axis for axis in range(products.ndim) if not (numbers == np.take(numbers, [0], axis)).all()]
+        return len(np.unique(numbers)) == math.prod(products.shape[axis] for axis in axes)
+
+
+def _usual(rows: Array) -> float:
+    """The size of the middle one of all numbers that are not 0."""
+    sizes = np.abs(rows[np.isfinite(rows) & (rows != 0)])
+    return float(np.median(sizes)) if sizes.size else 1.0
 
 
 @dataclass(frozen=True)
@@ -143,3 +225,124 @@ def wrong_ranks(value: Array, whole: Array, kind: RankKind) -> tuple[int, ...]:
     assert pieces is not None
     right = np.broadcast_to(pieces.has(pieces.product(value, kind.depth)), kind.mesh).reshape(-1)
     return tuple(rank for rank, has in zip(kind.ranks, right, strict=True) if not has) or kind.ranks
+
+
+# Which values of one device stand at the same place of the script as one of ranks.
+
+
+Whole = tuple[Node, int]
+"""A value of one device: the node, and the number of the tensor in its result."""
+SCALED = ("Mul", "Div")
+MEAN = "ReduceMean"
+"""Ranks that add up parts of a mean make it by operators that scale."""
+
+
+class OfName(NamedTuple):
+    """The key of an operator of which no place is known."""
+
+    name: str
+    phase: str
+
+
+@dataclass(frozen=True)
+class ReferenceCandidates:
+    """Values of one device that a tensor of ranks may be. number: of the tensor in its node's result. own: the one that
+    it is where ranks and one device run the operators of a place in one order; None where they have more or fewer of
+    them."""
+
+    number: int
+    wholes: Sequence[Whole] = field(default_factory=list[Whole])
+    own: Whole | None = None
+
+
+class PlacesOfScript:
+    """The values of one device by their places in the script."""
+
+    def __init__(self, one: Graph) -> None:
+        self._known: dict[Hashable, list[Whole]] = {}
+        for key, node, number in keyed(one):
+            self._known.setdefault(key, []).append((node, number))
+            names = (node.op.name, *SCALED) if node.op.name == MEAN else (node.op.name,)
+            for name in names:
+                self._known.setdefault(OfName(name, node.phase), []).append((node, number))
+
+    def of(self, kind: RankKind) -> Iterator[tuple[Node, ReferenceCandidates]]:
+        """What each tensor of a kind may be, of those of which anything is known."""
+        tensors = [(key, node, number) for key, node, number in keyed(kind.graph) if key in self._known]
+        counts = Counter(key for key, _, _ in tensors)
+        seen: Counter[Hashable] = Counter()
+        for key, node, number in tensors:
+            known = self._known[key]
+            own = None if isinstance(key, OfName) or counts[key] != len(known) else known[seen[key]]
+            seen[key] += 1
+            yield node, ReferenceCandidates(number, known, own)
+
+
+def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
+    """Of a program every operator of the script, with a key that programs share: (key, node, number of the tensor in
+    its result). Several may have one key. A node that is fused of several says where one of these stands, so that its
+    key is the operator's name and phase."""
+    for each in graph.graphs():
+        for node in each.nodes:
+            for number, name in _named(node):
+                mark = node.attrs.get(MARK)
+                if isinstance(mark, tuple):
+                    mark = mark_of_line(mark, number[1], len(steps_of(node.op)))  # type: ignore[arg-type]  # it is fused
+                if mark is not None:
+                    yield (mark, name), node, number[0]
+                elif isinstance(node.op, FusedElementwise):
+                    yield OfName(name, node.phase), node, number[0]
+                elif node.frames:
+                    yield _where(node), node, number[0]
+
+
+def _where(node: Node) -> Hashable:
+    return (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
+
+
+def _named(node: Node) -> Iterator[tuple[tuple[int, int], str]]:
+    """((number of the tensor in the result, of the line that makes it), operator) of a node's results."""
+    if isinstance(node.op, FusedElementwise):
+        op: Any = node.op
+        lines = steps_of(op)
+        for place, line in enumerate(op.returns):
+            yield (place, line), lines[line].op.name
+    elif len(element_types(node.type)) == 1:
+        yield (0, 0), node.op.name
+
+
+# Remembers which values of one device those of ranks are, and finds ranks' that are those of another place.
+
+
+ANOTHER = "it is the value that {} has at the same place of the script"
+
+
+class Identities:
+    """Which values of one device those of ranks are. Where several operators stand at one place of the script, each of
+    ranks should be the one of its turn: what is another's is taken from there, unless they are all in another order."""
+
+    def __init__(self) -> None:
+        self._found: dict[Node, dict[int, set[Whole]]] = {}
+        self._own: dict[Node, dict[int, Whole]] = {}
+        self._makers: dict[Whole, list[tuple[Node, int]]] = {}
+
+    def note(self, node: Node, candidates: ReferenceCandidates, whole: Whole) -> None:
+        """A tensor of a node is this value of one device, in one turn of the loops around."""
+        found = self._found.setdefault(node, {}).setdefault(candidates.number, set())
+        if candidates.own is not None and not found:
+            self._own.setdefault(node, {})[candidates.number] = candidates.own
+            self._makers.setdefault(candidates.own, []).append((node, candidates.number))
+        found.add(whole)
+
+    def of(self, node: Node) -> set[Whole]:
+        """The values of one device that those of a node are."""
+        return {whole for found in self._found.get(node, {}).values() for whole in found}
+
+    def taken_from(self, node: Node) -> str:
+        """Where the value of a node is that of another, what is said of it, "" else."""
+        for number, own in self._own.get(node, {}).items():
+            for whole in self._found[node][number] - {own}:
+                for maker, place in self._makers.get(whole, ()):
+                    if self._found[maker][place] == {whole}:
+                        return ANOTHER.format(maker.label)
+        return ""

@@ -24,9 +24,7 @@ from mspc.ops.tensor.broadcast import BroadcastTo
 from mspc.ops.tensor.moving import Split, Transpose
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.runtime.available_memory import available_bytes, shown_bytes
-from mspc.verify.scale.kinds import STRUCTURE, RankKind, axes_of_groups, told_apart
-from mspc.verify.scale.slices import Slices
-from mspc.verify.scale.spread import narrowed
+from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, Slices, axes_of_groups, narrowed, told_apart
 
 Lead = tuple[int, ...]
 Part = tuple[Value, int]

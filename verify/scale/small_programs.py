@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mspc.ir.copies import copied_node
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
 from mspc.ir.types import TensorType, Type
@@ -21,22 +22,64 @@ from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.point_to_point import ReceiveFromStage
 from mspc.ops.collective.row_exchange import FetchRows, SendRows
+from mspc.ops.control.regions import While
 from mspc.ops.fused.body import BodyLine, line_of
 from mspc.ops.fused.elementwise import FusedElementwise, step_types, steps_of
 from mspc.ops.fused.grouped_update import GroupedUpdate
 from mspc.ops.fused.matmul import FusedMatMul
 from mspc.ops.fused.update import FusedUpdate
 from mspc.ops.op import Op
-from mspc.verify.float64_graph import wide_op, wide_type
-from mspc.verify.scale.apart import made_apart
-from mspc.verify.scale.dimensions import Divisors
-from mspc.verify.scale.kept_constants import keep_constants
-from mspc.verify.scale.kinds import STRUCTURE, RankKind, told_apart
-from mspc.verify.scale.replaced_numbers import resized
-from mspc.verify.scale.resizing import row_of
-from mspc.verify.scale.said_of_sizes import Dim
-from mspc.verify.scale.sizes import Dims, Sizing
-from mspc.verify.scale.ties import tie
+from mspc.ops.tensor.broadcast import BroadcastTo
+from mspc.verify.finite_differences import wide_op, wide_type
+from mspc.verify.scale.operator_sizes import Dim, resized, row_of
+from mspc.verify.scale.program_sizes import Dims, Divisors, Sizing, keep_constants, tie
+from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, told_apart
+
+# Gives every reader of a made-up tensor one of its own, as two readers may read it as slices of different tensors.
+
+
+def made_apart(graph: Graph, constants: dict[int, tuple[Constant, ...]]) -> None:
+    """Copy nodes without operands, and constants of several elements, for each place where they are read, in a graph
+    and its regions. constants: by identity those that ranks have of their own, which gets those of the copies."""
+    for each in graph.graphs():
+        _made_apart(each, constants)
+
+
+def _made_apart(graph: Graph, constants: dict[int, tuple[Constant, ...]]) -> None:
+    nodes: list[Node] = []
+    taken: set[Value] = set()
+
+    def own(value: Value) -> Value:
+        if isinstance(value, Constant) and value.shape:
+            if value not in taken:
+                taken.add(value)
+                return value
+            made = Constant(value.value, value.tensor_type.dtype)
+            if id(value) in constants:
+                constants[id(made)] = constants[id(value)]
+            return made
+        if not isinstance(value, Node) or not _is_uniform(value):
+            return value
+        if value not in taken:
+            taken.add(value)
+            return value
+        copy = copied_node(value, value.inputs, value.op)
+        nodes.append(copy)
+        return copy
+
+    for node in graph.nodes:
+        node.inputs = [own(v) for v in node.inputs]
+        nodes.append(node)
+    graph.results = [own(v) for v in graph.results]
+    graph.nodes = nodes
+
+
+def _is_uniform(node: Node) -> bool:
+    """Whether all elements are one number, which no value says."""
+    if not node.inputs:
+        return isinstance(node.op, Op) and node.op.uniform() is not None
+    return isinstance(node.op, BroadcastTo) and isinstance(node.inputs[0], Constant) and not node.inputs[0].shape
+
 
 WITH_SIZES = (FetchRows, NeighborExchange, ReceiveFromStage, SendRows)
 """Collectives that have sizes in their fields."""
@@ -257,3 +300,41 @@ def small_programs(
         except Unfit as error:
             if not sizing.keep(error.values):
                 raise
+
+
+# First values of what the small program stores.
+
+
+Array = Any
+
+
+def first_weights(
+    one: Graph, small: Graph, values: Sequence[Any], seed: int
+) -> dict[str, Array]:
+    """First values for the small program: what is trained and what optimizers store are random numbers, so that none
+    stands for another; counters and numbers are the script's own. All are where values decide how often a loop turns.
+
+    values: the program's first values (`output.first_values`).
+    """
+    own = any(isinstance(node.op, While) for each in one.graphs() for node in each.nodes)
+    found: dict[str, Array] = {}
+    by_name = {value.name: value for value in values}
+    for number, (real, parameter) in enumerate(zip(one.parameters, small.parameters, strict=True)):
+        if parameter.kind == "input":
+            continue
+        assert isinstance(parameter.type, TensorType)
+        found[parameter.name] = _first(
+            real, parameter, by_name[parameter.name], None if own else np.random.default_rng([seed, number])
+        )
+    return found
+
+
+def _first(real: Parameter, parameter: Parameter, value: Any, generator: np.random.Generator | None) -> Array:
+    assert isinstance(parameter.type, TensorType)
+    type = parameter.type
+    if generator is not None and parameter.kind == "parameter" and type.dtype.is_float and type.shape:
+        if parameter.trainable:
+            return generator.uniform(-0.5, 0.5, type.shape) + (1.0 if len(type.shape) == 1 else 0.0)
+        return generator.uniform(0.1, 0.2, type.shape)
+    array = np.asarray(value.make())
+    return thinned(array, type.shape).astype(type.dtype.numpy)

@@ -18,20 +18,33 @@ from mspc.ops.math.reduce import ReduceMean
 from mspc.ops.op import Op
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
-from mspc.verify.scale.added_before import sum_over_others
-from mspc.verify.scale.blame import FirstWrong, blamed, misplaced, parts_read
-from mspc.verify.scale.families import Families, Together
-from mspc.verify.scale.identities import Identities
-from mspc.verify.scale.kernels import run_on_all
-from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.other_ranks import OtherRanks
-from mspc.verify.scale.pieces import Pieces
-from mspc.verify.scale.places_of_script import PlacesOfScript, ReferenceCandidates, Whole, keyed
-from mspc.verify.scale.read_on_one import ReadOnOne
+from mspc.verify.scale.blame import (
+    FirstWrong,
+    OtherRanks,
+    ReadOnOne,
+    SumsTaken,
+    blamed,
+    misplaced,
+    parts_read,
+    sum_over_others,
+)
+from mspc.verify.scale.rank_kernels import run_on_all
+from mspc.verify.scale.rank_kinds import Families, RankKind, Together, mapped, parts_of
 from mspc.verify.scale.readers import Readers
-from mspc.verify.scale.relations import Relation, added, relation, scaled, times, wrong_ranks
-from mspc.verify.scale.spread import mapped, parts_of
-from mspc.verify.scale.sums_taken import SumsTaken
+from mspc.verify.scale.relations import (
+    Identities,
+    Pieces,
+    PlacesOfScript,
+    ReferenceCandidates,
+    Relation,
+    Whole,
+    added,
+    keyed,
+    relation,
+    scaled,
+    times,
+    wrong_ranks,
+)
 
 Array = Any
 MOST_PARTS = 3

@@ -23,7 +23,7 @@ from mspc.ir.graph import Graph
 from mspc.ir.text.printer import print_graph
 from mspc.ops.check_graph import check_graph
 from mspc.ops.op import load_operators
-from mspc.verify.scale.scale_proof import ScaleProof
+from mspc.verify.scale.proof import ScaleProof
 from mspc.verify.scale.small_programs import Unfit
 from tests.verify.scale.changes_of_nodes import Unusable
 from tests.verify.scale.changes_of_programs import draw, made, rank_of

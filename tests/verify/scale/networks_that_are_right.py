@@ -37,11 +37,9 @@ from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.layout import Layout
 from mspc.ops.op import load_operators
-from mspc.verify.compared_operators import number_operators
-from mspc.verify.marks import MARK
-from mspc.verify.scale.kinds import kinds_of
-from mspc.verify.scale.proof import prove
-from mspc.verify.scale.scale_proof import ScaleProof
+from mspc.verify.same_values import MARK, number_operators
+from mspc.verify.scale.proof import ScaleProof, prove
+from mspc.verify.scale.rank_kinds import kinds_of
 from mspc.verify.scale.small_programs import Unfit
 from tests.networks import RandomNetwork, usable
 from tests.verify.scale.written_networks import WRITTEN

@@ -24,8 +24,7 @@ from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.buffers import BufferPlan
 from mspc.runtime.comm.interface import OneRank
 from mspc.runtime.executor import Executor
-from mspc.verify.scale.buffer_use import buffer_misuses
-from mspc.verify.scale.buffers_of_graphs import buffer_plan
+from mspc.verify.scale.memory_use import buffer_misuses, buffer_plan
 from tests.runtime.test_buffers import arrays, random_graph
 from tests.verify.scale.counted_faults import counted
 

@@ -11,8 +11,7 @@ from mspc.ops.nn.activation import Tanh
 from mspc.ops.tensor.broadcast import ReduceSum
 from mspc.ops.tensor.moving import Transpose
 from mspc.runtime.buffers import BufferPlan
-from mspc.verify.scale.buffer_use import buffer_misuses
-from mspc.verify.scale.buffers_of_graphs import buffer_plan
+from mspc.verify.scale.memory_use import buffer_misuses, buffer_plan
 from tests.runtime.test_buffers import TYPE, Maker
 from tests.verify.scale.planted_in_buffers import FALSE, MISSED, outcome
 

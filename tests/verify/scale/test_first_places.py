@@ -13,8 +13,7 @@ from mspc.ops.collective.collectives import AllReduce
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Div
 from mspc.ops.tensor.moving import Reshape
-from mspc.verify.scale.pieces import Pieces
-from mspc.verify.scale.places_of_script import keyed
+from mspc.verify.scale.relations import Pieces, keyed
 from tests.verify.scale.changes_of_nodes import PLACE, Change, Rank, other_offset
 from tests.verify.scale.changes_of_programs import KINDS, made, rank_of
 from tests.verify.scale.planted_changes import Plan, judged

@@ -12,8 +12,7 @@ from mspc.ops.math.arithmetic import Add
 from mspc.ops.tensor.embedding import GatherGrad
 from mspc.ops.tensor.parts import PadV3
 from mspc.ops.tensor.reshape import Reshape
-from mspc.verify.scale.kept_constants import keep_constants
-from mspc.verify.scale.sizes import Sizing
+from mspc.verify.scale.program_sizes import Sizing, keep_constants
 
 
 def divisors(parameter: Parameter, builder: Builder, result: Value, *of: Value) -> list[list[int]]:

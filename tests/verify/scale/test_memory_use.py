@@ -11,8 +11,7 @@ from mspc.ops.math.matmul import MatMul
 from mspc.ops.nn.activation import Tanh
 from mspc.ops.optim.optimizer import AssignAdd
 from mspc.runtime.memory import Allocation, MemoryPlan
-from mspc.verify.scale.held_bytes import HeldBytes
-from mspc.verify.scale.memory_use import memory_misuses
+from mspc.verify.scale.memory_use import HeldBytes, memory_misuses
 from tests.runtime.test_memory_plan import Maker, all_reduce
 from tests.verify.scale.planted_in_memory import FALSE, MISSED, outcome
 

@@ -10,8 +10,8 @@ from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.math.arithmetic import Neg
 from mspc.ops.math.elementwise import Exp, Log
 from mspc.ops.nn.activation import Tanh
-from mspc.verify.scale.kinds import RankKind
-from mspc.verify.scale.odd_ranks import odd_one
+from mspc.verify.scale.blame import odd_one
+from mspc.verify.scale.rank_kinds import RankKind
 
 OPS = (Neg, Exp, Log, Tanh)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mspc.ops.op import load_operators
-from mspc.verify.scale.kernels import run_on_all
-from mspc.verify.scale.spread import parts_of, widened
+from mspc.verify.scale.rank_kernels import run_on_all
+from mspc.verify.scale.rank_kinds import parts_of, widened
 from tests.ops.backend import BACKEND
 from tests.ops.simulate import arrays_of, operator_of, samples_of, types_of
 

@@ -18,7 +18,7 @@ from mspc.ops.tensor.reshape import Reshape
 from mspc.runtime import available_memory
 from mspc.runtime.available_memory import available_bytes
 from mspc.verify.scale import room
-from mspc.verify.scale.kinds import RankKind
+from mspc.verify.scale.rank_kinds import RankKind
 from mspc.verify.scale.room import check_fits
 
 PRIMES = """

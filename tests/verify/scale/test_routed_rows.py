@@ -23,13 +23,11 @@ from mspc.ops.tensor.embedding import OneHot
 from mspc.ops.tensor.selection import Sort, TopK
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
-from mspc.verify.scale import dimensions, proof
-from mspc.verify.scale.collectives import along_axes, by_ranks
-from mspc.verify.scale.computed_places import has_multiples
-from mspc.verify.scale.dimensions import Divisors
-from mspc.verify.scale.kernels import run_on_all
-from mspc.verify.scale.routed_kernels import places_on_each
-from mspc.verify.scale.sizes import Sizing
+from mspc.verify.scale import program_sizes, proof
+from mspc.verify.scale.meetings import along_axes, by_ranks
+from mspc.verify.scale.program_sizes import Divisors, Sizing
+from mspc.verify.scale.rank_kernels import places_on_each, run_on_all
+from mspc.verify.scale.readers import has_multiples
 from mspc.verify.scale.small_programs import small_programs
 
 CROWDED = '''import mindspore as ms
@@ -163,8 +161,8 @@ def test_latent_attention_and_routed_experts() -> None:
 
 def test_rows_that_all_go_one_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First there is room for what goes each way in the mean, here for no more; then for all."""
-    monkeypatch.setattr(dimensions, "CROWDED", 1)
-    monkeypatch.setattr(dimensions, "SPARE", 0)
+    monkeypatch.setattr(program_sizes, "CROWDED", 1)
+    monkeypatch.setattr(program_sizes, "SPARE", 0)
     made: list[int] = []
 
     def small(*given: Any, **named: Any) -> Any:

@@ -12,7 +12,7 @@ from mspc.commands.report.verbosity import Loudness
 from mspc.commands.verify import verify_target
 from mspc.commands.verify_scale import of_folder, of_script
 from mspc.ops.control.structural import TupleGetItem
-from mspc.verify.scale.scale_proof import ScaleProof
+from mspc.verify.scale.proof import ScaleProof
 
 QUIET = Loudness(quiet=True)
 NETWORK = """

@@ -8,8 +8,8 @@ import pytest
 from mspc.ops.tensor.embedding import UnsortedSegmentSum
 from mspc.runtime.backend import NumPyBackend
 from mspc.runtime.comm.interface import OneRank
-from mspc.verify.scale.spread import widened
-from mspc.verify.scale.table_slices import slices_on_each
+from mspc.verify.scale.rank_kernels import slices_on_each
+from mspc.verify.scale.rank_kinds import widened
 
 BACKEND = NumPyBackend(OneRank())
 

@@ -1,4 +1,4 @@
-"""Runs one rank of `mspc verify --mpi`, started by mpirun: `python -m mspc.verify.collectives.mpi_rank FOLDER`."""
+"""Runs one rank of `mspc verify --mpi`, started by mpirun: `python -m mspc.verify.mpi_rank FOLDER`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from mspc.engine.ranks.environment import limit_threads
+from mspc.ir.diagnostics import MspcError  # behind the limit
+from mspc.ir.files.tensors import TensorFile  # behind the limit
+from mspc.ir.graph import Graph  # behind the limit
+from mspc.ir.text.parser import parse  # behind the limit
+from mspc.ops.op import REGISTRY  # behind the limit
+from mspc.verify.judged_collectives import (
+    asked,  # behind the limit
+    computed,  # it loads NumPy, which reads how many threads
+)
+from mspc.verify.many_ranks import (  # behind the limit
+    EXECUTED,
+    FOUND,
+    GIVEN,
+    PLAIN,
+    ManyRanks,  # behind the limit
+    save,
+)
 
 limit_threads()
 
-from mspc.ir.diagnostics import MspcError  # noqa: E402  # behind the limit
-from mspc.ir.files.tensors import TensorFile  # noqa: E402  # behind the limit
-from mspc.ir.graph import Graph  # noqa: E402  # behind the limit
-from mspc.ir.text.parser import parse  # noqa: E402  # behind the limit
-from mspc.ops.op import REGISTRY  # noqa: E402  # behind the limit
-from mspc.verify.collectives.communicator import asked  # noqa: E402  # behind the limit
-from mspc.verify.collectives.compiled import computed  # noqa: E402  # it loads NumPy, which reads how many threads
-from mspc.verify.collectives.mpi_job import EXECUTED, FOUND, GIVEN, PLAIN, save  # noqa: E402  # behind the limit
-from mspc.verify.many_ranks import ManyRanks  # noqa: E402  # behind the limit
 
 
 def main(folder: Path) -> None:

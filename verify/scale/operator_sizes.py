@@ -1,23 +1,23 @@
-"""Says of operators which of their whole numbers are sizes or places along which dimensions, and which dimensions stay
-the same dimension though their sizes differ, as of a slice.
-
-One row of `ROWS` a class; an operator without a row has its rule, and none of its fields may be a whole number but
-those of `NO_SIZES`, else its dimensions keep their sizes.
-"""
+"""What is said of an operator's sizes: which of its numbers lie along which dimensions, and which of these are one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field, fields, replace
+from typing import Any, NamedTuple
 
+from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.collective.exchange import PasteSlices
 from mspc.ops.collective.point_to_point import Receive, ReceiveFromStage
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
+from mspc.ops.math.matmul import GroupedOuter, GroupedProduct, GroupedRows, GroupedSums
 from mspc.ops.math.mint import FillV2, RepeatInterleaveInt
 from mspc.ops.nn.attention import FlashAttentionScore, FlashAttentionScoreGrad
 from mspc.ops.nn.batch_norm import BatchNormStep, ChannelStatistics, JoinStatistics
+from mspc.ops.nn.experts import ExpertPlaces
 from mspc.ops.nn.rotary import RotaryPositionEmbedding
 from mspc.ops.op import Op
 from mspc.ops.random.dropout import Dropout
@@ -27,21 +27,164 @@ from mspc.ops.tensor.embedding import EmbeddingLookup, Gather, GatherGrad, OneHo
 from mspc.ops.tensor.moving import Concat, Pad, Split, Stack, Tile
 from mspc.ops.tensor.parts import PadV3, Slice, SplitTensor, SplitV, SplitWithSize
 from mspc.ops.tensor.reshape import Reshape
-from mspc.ops.tensor.selection import GatherD, GatherDGrad
+from mspc.ops.tensor.selection import GatherD, GatherDGrad, TopK
 from mspc.ops.tensor.slicing import StridedSlice, StridedSliceGrad
-from mspc.verify.scale.routed_rows import ROUTED
-from mspc.verify.scale.said_of_sizes import (
-    WHOLE,
-    Dim,
-    Number,
-    Row,
-    Types,
-    in_dim,
-    out_dim,
-    out_dims,
-    shape_numbers,
-    whole_numbers,
-)
+
+Types = Sequence[TensorType]
+
+
+class Dim(NamedTuple):
+    """A dimension of an operand, or of a result."""
+
+    of_result: bool
+    tensor: int
+    dimension: int
+
+
+class Number(NamedTuple):
+    """A number in a field, the whole of it or an entry of tuples in each other. along: the dimension of which it is a
+    size, a place or a distance; last: it is the last place there; over: the dimensions of which it makes that one, by
+    repeating them."""
+
+    field: str
+    entry: tuple[int, ...]
+    along: Dim
+    value: int
+    last: bool = False
+    over: tuple[Dim, ...] = ()
+
+
+WHOLE: tuple[int, ...] = ()
+"""The entry of a field that is one number."""
+
+
+@dataclass
+class Row:
+    """What is said of an operator. same: dimensions that are one though their sizes differ. frozen: those that keep
+    their sizes. by_rule: the rest is as its rule says."""
+
+    numbers: list[Number] = field(default_factory=list[Number])
+    same: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
+    frozen: list[Dim] = field(default_factory=list[Dim])
+    by_rule: bool = True
+    halves: list[Dim] = field(default_factory=list[Dim])
+    """Dimensions of which an even number of places must be left."""
+    least: list[tuple[Dim, int, int]] = field(default_factory=list["tuple[Dim, int, int]"])
+    """A dimension, a size along it, and how much of that must be left at least."""
+    room: list[tuple[Dim, int, Dim, int, int]] = field(default_factory=list["tuple[Dim, int, Dim, int, int]"])
+    """A dimension and a size along it, of which no less must be left than what goes there of another's, which is routed
+    so many ways."""
+    sizes: list[tuple[Dim, int]] = field(default_factory=list["tuple[Dim, int]"])
+    """Sizes along dimensions that are in no field."""
+
+
+def in_dim(tensor: int, dimension: int) -> Dim:
+    return Dim(False, tensor, dimension)
+
+
+def out_dim(dimension: int, tensor: int = 0) -> Dim:
+    return Dim(True, tensor, dimension)
+
+
+def whole_numbers(op: Any, along: Dim, *names: str) -> list[Number]:
+    return [Number(name, WHOLE, along, getattr(op, name)) for name in names]
+
+
+def shape_numbers(op: Any, name: str, dims: Sequence[Dim]) -> list[Number]:
+    """The entries of a field that are the sizes of these dimensions."""
+    return [Number(name, (i,), dim, n) for i, (dim, n) in enumerate(zip(dims, getattr(op, name), strict=True)) if n > 0]
+
+
+def out_dims(results: Types) -> list[Dim]:
+    return [out_dim(d) for d in range(len(results[0].shape))]
+
+
+# What is said of the sizes of operators by which rows are chosen, brought to where they are named, and back.
+
+
+def _fetched(op: FetchRows, operands: Types, results: Types) -> Row:
+    table, places = operands
+    count = len(places.shape)
+    same = [(in_dim(1, d), out_dim(d)) for d in range(count)]
+    same += [(in_dim(0, d), out_dim(count + d - 1)) for d in range(1, len(table.shape))]
+    return Row([n for n in whole_numbers(op, in_dim(0, 0), "total", "limit") if n.value], same, by_rule=False)
+
+
+def _sent(op: SendRows, operands: Types, results: Types) -> Row:
+    rows, places = operands
+    count = len(places.shape)
+    same = [(in_dim(1, d), in_dim(0, d)) for d in range(count)]
+    same += [(in_dim(0, d), out_dim(d - count + 1)) for d in range(count, len(rows.shape))]
+    return Row([n for n in whole_numbers(op, out_dim(0), "size", "total", "limit") if n.value], same, by_rule=False)
+
+
+def _best(op: TopK, operands: Types, results: Types) -> Row:
+    """The best of some: one more is left where there are more."""
+    last = len(operands[0].shape) - 1
+    same = [(in_dim(0, d), out_dim(d, i)) for i in range(2) for d in range(last)]
+    count = operands[0].shape[last]
+    least = min(op.k + 1, count)
+    return Row(
+        same=same, frozen=[out_dim(last, i) for i in range(2)], least=[(in_dim(0, last), count, least)], by_rule=False
+    )
+
+
+def _expert_places(op: ExpertPlaces, operands: Types, results: Types) -> Row:
+    """Few rows are not routed as evenly as many, so that blocks of small sizes have more room than `most_rows` says."""
+    ends, source = operands
+    share = source.shape[0] // op.outer
+    row = Row(
+        same=[(out_dim(0, 0), out_dim(0, 1)), (in_dim(1, 0), out_dim(0, 2)), (in_dim(0, 0), out_dim(2, 3))],
+        by_rule=False,
+    )
+    row.frozen = [out_dim(0, 3), out_dim(1, 3)]
+    row.sizes = [(in_dim(1, 0), share), (in_dim(0, 0), ends.shape[0] // op.parts)]
+    if op.room:
+        row.numbers = whole_numbers(op, out_dim(0, 0), "room")
+        row.room = [(out_dim(0, 0), op.room, in_dim(1, 0), share, op.parts)]
+    else:
+        row.same.append((out_dim(0, 0), in_dim(1, 0)))
+    return row
+
+
+def _grouped(op: Op, operands: Types, results: Types) -> Row:
+    """All groups and all of their matrices: there may be fewer of both. The operators' rules do not say that an end
+    belongs to a matrix, as ranks need all ends."""
+    if getattr(op, "count", 0) or getattr(op, "first", 0):
+        return Row()
+    if isinstance(op, GroupedProduct):
+        inner, outer = (2, 1) if op.transpose_b else (1, 2)
+        same = [(in_dim(0, 0), out_dim(0)), (in_dim(0, 1), in_dim(1, inner)), (in_dim(1, outer), out_dim(1)),
+                (in_dim(1, 0), in_dim(2, 0))]  # fmt: skip
+    elif isinstance(op, GroupedOuter):
+        same = [(in_dim(0, 0), in_dim(1, 0)), (in_dim(0, 1), out_dim(1)), (in_dim(1, 1), out_dim(2)),
+                (in_dim(2, 0), out_dim(0))]  # fmt: skip
+    elif isinstance(op, GroupedRows):
+        same = [(in_dim(0, 0), out_dim(0)), (in_dim(0, 1), out_dim(1)), (in_dim(1, 1), out_dim(1)),
+                (in_dim(1, 0), in_dim(2, 0))]  # fmt: skip
+    else:
+        same = [(in_dim(0, 1), out_dim(1)), (in_dim(1, 0), out_dim(0))]
+    return Row(same=same, by_rule=False)
+
+
+ROUTED: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
+    FetchRows: _fetched,
+    SendRows: _sent,
+    ExpertPlaces: _expert_places,
+    TopK: _best,
+    GroupedProduct: _grouped,
+    GroupedOuter: _grouped,
+    GroupedRows: _grouped,
+    GroupedSums: _grouped,
+}
+
+
+# Says of operators which of their whole numbers are sizes or places along which dimensions, and which dimensions stay
+# the same dimension though their sizes differ, as of a slice.
+#
+# One row of `ROWS` a class; an operator without a row has its rule, and none of its fields may be a whole number but
+# those of `NO_SIZES`, else its dimensions keep their sizes.
+
 
 NO_SIZES = frozenset(
     "axis axes dim dims perm index indices batch_dims begin_norm_axis begin_params_axis output_num count returns "
@@ -370,3 +513,27 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(_is_number, value))
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+# Puts smaller numbers into the fields of an operator.
+
+
+def resized(op: Any, numbers: Sequence[Number], divisor: Callable[[Dim], int]) -> Any:
+    """The operator with its numbers for dimensions that are divided. Raises ValueError where one does not divide."""
+    changed: dict[str, Any] = {}
+    for number in numbers:
+        by = divisor(number.along) // math.prod(map(divisor, number.over))
+        if by == 1 and not number.last:
+            continue
+        if number.value % by:
+            raise ValueError(f"{op.name}: {number.field} {number.value} does not divide by {by}")
+        value = number.value // by - number.last
+        changed[number.field] = _replaced(changed.get(number.field, getattr(op, number.field)), number.entry, value)
+    return replace(op, **changed) if changed else op
+
+
+def _replaced(given: Any, entry: tuple[int, ...], value: int) -> Any:
+    if not entry:
+        return value
+    first, *rest = entry
+    return (*given[:first], _replaced(given[first], tuple(rest), value), *given[first + 1 :])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.rank_graphs import RankGraphs, copied
+from mspc.ir.copies import copied_region
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
@@ -300,3 +303,276 @@ def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int
     if len(groups) == 1:
         given = np.broadcast_to(given, wanted.shape)
     return axes if np.array_equal(given, wanted) else None
+
+
+# Kinds of ranks that are divided: a kind runs node by node with all of its ranks, and some may have to go on alone.
+#
+# Ranks may have equal programs but for whom they meet, and one of them may wait for what another one does only later.
+# Where nothing goes on any more, a kind some of whose ranks could is divided, and the step begins again. So is one whose
+# ranks go different ways as the data say.
+
+
+MOST_PARTS = 64
+"""Into more parts a kind is not divided: something is wrong there."""
+
+
+class Divided(Exception):
+    """Ranks of a kind do not go on together. parts: their numbers."""
+
+    def __init__(self, kind: RankKind, parts: Sequence[Sequence[int]]) -> None:
+        super().__init__(f"ranks {list(map(list, parts))} do not go on together")
+        self.kind, self.parts = kind, parts
+
+
+def by_key(kind: RankKind, keys: Iterable[Hashable]) -> list[list[int]]:
+    """The ranks of a kind in parts of one key. keys: of every rank in its order."""
+    found: dict[Hashable, list[int]] = {}
+    for rank, key in zip(kind.ranks, keys, strict=True):
+        found.setdefault(key, []).append(rank)
+    return list(found.values())
+
+
+def divided(kinds: Sequence[RankKind], error: Divided) -> list[RankKind]:
+    """The kinds with the one that the error names in parts."""
+    found: list[RankKind] = []
+    for kind in kinds:
+        found += [_part(kind, ranks) for ranks in error.parts] if kind is error.kind else [kind]
+    return found
+
+
+def _part(kind: RankKind, ranks: Sequence[int]) -> RankKind:
+    """Some ranks of a kind, with a graph of their own: what is found of a value is known by its node."""
+    made = RankKind(tuple(ranks), copied_region(kind.graph))
+    places = [kind.place[rank] for rank in ranks]
+    known: dict[int, Value] = {}
+
+    def own(value: Value) -> Value:
+        given = kind.constants.get(id(value))
+        if given is None:
+            return value
+        if id(value) not in known:
+            mine = tuple(given[place] for place in places)
+            known[id(value)] = Constant(mine[0].value, mine[0].tensor_type.dtype)
+            made.constants[id(known[id(value)])] = mine
+        return known[id(value)]
+
+    for graph in made.graph.graphs():
+        for node in graph.nodes:
+            ops = kind.ops.get(id(node.op))
+            if ops is not None:
+                mine = tuple(ops[place] for place in places)
+                node.op = replace(mine[0])  # type: ignore[type-var]  # operators are dataclasses; one of its own
+                made.ops[id(node.op)] = mine
+            node.inputs = [own(value) for value in node.inputs]
+        graph.results = [own(value) for value in graph.results]
+    made.find_mesh()
+    return made
+
+
+# Arrays of all ranks of one kind at once: the leading dimensions are those of the kind's mesh, of size 1 where the
+# ranks along them have equal values, behind them stand those of a rank's own tensor.
+
+
+Shape = tuple[int, ...]
+
+
+def common_lead(arrays: Iterable[Array], depth: int) -> Shape:
+    """The leading dimensions of what is computed from arrays of which each has `depth` of them."""
+    return np.broadcast_shapes((1,) * depth, *(array.shape[:depth] for array in arrays))
+
+
+def own_shape(array: Array, depth: int) -> Shape:
+    """The shape of a rank's own tensor."""
+    return array.shape[depth:]
+
+
+def aligned(arrays: Sequence[Array], depth: int) -> list[Array]:
+    """The arrays with as many own dimensions each, new ones of size 1 ahead of the others."""
+    rank = max((array.ndim for array in arrays), default=depth) - depth
+    return [
+        array.reshape(*array.shape[:depth], *(1,) * (rank + depth - array.ndim), *array.shape[depth:])
+        for array in arrays
+    ]
+
+
+def widened(array: Array, lead: Shape) -> Array:
+    """A view of the array whose leading dimensions are `lead`."""
+    return np.broadcast_to(array, (*lead, *array.shape[len(lead) :]))
+
+
+def parts_of(value: Any) -> tuple[Array, ...]:
+    """The tensors of a value, which is one or a tuple of them."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def mapped(value: Any, change: Callable[[Array], Array]) -> Any:
+    """The value with each of its tensors changed."""
+    return tuple(mapped(part, change) for part in value) if isinstance(value, tuple | list) else change(value)
+
+
+def block_by_block(
+    run: Callable[..., Any], arrays: Sequence[Array], depth: int, axes: Sequence[int], lead: Shape
+) -> Any:
+    """What `run` makes of the arrays at every place along some of the leading dimensions, one place after the other,
+    put together again. Every array has size 1 along them, or as many as `lead`."""
+    if not axes:
+        return run(*arrays)
+    sizes = [lead[axis] for axis in axes]
+    found: list[Any] = []
+    for places in itertools.product(*map(range, sizes)):
+        own = list(arrays)
+        for axis, place in zip(axes, places, strict=True):
+            own = [_at(array, axis, place) for array in own]
+        found.append(run(*own))
+    return _joined(found, sizes, axes)
+
+
+def _joined(blocks: list[Any], sizes: Sequence[int], axes: Sequence[int]) -> Any:
+    if isinstance(blocks[0], tuple):
+        return tuple(_joined(list(part), sizes, axes) for part in zip(*blocks, strict=True))
+    for axis, size in zip(reversed(axes), reversed(sizes), strict=True):
+        blocks = [np.concatenate(blocks[i : i + size], axis) for i in range(0, len(blocks), size)]
+    return blocks[0]
+
+
+def _at(array: Array, axis: int, place: int) -> Array:
+    if array.shape[axis] == 1:
+        return array
+    return array[(slice(None),) * axis + (slice(place, place + 1),)]
+
+
+def wide_axes(arrays: Iterable[Array], depth: int) -> list[int]:
+    """The leading dimensions along which some array has different values."""
+    lead = common_lead(arrays, depth)
+    return [axis for axis, size in enumerate(lead) if size > 1]
+
+
+def flat(array: Array, lead: Shape) -> Array:
+    """The array with one leading dimension, of all ranks in their order."""
+    own = array.shape[len(lead) :]
+    return np.ascontiguousarray(widened(array, lead)).reshape(math.prod(lead), *own)
+
+
+def narrowed(array: Array, depth: int) -> Array:
+    """The array with leading dimensions of size 1 where its values along them are equal, bit for bit."""
+    for axis in range(depth):
+        if array.shape[axis] > 1:
+            first = array[(slice(None),) * axis + (slice(0, 1),)]
+            if np.array_equal(np.broadcast_to(first, array.shape), array, equal_nan=array.dtype.kind in "fc"):
+                array = np.ascontiguousarray(first)
+    return array
+
+
+# Ranks that store the same tensors though they are of several kinds: what they compute is looked at together.
+
+
+@dataclass(frozen=True)
+class Together:
+    """A value of all ranks of a family. kind: the ranks and the dimensions in which they lie. nodes: that make it, by
+    kind."""
+
+    kind: RankKind
+    value: Array
+    nodes: tuple[tuple[RankKind, Node], ...]
+
+
+def alike(kinds: Sequence[RankKind]) -> list[list[RankKind]]:
+    """The kinds in families that store the same tensors."""
+    found: dict[Hashable, list[RankKind]] = {}
+    for kind in kinds:
+        found.setdefault(tuple((p.name, p.type) for p in kind.graph.parameters), []).append(kind)
+    return list(found.values())
+
+
+class Families:
+    """Puts values of several kinds together, once all of them have come."""
+
+    def __init__(self, kinds: Sequence[RankKind]) -> None:
+        groups = alike(kinds)
+        self._members = {id(kind): group for group in groups for kind in group}
+        self._joint: dict[int, RankKind] = {}
+        for group in groups:
+            joint = RankKind(tuple(sorted(r for kind in group for r in kind.ranks)), group[0].graph)
+            joint.find_mesh()
+            self._joint.update((id(kind), joint if len(group) > 1 else kind) for kind in group)
+        self._names: dict[tuple[int, Node, int], Hashable] = {}
+        self._count: dict[int, Counter[Hashable]] = {id(kind): Counter() for kind in kinds}
+        self._waiting: dict[Hashable, dict[int, tuple[RankKind, Node, Array]]] = {}
+
+    def joint(self, kind: RankKind) -> RankKind:
+        """The ranks of the family and the dimensions in which they lie."""
+        return self._joint[id(kind)]
+
+    def note(self, kind: RankKind, key: Hashable, node: Node, number: int) -> None:
+        """Say in the order of a program that a node's tensor of that number has a key."""
+        count = self._count[id(kind)]
+        count[key] += 1
+        self._names[id(kind), node, number] = (key, count[key])
+
+    def together(
+        self, kind: RankKind, node: Node, number: int, value: Array, around: tuple[int, ...]
+    ) -> Iterator[Together]:
+        """The value of all ranks of the family, where this was the last part of it. Nothing where some of its kinds
+        have more or fewer values of this key."""
+        members = self._members[id(kind)]
+        if len(members) == 1:
+            yield Together(kind, value, ((kind, node),))
+            return
+        key, place = self._names[id(kind), node, number]  # type: ignore[misc]  # a pair
+        if len({self._count[id(each)][key] for each in members}) > 1:
+            return
+        name = (id(members[0]), key, place, around)
+        found = self._waiting.setdefault(name, {})
+        found[id(kind)] = kind, node, value
+        if len(found) < len(members):
+            return
+        del self._waiting[name]
+        joint = self._joint[id(kind)]
+        rows = {
+            rank: row
+            for each, _, array in found.values()
+            for rank, row in zip(each.ranks, flat(array, each.mesh), strict=True)
+        }
+        if len({row.shape for row in rows.values()}) == 1:
+            whole = np.stack([rows[rank] for rank in joint.ranks])
+            made = narrowed(whole.reshape(*joint.mesh, *whole.shape[1:]), joint.depth)
+            yield Together(joint, made, tuple((each, own) for each, own, _ in found.values()))
+
+
+# Slices of global arrays for all ranks of a kind at once.
+
+
+class Slices:
+    """The slices that the ranks of a kind hold of global arrays, by layout; what is equal for many arrays is found
+    once."""
+
+    def __init__(self, kind: RankKind) -> None:
+        self.kind = kind
+        self._places: dict[Layout, tuple[Array, list[tuple[int, ...]]]] = {}
+
+    def of(self, array: Array, layout: Layout | None) -> Array:
+        """The slices, with leading dimensions of size 1 where they are the same."""
+        depth = self.kind.depth
+        if layout is None or not any(layout.dims):
+            return np.array(array).reshape((1,) * depth + np.shape(array))
+        which, places = self._found(layout)
+        local = layout.local_shape(array.shape)
+        parts = [
+            array[tuple(slice(i * n, (i + 1) * n) for i, n in zip(place, local, strict=True))] for place in places
+        ]
+        return np.array(np.stack(parts)[which])
+
+    def lead(self, layout: Layout | None) -> tuple[int, ...]:
+        """The leading dimensions of the slices."""
+        if layout is None or not any(layout.dims):
+            return (1,) * self.kind.depth
+        return self._found(layout)[0].shape
+
+    def _found(self, layout: Layout) -> tuple[Array, list[tuple[int, ...]]]:
+        """(for every place in the mesh, of size 1 where it does not matter, the number of its slice, the slices)."""
+        if layout not in self._places:
+            known: dict[tuple[int, ...], int] = {}
+            numbers = [known.setdefault(layout.slice_index(rank), len(known)) for rank in self.kind.ranks]
+            which = narrowed(np.array(numbers).reshape(self.kind.mesh), self.kind.depth)
+            self._places[layout] = which, list(known)
+        return self._places[layout]

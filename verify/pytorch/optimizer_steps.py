@@ -1,0 +1,542 @@
+"""Defines a case of a training step: numbers made by mspc, and the same by PyTorch or a formula written down apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mspc.ir.late_dataclass import dataclass
+
+Array = Any
+STEPS = 6
+SHAPES = ((3,), (4, 5))
+SCALE = 64.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """mine: the numbers that mspc makes. theirs: those of the judge, given PyTorch. before: what both began with, where
+    the change is compared too. source: what the judge is."""
+
+    name: str
+    mine: Callable[[], Array]
+    theirs: Callable[[Any], Array]
+    source: str = "PyTorch"
+    before: Array | None = None
+
+
+def floats(seed: int, shape: Sequence[int]) -> Array:
+    """Float32 numbers of either sign."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+START = [floats(i, shape) for i, shape in enumerate(SHAPES)]
+GRADIENTS = [[floats(10 + 10 * step + i, shape) for i, shape in enumerate(SHAPES)] for step in range(STEPS)]
+
+
+def flat(arrays: Sequence[Array]) -> Array:
+    """All numbers of some arrays, one after the other."""
+    return np.concatenate([np.asarray(a, np.float64).reshape(-1) for a in arrays])
+
+
+BEFORE = np.stack([flat(START)] * STEPS)
+
+
+def weights(names: Sequence[str] = ("a", "b")) -> list[Any]:
+    """Parameters of mspc."""
+    from mspc.api.common.parameter import Parameter
+    from mspc.api.common.tensor import Tensor
+
+    return [Parameter(Tensor(array.copy()), name) for array, name in zip(START, names, strict=True)]
+
+
+def taken(
+    make: Callable[[list[Any], float], Any], scale: float = 1.0, names: Sequence[str] = ("a", "b"), state: str = ""
+) -> Array:
+    """[steps, numbers]: the parameters after every step of an optimizer of mspc, or a state of theirs. make: the
+    optimizer of parameters and of the scale that gradients come with."""
+    from mspc.api.common.tensor import Tensor
+
+    parameters = weights(names)
+    optimizer = make(parameters, scale)
+    found: list[Array] = []
+    for gradients in GRADIENTS:
+        optimizer(tuple(Tensor(gradient * np.float32(scale)) for gradient in gradients))
+        found.append(flat([p.asnumpy() for p in (getattr(optimizer, state) if state else parameters)]))
+    return np.stack(found)
+
+
+def by_torch(torch: Any, make: Callable[[list[Any]], Any], decay: float = 0.0, state: str = "") -> Array:
+    """The same of an optimizer of PyTorch. decay: added to gradients where it knows no weight decay."""
+    parameters = [torch.nn.Parameter(torch.tensor(array.astype(np.float64))) for array in START]
+    optimizer = make(parameters)
+    found: list[Array] = []
+    for gradients in GRADIENTS:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = torch.tensor(gradient.astype(np.float64)) + decay * parameter.detach()
+        optimizer.step()
+        found.append(flat([(optimizer.state[p][state] if state else p).detach().numpy() for p in parameters]))
+    return np.stack(found)
+
+
+Rule = Callable[[dict[str, Array], Array, Array, int, int], Array]
+"""(states of a parameter, the parameter, its gradient, step from 1, number of the parameter) -> the new parameter."""
+
+
+def by_rule(rule: Rule) -> Array:
+    """The same by a formula, in Float64; states begin as {}."""
+    values, states = [array.astype(np.float64) for array in START], [dict[str, Array]() for _ in START]
+    found: list[Array] = []
+    for step, gradients in enumerate(GRADIENTS, 1):
+        for i, gradient in enumerate(gradients):
+            values[i] = rule(states[i], values[i], gradient.astype(np.float64), step, i)
+        found.append(flat(values))
+    return np.stack(found)
+
+
+# Compares every optimizer of mspc with PyTorch's.
+
+
+TINY = 1e-12
+"""Where MindSpore adds eps elsewhere than PyTorch, it is too small to be seen."""
+
+
+Mine = Callable[[list[Any], float], Any]
+Theirs = Callable[[Any, list[Any]], Any]
+
+
+def _case(
+    name: str, mine: Mine, theirs: Theirs, scale: float = 1.0, decay: float = 0.0, state: str = ""
+) -> Case:  # fmt: skip
+    return Case(
+        name, lambda: taken(mine, scale, state=state),
+        lambda torch: by_torch(torch, lambda p: theirs(torch.optim, p), decay, state),
+        before=None if state else BEFORE,
+    )  # fmt: skip
+
+
+def _from_ones(o: Any, p: list[Any], centered: bool) -> Any:
+    """PyTorch's RMSprop with MindSpore's first mean square, 1."""
+    made = o.RMSprop(p, 0.05, 0.8, TINY, 0.05, 0.5, centered, foreach=False)
+    for each in p:
+        made.state[each] = {
+            "step": each.new_zeros(()), "square_avg": each.detach() * 0 + 1,
+            "momentum_buffer": each.detach() * 0, "grad_avg": each.detach() * 0,
+        }  # fmt: skip
+    return made
+
+
+def _two(p: list[Any]) -> list[dict[str, Any]]:
+    return [{"params": [p[1]], "lr": 0.2, "weight_decay": 0.1}, {"params": [p[0]]}]
+
+
+SAME: dict[str, dict[str, Any]] = {
+    "Adam": {"lr": 0.05, "weight_decay": 0.1, "amsgrad": True},
+    "AdamW": {"lr": 0.05, "weight_decay": 0.1, "maximize": True},
+    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    "Adadelta": {"lr": 0.5, "weight_decay": 0.1},
+    "Adagrad": {"lr": 0.1, "lr_decay": 0.1, "initial_accumulator_value": 0.2, "weight_decay": 0.1},
+    "Adamax": {"lr": 0.05, "weight_decay": 0.1},
+    "RMSprop": {"lr": 0.05, "momentum": 0.9, "centered": True, "alpha": 0.8, "weight_decay": 0.1},
+    "ASGD": {"lr": 0.1, "lambd": 0.1, "t0": 1.0, "weight_decay": 0.1},
+    "NAdam": {"lr": 0.05, "weight_decay": 0.1},
+    "RAdam": {"lr": 0.05, "betas": (0.8, 0.5), "weight_decay": 0.1},
+    "Rprop": {"lr": 0.05, "step_sizes": (0.03, 0.055), "maximize": True},
+}
+"""Of `experimental.optim`, whose arguments are PyTorch's."""
+
+
+def optimizers() -> list[Case]:
+    """A case for every optimizer that PyTorch has, with weight decay and, where it takes one, a loss scale."""
+    return [*_with_moments(), *_adaptive(), *_with_its_arguments()]
+
+
+def _with_moments() -> list[Case]:
+    from mspc.api import nn
+
+    return [
+        _case("nn.SGD", lambda p, s: nn.SGD(p, 0.1, 0.9, 0.3, 0.05, loss_scale=s),
+              lambda o, p: o.SGD(p, 0.1, 0.9, 0.3, 0.05), SCALE),
+        _case("nn.SGD nesterov", lambda p, s: nn.SGD(p, 0.1, 0.9, 0.0, 0.05, True, s),
+              lambda o, p: o.SGD(p, 0.1, 0.9, 0.0, 0.05, True), SCALE),
+        _case("nn.Momentum", lambda p, s: nn.Momentum(p, 0.1, 0.9, 0.05, s),
+              lambda o, p: o.SGD(p, 0.1, 0.9, weight_decay=0.05), SCALE),
+        _case("nn.Momentum nesterov", lambda p, s: nn.Momentum(p, 0.1, 0.9, 0.05, s, True),
+              lambda o, p: o.SGD(p, 0.1, 0.9, weight_decay=0.05, nesterov=True), SCALE),
+        _case("nn.Momentum in groups", lambda p, s: nn.Momentum([*_two(p), {"order_params": p}], 0.1, 0.9, 0.03),
+              lambda o, p: o.SGD([_two(p)[0], {"params": [p[0]], "weight_decay": 0.03}], 0.1, 0.9)),
+        _case("nn.Adam", lambda p, s: nn.Adam(p, 0.05, eps=TINY, weight_decay=0.05, loss_scale=s),
+              lambda o, p: o.Adam(p, 0.05, eps=TINY, weight_decay=0.05), SCALE),
+        _case("nn.Adam lazy", lambda p, s: nn.Adam(p, 0.05, eps=TINY, use_lazy=True, loss_scale=s),
+              lambda o, p: o.Adam(p, 0.05, eps=TINY), SCALE),
+        _case("nn.LazyAdam", lambda p, s: nn.LazyAdam(p, 0.05, eps=TINY, weight_decay=0.05, loss_scale=s),
+              lambda o, p: o.Adam(p, 0.05, eps=TINY, weight_decay=0.05), SCALE),
+        _case("nn.AdamOffload", lambda p, s: nn.AdamOffload(p, 0.05, eps=TINY, weight_decay=0.05, loss_scale=s),
+              lambda o, p: o.Adam(p, 0.05, eps=TINY, weight_decay=0.05), SCALE),
+    ]  # fmt: skip
+
+
+def _adaptive() -> list[Case]:
+    from mspc.api import nn
+
+    return [
+        _case("nn.AdaMax", lambda p, s: nn.AdaMax(p, 0.05, 0.8, 0.9, TINY, 0.05, s),
+              lambda o, p: o.Adamax(p, 0.05, (0.8, 0.9), TINY, 0.05), SCALE),
+        _case("nn.Adagrad", lambda p, s: nn.Adagrad(p, 0.1, 0.05, True, s, 0.05),
+              lambda o, p: o.Adagrad(p, 0.05, 0.0, 0.05, 0.1, TINY), SCALE),
+        _case("nn.Adadelta", lambda p, s: nn.Adadelta(p, 0.7, 0.8, 1e-5, s, 0.05),
+              lambda o, p: o.Adadelta(p, 0.7, 0.8, 1e-5, 0.05), SCALE),
+        _case("nn.ASGD", lambda p, s: nn.ASGD(p, 0.05, 0.1, 0.75, 3.0, 0.05),
+              lambda o, p: o.ASGD(p, 0.05, 0.1, 0.75, 3.0, 0.05, foreach=False)),
+        _case("nn.ASGD, its average", lambda p, s: nn.ASGD(p, 0.05, 0.1, 0.75, 3.0, 0.05),
+              lambda o, p: o.ASGD(p, 0.05, 0.1, 0.75, 3.0, 0.05, foreach=False), state="ax"),
+        _case("nn.Rprop, its largest step", lambda p, s: nn.Rprop(p, 0.05, (0.4, 1.3), (1e-3, 0.055)),
+              lambda o, p: o.Rprop(p, 0.05, (0.4, 1.3), (1e-3, 0.055))),
+        _case("nn.Rprop", lambda p, s: nn.Rprop(p, 0.05, (0.4, 1.3), (1e-3, 0.2), 0.05),
+              lambda o, p: o.Rprop(p, 0.05, (0.4, 1.3), (1e-3, 0.2)), decay=0.05),
+        _case("nn.RMSProp", lambda p, s: nn.RMSProp(p, 0.05, 0.8, 0.5, TINY, False, False, s, 0.05),
+              lambda o, p: _from_ones(o, p, False), SCALE),
+        _case("nn.RMSProp centered", lambda p, s: nn.RMSProp(p, 0.05, 0.8, 0.5, TINY, False, True, s, 0.05),
+              lambda o, p: _from_ones(o, p, True), SCALE),
+        _case("nn.AdaFactor",
+              lambda p, s: nn.AdaFactor(p, 0.1, (1e-30, 1e-3), 1.0, 0.8, 0.0, 0.0, True, False, loss_scale=s),
+              lambda o, p: o.Adafactor(p, 0.1, -0.8, (1e-15, 1e-3), 1.0, 0.0), SCALE),
+    ]  # fmt: skip
+
+
+def _with_its_arguments() -> list[Case]:
+    from mspc.api.experimental import optim
+    from mspc.api.mint import optim as mint
+
+    def twin(name: str, options: dict[str, Any]) -> Case:
+        return _case(f"experimental.optim.{name}", lambda p, s: getattr(optim, name)(p, **options),
+                     lambda o, p: getattr(o, name)(p, **options))  # fmt: skip
+
+    return [
+        _case("experimental.optim.ASGD, its average", lambda p, s: optim.ASGD(p, **SAME["ASGD"]),
+              lambda o, p: o.ASGD(p, **SAME["ASGD"], foreach=False), state="ax"),
+        _case("mint.optim.Adam", lambda p, s: mint.Adam(p, 0.05, (0.8, 0.9), 1e-3, 0.05),
+              lambda o, p: o.Adam(p, 0.05, (0.8, 0.9), 1e-3, 0.05)),
+        _case("mint.optim.AdamW", lambda p, s: mint.AdamW(p, 0.05, (0.8, 0.9), 1e-3, 0.05, amsgrad=True),
+              lambda o, p: o.AdamW(p, 0.05, (0.8, 0.9), 1e-3, 0.05, True)),
+        _case("mint.optim.SGD", lambda p, s: mint.SGD(p, 0.1, 0.9, 0.2, 0.05, maximize=True),
+              lambda o, p: o.SGD(p, 0.1, 0.9, 0.2, 0.05, maximize=True)),
+        *(twin(name, options) for name, options in SAME.items()),
+    ]  # fmt: skip
+
+
+# Compares learning rates with PyTorch's schedules, or their formulas: of cells, of lists, and of schedulers.
+
+
+COUNT = 10
+
+
+def rates() -> list[Case]:
+    """A case for every schedule."""
+    from mspc.api import nn
+
+    def cell(name: str, make: Callable[[], Any], formula: Callable[[int], float], source: str) -> Case:
+        wanted = np.array([formula(step) for step in range(COUNT)])
+        return Case(f"nn.{name}", lambda: _of_steps(make()), lambda torch: wanted, source)
+
+    def listed(name: str, found: Callable[[], Sequence[float]], formula: Callable[[int], float], source: str) -> Case:
+        wanted = np.array([formula(step) for step in range(COUNT)])
+        return Case(f"nn.{name}", lambda: np.array(found()), lambda torch: wanted, source)
+
+    documented = "MindSpore's documentation"
+    inverse = "Szegedy et al. 2016: lr / (1 + rate t / T)"
+    cosine = "Loshchilov and Hutter 2017, equation 5, held at its end"
+    return [
+        cell("ExponentialDecayLR", lambda: nn.ExponentialDecayLR(0.4, 0.5, 4), lambda t: 0.4 * 0.5 ** (t / 4),
+             documented),
+        cell("ExponentialDecayLR in stairs", lambda: nn.ExponentialDecayLR(0.4, 0.5, 4, True),
+             lambda t: 0.4 * 0.5 ** (t // 4), documented),
+        cell("NaturalExpDecayLR", lambda: nn.NaturalExpDecayLR(0.4, 0.3, 4), lambda t: 0.4 * math.exp(-0.3 * t),
+             documented),
+        cell("InverseDecayLR", lambda: nn.InverseDecayLR(0.4, 0.5, 4), lambda t: 0.4 / (1 + 0.5 * t / 4), inverse),
+        cell("CosineDecayLR", lambda: nn.CosineDecayLR(0.1, 0.4, 8),
+             lambda t: 0.1 + 0.15 * (1 + math.cos(math.pi * min(t, 8) / 8)), cosine),
+        cell("PolynomialDecayLR", lambda: nn.PolynomialDecayLR(0.4, 0.1, 8, 2.0),
+             lambda t: 0.3 * (1 - min(t, 8) / 8) ** 2 + 0.1, documented),
+        cell("WarmUpLR", lambda: nn.WarmUpLR(0.4, 5), lambda t: 0.4 * min(t, 5) / 5, documented),
+        listed("exponential_decay_lr", lambda: nn.exponential_decay_lr(0.4, 0.5, COUNT, 2, 3),
+               lambda t: 0.4 * 0.5 ** (t // 2 / 3), documented),
+        listed("natural_exp_decay_lr", lambda: nn.natural_exp_decay_lr(0.4, 0.3, COUNT, 2, 3),
+               lambda t: 0.4 * math.exp(-0.3 * (t // 2)), documented),
+        listed("inverse_decay_lr", lambda: nn.inverse_decay_lr(0.4, 0.5, COUNT, 2, 3),
+               lambda t: 0.4 / (1 + 0.5 * (t // 2) / 3), inverse),
+        listed("cosine_decay_lr", lambda: nn.cosine_decay_lr(0.1, 0.4, COUNT, 2, 4),
+               lambda t: 0.1 + 0.15 * (1 + math.cos(math.pi * min(t // 2, 4) / 4)), cosine),
+        listed("polynomial_decay_lr", lambda: nn.polynomial_decay_lr(0.4, 0.1, COUNT, 2, 4, 2.0),
+               lambda t: 0.3 * (1 - min(t // 2, 4) / 4) ** 2 + 0.1, documented),
+        listed("warmup_lr", lambda: nn.warmup_lr(0.4, COUNT, 2, 3), lambda t: 0.4 * min(t // 2, 3) / 3, documented),
+        listed("piecewise_constant_lr", lambda: nn.piecewise_constant_lr([3, COUNT], [0.4, 0.1]),
+               lambda t: 0.4 if t < 3 else 0.1, documented),
+        *(_scheduler(name, options) for name, options in SCHEDULERS),
+        Case("lr_scheduler.SequentialLR", lambda: _scheduled("SequentialLR", _ours()),
+             lambda torch: _scheduled("SequentialLR", torch.optim, torch=torch)),
+        Case("lr_scheduler.ReduceLROnPlateau", lambda: _scheduled("ReduceLROnPlateau", _ours()),
+             lambda torch: _scheduled("ReduceLROnPlateau", torch.optim, torch=torch)),
+    ]  # fmt: skip
+
+
+SCHEDULERS: list[tuple[str, dict[str, Any]]] = [
+    ("StepLR", {"step_size": 2, "gamma": 0.5}),
+    ("MultiStepLR", {"milestones": [2, 5], "gamma": 0.5}),
+    ("ExponentialLR", {"gamma": 0.9}),
+    ("ConstantLR", {"factor": 0.5, "total_iters": 3}),
+    ("LinearLR", {"start_factor": 0.25, "total_iters": 4}),
+    ("PolynomialLR", {"total_iters": 4, "power": 2.0}),
+    ("LambdaLR", {"lr_lambda": lambda epoch: 0.8**epoch}),
+    ("MultiplicativeLR", {"lr_lambda": lambda epoch: 1 - 0.05 * epoch}),
+    ("CosineAnnealingLR", {"T_max": 5, "eta_min": 0.01}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 2, "T_mult": 2, "eta_min": 0.01}),
+    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 2, "step_size_down": 3, "mode": "triangular2"}),
+]
+MEASURES = (1, 1.5, 1.8, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def _of_steps(schedule: Any) -> Array:
+    """The rates of the steps of an optimizer: what a gradient of ones takes away."""
+    from mspc.api import nn
+    from mspc.api.common.parameter import Parameter
+    from mspc.api.common.tensor import Tensor
+
+    weight = Parameter(Tensor(np.zeros(1, np.float32)), "w")
+    optimizer, values = nn.SGD([weight], schedule), [0.0]
+    for _ in range(COUNT):
+        optimizer((Tensor(np.ones(1, np.float32)),))
+        values.append(float(weight.asnumpy()[0]))
+    return -np.diff(values)
+
+
+def _ours() -> Any:
+    from mspc.api.experimental import optim
+
+    return optim
+
+
+def _scheduler(name: str, options: dict[str, Any]) -> Case:
+    return Case(f"lr_scheduler.{name}", lambda: _scheduled(name, _ours(), options),
+                lambda torch: _scheduled(name, torch.optim, options, torch))  # fmt: skip
+
+
+def _scheduled(name: str, library: Any, options: dict[str, Any] | None = None, torch: Any = None) -> Array:
+    """[steps, groups]: rates of a scheduler, of mspc's `optim`, or of PyTorch's where that is given."""
+    optimizer = library.SGD(
+        [{"params": [_parameter(torch, i)], "lr": rate} for i, rate in enumerate((0.1, 0.2))], lr=1.0, momentum=0.5
+    )
+    kinds = library.lr_scheduler
+    if name == "SequentialLR":
+        parts = [kinds.ConstantLR(optimizer, 0.1, 2), kinds.ExponentialLR(optimizer, 0.9)]
+        schedule = kinds.SequentialLR(optimizer, parts, [3])
+    elif name == "ReduceLROnPlateau":
+        schedule = kinds.ReduceLROnPlateau(optimizer, "min", patience=1, cooldown=1, factor=0.5, min_lr=0.03)
+    else:
+        schedule = getattr(kinds, name)(optimizer, **(options or {}))
+    found: list[list[float]] = []
+    for step in range(COUNT):
+        if torch is not None:
+            optimizer.step()
+        schedule.step(*(MEASURES[step : step + 1] if name == "ReduceLROnPlateau" else ()))
+        found.append([float(r.asnumpy()) if hasattr(r, "asnumpy") else float(r) for r in schedule.get_last_lr()])
+    return np.array(found)
+
+
+def _parameter(torch: Any, number: int) -> Any:
+    if torch is None:
+        from mspc.api.common.parameter import Parameter
+        from mspc.api.common.tensor import Tensor
+
+        return Parameter(Tensor(np.ones(2, np.float32)), f"w{number}")
+    return torch.nn.Parameter(torch.ones(2))
+
+
+# Compares optimizers that PyTorch has not, or has otherwise, with their formulas, in Float64.
+
+
+State = dict[str, Array]
+
+
+def formulas() -> list[Case]:
+    """A case for each, with its source."""
+    from mspc.api import nn
+
+    def case(name: str, mine: Any, rule: Rule, source: str, scale: float = 1.0, names: Any = ("a", "b")) -> Case:
+        return Case(name, lambda: taken(mine, scale, names), lambda torch: by_rule(rule), source, BEFORE)
+
+    return [
+        case("nn.AdamWeightDecay", lambda p, s: nn.AdamWeightDecay(p, 0.05, 0.8, 0.9, 1e-6, 0.05), _decoupled,
+             "Loshchilov and Hutter 2019, algorithm 2, without the corrections"),
+        case("nn.Adam amsgrad",
+             lambda p, s: nn.Adam(p, 0.05, 0.5, 0.6, 1e-6, weight_decay=0.05, loss_scale=s, use_amsgrad=True), _amsgrad,
+             "Reddi, Kale and Kumar 2018, with the rate of MindSpore's documentation", SCALE),
+        case("nn.Adam nesterov",
+             lambda p, s: nn.Adam(p, 0.05, 0.5, 0.6, 1e-6, use_nesterov=True, loss_scale=s), _nesterov,
+             "MindSpore's documentation of ops.Adam", SCALE),
+        case("nn.Lamb", lambda p, s: nn.Lamb(p, 0.05, 0.8, 0.9, 1e-6, 0.1), _lamb, "You et al. 2020, algorithm 2"),
+        case("nn.FTRL", lambda p, s: nn.FTRL(p, 0.2, 0.1, -0.5, 0.4, 0.1, loss_scale=s), _follow_leader,
+             "McMahan et al. 2013, algorithm 1", SCALE),
+        case("nn.ProximalAdagrad", lambda p, s: nn.ProximalAdagrad(p, 0.2, 0.1, 0.05, 0.3, False, s, 0.05), _proximal,
+             "Duchi and Singer 2009, section 3, with Adagrad's rate", SCALE),
+        case("nn.LARS", lambda p, s: nn.LARS(nn.Momentum(p, 0.1, 0.9, 0.05, s), 1e-5, 0.2), _layerwise,
+             "You, Gitman and Ginsburg 2017, algorithm 1", SCALE, ("bias", "b")),
+        case("nn.LARS with use_clip",
+             lambda p, s: nn.LARS(nn.Momentum(p, 0.1, 0.9, 0.05, s), 1e-5, 0.05, True), _clipped,
+             "You, Gitman and Ginsburg 2017, algorithm 1, its rate over that of the optimizer at most 1", SCALE,
+             ("bias", "b")),
+        case("nn.AdaFactor with a rate of its own", lambda p, s: nn.AdaFactor(p, beta1=0.7, warmup_init=True),
+             _factored, "Shazeer and Stern 2018, algorithms 4 and 5"),
+        case("nn.SGD, its weight decay apart from the loss scale",
+             lambda p, s: nn.SGD(p, 0.1, weight_decay=0.3, loss_scale=s), lambda _, w, g, t, i: w - 0.1 * (g + 0.3 * w),
+             "w - lr (g + decay w)", SCALE),
+        case("nn.Momentum without decay of beta", lambda p, s: nn.Momentum(p, 0.1, 0.0, 0.3), lambda _, w, g, t, i: (
+             w - 0.1 * (g + (0.3 * w if i else 0.0))), "MindSpore's documentation of nn.Optimizer", 1.0, ("beta", "b")),
+        case("nn.SGD with a list of rates", lambda p, s: nn.SGD(p, list(RATES)), lambda _, w, g, t, i: (
+             w - RATES[min(t, len(RATES)) - 1] * g), "one rate a step, the last one for all behind it"),
+        Case("nn.SGD with grad_centralization", _centralized, lambda torch: WIDE - 0.1 * (
+             PULL - PULL.mean(1, keepdims=True)), "Yong et al. 2020, equation 1", WIDE),
+    ]  # fmt: skip
+
+
+RATES = (0.3, 0.1, 0.2)
+WIDE, PULL = floats(1, (3, 16)), floats(2, (3, 16)) + np.float32(1)
+"""A parameter that MindSpore centralizes, and its gradient."""
+
+
+def _centralized() -> Array:
+    from mspc.api import nn
+    from mspc.api.common.parameter import Parameter
+    from mspc.api.common.tensor import Tensor
+
+    parameter = Parameter(Tensor(WIDE.copy()), "a")
+    nn.SGD([{"params": [parameter], "grad_centralization": True}], 0.1)((Tensor(PULL),))
+    return parameter.asnumpy()
+
+
+def _means(state: State, gradient: Array, first: float, second: float) -> tuple[Array, Array]:
+    """The running means of a gradient and of its square."""
+    state["m"] = first * state.get("m", 0.0) + (1 - first) * gradient
+    state["v"] = second * state.get("v", 0.0) + (1 - second) * gradient**2
+    return state["m"], state["v"]
+
+
+def _decoupled(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    m, v = _means(state, g, 0.8, 0.9)
+    return w - 0.05 * (m / (np.sqrt(v) + 1e-6) + 0.05 * w)
+
+
+def _amsgrad(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    m, v = _means(state, g + 0.05 * w, 0.5, 0.6)
+    state["most"] = np.maximum(state.get("most", 0.0), v)
+    return w - 0.05 * np.sqrt(1 - 0.6**t) / (1 - 0.5**t) * m / (np.sqrt(state["most"]) + 1e-6)
+
+
+def _nesterov(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    m, v = _means(state, g, 0.5, 0.6)
+    return w - 0.05 * np.sqrt(1 - 0.6**t) / (1 - 0.5**t) * (0.5 * m + 0.5 * g) / (np.sqrt(v) + 1e-6)
+
+
+def _lamb(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    m, v = _means(state, g, 0.8, 0.9)
+    step = m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.9**t)) + 1e-6) + 0.1 * w
+    return w - 0.05 * np.linalg.norm(w) / np.linalg.norm(step) * step
+
+
+def _follow_leader(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    before = state.get("n", 0.2)
+    state["n"] = before + g**2
+    state["z"] = state.get("z", 0.0) + g - (np.sqrt(state["n"]) - np.sqrt(before)) / 0.1 * w
+    z = state["z"]
+    return np.where(np.abs(z) > 0.4, (np.sign(z) * 0.4 - z) / (np.sqrt(state["n"]) / 0.1 + 2 * 0.1), 0.0)
+
+
+def _proximal(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    g = g + 0.05 * w
+    state["a"] = state.get("a", 0.2) + g**2
+    rate = 0.1 / np.sqrt(state["a"])
+    stepped = w - rate * g
+    return np.sign(stepped) * np.maximum(0, np.abs(stepped) - rate * 0.05) / (1 + rate * 0.3)
+
+
+def _layerwise(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    if i == 1:  # the other one is a bias
+        size = np.linalg.norm(w)
+        g = (g + 0.05 * w) * 0.2 * size / (np.linalg.norm(g) + 0.05 * size + 1e-5)
+    state["v"] = 0.9 * state.get("v", 0.0) + g
+    return w - 0.1 * state["v"]
+
+
+def _clipped(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    if i == 1:
+        size = np.linalg.norm(w)
+        ratio = 0.05 * size / (np.linalg.norm(g) + 0.05 * size + 1e-5)
+        g = (g + 0.05 * w) * min(ratio / 0.1, 1.0)
+    state["v"] = 0.9 * state.get("v", 0.0) + g
+    return w - 0.1 * state["v"]
+
+
+def _factored(state: State, w: Array, g: Array, t: int, i: int) -> Array:
+    keep, square = 1 - t**-0.8, g**2 + 1e-30
+    rate = min(1e-6 * t, t**-0.5) * max(1e-3, float(np.sqrt(np.mean(w**2))))
+    if g.ndim < 2:
+        state["v"] = keep * state.get("v", 0.0) + (1 - keep) * square
+        update = g / np.sqrt(state["v"])
+    else:
+        state["r"] = keep * state.get("r", 0.0) + (1 - keep) * square.mean(1)
+        state["c"] = keep * state.get("c", 0.0) + (1 - keep) * square.mean(0)
+        update = g / np.sqrt(np.outer(state["r"], state["c"]) / state["r"].mean())
+    update = update / max(1.0, float(np.sqrt(np.mean(update**2)))) * rate
+    state["m"] = 0.7 * state.get("m", 0.0) + 0.3 * update
+    return w - state["m"]
+
+
+# Compares operators that update parameters with formulas in PyTorch's arithmetic: what the operands that they
+# overwrite hold afterwards.
+#
+# Sources: Kingma and Ba 2015; Loshchilov and Hutter 2019; Sutskever et al. 2013; MindSpore's documentation.
+
+
+Tensor = Any
+Formula = Callable[..., tuple[Tensor, ...]]
+"""(operator, operands) -> new values of the operands that it overwrites, in the order of `mutates`."""
+
+
+def update_formulas(torch: Any) -> Mapping[str, Formula]:
+    """By operator's name."""
+
+    def momentum(op: Any, w: Tensor, v: Tensor, rate: Tensor, g: Tensor, mu: Tensor) -> tuple[Tensor, ...]:
+        g = g * op.gradient_scale
+        v = mu * v + g
+        return w - rate * (g + mu * v if op.use_nesterov else v), v
+
+    def sgd(op: Any, w: Tensor, g: Tensor, rate: Tensor, v: Tensor, mu: Tensor, fresh: Tensor) -> tuple[Tensor, ...]:
+        g = g + op.weight_decay * w
+        if not float(mu) > 0:
+            return w - rate * g, v, fresh
+        v = torch.where(fresh > 0, g, mu * v + (1 - op.dampening) * g)
+        return w - rate * (g + mu * v if op.nesterov else v), v, torch.zeros_like(fresh)
+
+    def adam(op: Any, w: Tensor, m: Tensor, v: Tensor, power1: Tensor, power2: Tensor, rate: Tensor, beta1: Tensor,
+             beta2: Tensor, eps: Tensor, g: Tensor) -> tuple[Tensor, ...]:  # fmt: skip
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        step = beta1 * m + (1 - beta1) * g if op.use_nesterov else m
+        return w - rate * (1 - power2) ** 0.5 / (1 - power1) * step / (v**0.5 + eps), m, v
+
+    def decoupled(op: Any, w: Tensor, m: Tensor, v: Tensor, rate: Tensor, beta1: Tensor, beta2: Tensor, eps: Tensor,
+                  decay: Tensor, g: Tensor) -> tuple[Tensor, ...]:  # fmt: skip
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        return w - rate * (m / (v**0.5 + eps) + decay * w), m, v
+
+    return {
+        "Assign": lambda op, w, value: (value.to(w.dtype).expand(w.shape),),
+        "AssignAdd": lambda op, w, value: (w + value.to(w.dtype),),
+        "AssignSub": lambda op, w, value: (w - value.to(w.dtype),),
+        "ApplyMomentum": momentum,
+        "SGD": sgd,
+        "Adam": adam,
+        "AdamWeightDecay": decoupled,
+    }

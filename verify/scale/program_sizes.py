@@ -1,0 +1,690 @@
+"""Finds by which whole numbers the dimensions of programs may be divided so that they stay the same programs.
+
+Every dimension of every value has a divisor, a product of unknowns. Operators say by their rules which dimensions are
+the same, and of which others one is made (a reshape); slices, joins and collectives change a dimension's size and leave
+its divisor. An unknown divides all sizes and all offsets of the dimensions that it alone is the divisor of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from mspc.ir.diagnostics import MspcError
+from mspc.ir.graph import Constant, Graph, Node, Value, element_types
+from mspc.ir.iterative import iterative
+from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import StackType, TensorType, TupleType, Type
+from mspc.ops.collective.base import Collective
+from mspc.ops.collective.collectives import AllGather, AllReduce, AlltoAll, Broadcast, NeighborExchange, ReduceScatter
+from mspc.ops.collective.point_to_point import ReceiveFromStage, SendToStage
+from mspc.ops.collective.row_exchange import FetchRows, SendRows
+from mspc.ops.control.regions import Call, If, Loop, MakeStack, RegionOp
+from mspc.ops.control.structural import Depend, MakeTuple, StopGradient, TupleGetItem, TupleGetItems
+from mspc.ops.fused.elementwise import FusedElementwise, steps_of
+from mspc.ops.fused.grouped_update import GroupedUpdate
+from mspc.ops.fused.update import FusedUpdate
+from mspc.ops.nn.experts import AddRows, TakeRows
+from mspc.ops.op import Op
+from mspc.verify.finite_differences import wide_type
+from mspc.verify.same_values import MARK, mark_of_line
+from mspc.verify.scale.operator_sizes import Dim, Row, row_of
+from mspc.verify.scale.rank_kinds import RankKind, told_apart
+from mspc.verify.scale.readers import Readers, choices, has_multiples, named_by
+
+Product = tuple[int, ...]
+"""Unknowns by their numbers; the product of none is 1."""
+WANTED = (3, 4, 2, 5)
+"""How many parts shall be left of a dimension, by turns, so that dimensions differ where they may."""
+
+SOME = 8
+"""From so many slices of a dimension on a slice has no more elements than it must."""
+CROWDED = 4
+"""So many times what goes each way in the mean goes none."""
+SPARE = 8
+"""So many standard deviations above it, of few."""
+MANY = 16
+"""From so many slices of a dimension on a slice may be one element."""
+
+
+@dataclass
+class Divisors:
+    """The unknowns. frozen: those that are 1. one_way: rows that are routed have room where all go one way."""
+
+    one_way: bool = False
+    frozen: set[int] = field(default_factory=set[int])
+    _is: dict[int, Product] = field(default_factory=dict[int, Product])
+    """Unknowns that are a product of others."""
+    _open: list[tuple[Product, Product]] = field(default_factory=list["tuple[Product, Product]"])
+    """Products of several unknowns that are to be the same number."""
+    _numbers: list[tuple[Product, int]] = field(default_factory=list["tuple[Product, int]"])
+    _least: list[tuple[Product, int, int]] = field(default_factory=list["tuple[Product, int, int]"])
+    """Of a size how much has to be left at least."""
+    _roomy: list[tuple[Product, int, Product, int, int]] = field(
+        default_factory=list["tuple[Product, int, Product, int, int]"]
+    )
+    """Of two sizes, of which the first has to have room for what goes there of the second once both are divided."""
+    _count: int = 0
+
+    def new(self) -> Product:
+        """An unknown of its own."""
+        self._count += 1
+        return (self._count - 1,)
+
+    def resolved(self, product: Product) -> Product:
+        """The product in unknowns that are no product of others, without those that are 1."""
+        if len(product) == 1 and product[0] not in self._is:  # as of most dimensions
+            return () if product[0] in self.frozen else product
+        return self._followed(product)
+
+    @iterative
+    def _followed(self, product: Product) -> Generator[Any, Product, Product]:
+        found: list[int] = []
+        for unknown in product:
+            if unknown in self._is:
+                own = self._is[unknown] = yield self, self._is[unknown]
+                found += own
+            elif unknown not in self.frozen:
+                found.append(unknown)
+        return tuple(found)
+
+    def freeze(self, product: Iterable[int]) -> None:
+        """Let a product be 1."""
+        self.frozen.update(self.resolved(tuple(product)))
+
+    def equal(self, one: Product, other: Product) -> None:
+        """Let two products be the same number. Where both are of several unknowns, `settle` decides."""
+        one, other = _without_common_ends(self.resolved(one), self.resolved(other))
+        if one == other:
+            return
+        if len(one) == 1 and one[0] not in other:
+            self._is[one[0]] = other
+        elif len(other) == 1 and other[0] not in one:
+            self._is[other[0]] = one
+        else:
+            self._open.append((one, other))
+
+    def settle(self) -> None:
+        """Decide on products of several unknowns that are the same number, those first that others have decided on: as
+        many unknowns are the same one by one; of different numbers of them all are 1."""
+        while self._open:
+            before, self._open = self._open, []
+            for one, other in before:
+                self.equal(one, other)
+            if len(self._open) < len(before):
+                continue
+            alike = next((pair for pair in self._open if len(pair[0]) == len(pair[1])), None)
+            one, other = alike or self._open[0]
+            self._open.remove((one, other))
+            if alike is None:
+                self.freeze((*one, *other))
+            else:
+                for a, b in zip(one, other, strict=True):
+                    self.equal((a,), (b,))
+
+    def divides(self, product: Product, number: int) -> None:
+        """Let a product divide a number."""
+        if number:
+            self._numbers.append((product, number))
+
+    def leaves(self, product: Product, number: int, least: int) -> None:
+        """Let at least so much of a size be left."""
+        self._least.append((product, number, least))
+
+    def has_room(self, product: Product, number: int, other: Product, of: int, ways: int = 1) -> None:
+        """Let what is left of a size have room for what goes there of what is left of another, if not by its own size:
+        for all, or for many times what goes each way where all ways are alike."""
+        self._roomy.append((product, number, other, of, ways))
+
+    def values(self) -> dict[int, int]:
+        """A number for every unknown: as large as may be with some parts left of each dimension."""
+        self.settle()
+        numbers: dict[int, int] = {}
+        largest: dict[int, int] = {}
+        several: list[tuple[Product, int]] = []
+        for product, number in set(self._numbers):
+            own = self.resolved(product)
+            if len(own) == 1:
+                numbers[own[0]] = math.gcd(numbers.get(own[0], 0), number)
+                largest[own[0]] = max(largest.get(own[0], 0), number)
+            elif own:
+                several.append((own, number))
+        found: dict[int, int] = {}
+        for place, (unknown, number) in enumerate(sorted(numbers.items())):
+            slices = largest[unknown] // number
+            found[unknown] = number if slices >= MANY else number // _parts(number, place, slices >= SOME)
+        for own, number in several:  # whatever numbers the unknowns have alone, together they divide this, too
+            while number % math.prod(found.get(v, 1) for v in own):
+                worst = max(own, key=lambda v: found.get(v, 1))
+                found[worst] = _lesser(found.get(worst, 1))
+        for product, number, least in self._least:
+            self._lessen(product, found, number // least)
+        for product, number, other, of, ways in self._roomy:
+            rows = of // self.value(other, found)
+            self._lessen(product, found, number // (rows if self.one_way else _room_for(rows, ways)))
+        return found
+
+    def _lessen(self, product: Product, found: dict[int, int], most: int) -> None:
+        """Let a product be no more than a number, by lesser ones of its unknowns."""
+        own = self.resolved(product)
+        while own and math.prod(found.get(v, 1) for v in own) > max(most, 1):
+            worst = max(own, key=lambda v: found.get(v, 1))
+            found[worst] = _lesser(found[worst])
+
+    def value(self, product: Product, values: dict[int, int]) -> int:
+        """The number of a product."""
+        return math.prod(values.get(unknown, 1) for unknown in self.resolved(product))
+
+
+def _without_common_ends(one: Product, other: Product) -> tuple[Product, Product]:
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
+    while one and other and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    return one, other
+
+
+def _parts(number: int, place: int, few: bool) -> int:
+    """How many parts of a number are left: a divisor of it that is small, and not 1 where another one is. few: 2 are
+    as good as more."""
+    wanted = (2, 3) if few else WANTED[place % len(WANTED) :] + WANTED[: place % len(WANTED)]
+    for parts in wanted:
+        if number % parts == 0:
+            return parts
+    return next((parts for parts in range(2, min(number, 4096) + 1) if number % parts == 0), number)
+
+
+def _room_for(rows: int, ways: int) -> int:
+    """The room that is left for rows that go one of some ways each: few do not go as evenly as many."""
+    even = -(-rows // ways)
+    return min(rows, max(CROWDED * even, even + SPARE * (math.isqrt(even) + 1)))
+
+
+def _lesser(number: int) -> int:
+    """The largest number below a number that divides it; 1 for 1."""
+    for by in range(2, math.isqrt(number) + 1):
+        if number % by == 0:
+            return number // by
+    return 1
+
+
+# What the rule of an operator says of the divisors of its dimensions.
+
+
+ReadDims = Sequence[Sequence[Product]]
+
+
+def follow_rule(divisors: Divisors, op: Op, types: Sequence[TensorType], operands: ReadDims, made: ReadDims) -> None:
+    """Note which dimensions of operands and results are the same, and which are products of others; all of an operator
+    without a rule keep their sizes."""
+    try:
+        rule = op.parsed_rule(*types)
+    except (MspcError, NotImplementedError, AttributeError):
+        for dims in (*operands, *made):
+            for dim in dims:
+                divisors.freeze(dim)
+        return
+    sides = [*zip(rule.inputs, operands, strict=True), *zip(rule.outputs, made, strict=False)]
+    # Dimensions of one factor first: they tell what those are made of that several factors make.
+    pairs = [(names, dim) for side, dims in sides for names, dim in zip(side, dims, strict=True)]
+    factors: dict[int, Product] = {}
+    for names, dim in sorted(pairs, key=lambda pair: len(pair[0]) > 1):
+        product: list[int] = []
+        for factor in names:  # none where a dimension is of size 1, broadcast or sharded until one element is left
+            if factor not in factors:
+                factors[factor] = divisors.new()
+                divisors.divides(factors[factor], rule.sizes[factor])
+            product += factors[factor]
+        if names:
+            divisors.equal(dim, tuple(product))
+
+
+# The dimensions of what ranks of several kinds send each other in exchanges.
+
+
+TradedDims = Sequence[list[Product]]
+Pair = tuple[int, int]
+
+
+@dataclass
+class Traded:
+    """What one rank has sent another: by how many it has sent before. A tensor is met twice, by both ends."""
+
+    _counts: dict[tuple[Pair, bool], int] = field(default_factory=dict[tuple[Pair, bool], int])
+    _dims: dict[tuple[Pair, int], list[Product]] = field(default_factory=dict[tuple[Pair, int], list[Product]])
+
+    def same(
+        self, ops: Sequence[Any], operands: TradedDims, made: TradedDims, kind: RankKind
+    ) -> Iterator[tuple[list[Product], list[Product]]]:
+        """Dimensions at both ends that are the same, as the kind comes to an exchange. ops: as every rank has it, or
+        one for all. Nothing is said of an exchange within the kind, of which all dimensions are the same."""
+        if all(rank in kind.place for op in ops for rank in (*op.send_rank_ids, *op.recv_rank_ids)):
+            return
+        for place, rank in enumerate(kind.ranks):
+            op = ops[place if len(ops) > 1 else 0]
+            ends = [(dims, (rank, to), True) for dims, to in zip(operands, op.send_rank_ids, strict=True)]
+            ends += [(dims, (of, rank), False) for dims, of in zip(made, op.recv_rank_ids, strict=True)]
+            for dims, pair, sends in ends:
+                number = self._counts[pair, sends] = self._counts.get((pair, sends), -1) + 1
+                other = self._dims.setdefault((pair, number), dims)
+                if other is not dims and len(other) == len(dims):
+                    yield other, dims
+
+
+# Gives the dimensions of all values of some programs their divisors, by what the operators say (`dimensions.py`).
+
+
+Dims = list[list[Product]]
+"""For each tensor of a value the divisors of its dimensions."""
+WITH_GROUPS = (AllGather, AllReduce, AlltoAll, Broadcast, ReduceScatter)
+"""Collectives whose results have the dimensions of their operands, in other sizes."""
+
+
+@dataclass
+class Sizing:
+    """The divisors of all dimensions of some programs."""
+
+    divisors: Divisors = field(default_factory=Divisors)
+    _dims: dict[Value, Dims] = field(default_factory=dict[Value, Dims])
+    _named: dict[str, Dims] = field(default_factory=dict[str, Dims])
+    _sent: dict[tuple[int, int, int], Dims] = field(default_factory=dict[tuple[int, int, int], Dims])
+    _traded: Traded = field(default_factory=Traded)
+    _done: set[Graph] = field(default_factory=set[Graph])
+    found: dict[int, int] = field(default_factory=dict[int, int])
+    _halves: list[Product] = field(default_factory=list[Product])
+    _line_dims: dict[Node, Dims] = field(default_factory=dict[Node, Dims])
+    """Of the lines of fused operators."""
+
+    def dims(self, value: Value) -> Dims:
+        """The divisors of a value's dimensions."""
+        known = self._dims.get(value)
+        if known is None:
+            known = self._dims[value] = [[self.divisors.new() for _ in t.shape] for t in element_types(value.type)]
+            for tensor, own in zip(element_types(value.type), known, strict=True):
+                self._sized(tensor, own)
+        return known
+
+    def _sized(self, tensor: TensorType, dims: Sequence[Product]) -> None:
+        for n, dim in zip(tensor.shape, dims, strict=True):
+            self.divisors.divides(dim, n)
+
+    def add(self, graph: Graph, kind: RankKind | None = None) -> None:
+        """Note what the nodes of a program say. kind: whose program it is, None for one device."""
+        for parameter in graph.parameters:
+            own = self.dims(parameter)
+            known = self._named.setdefault(parameter.name, own)
+            self.same(known, own)
+        self._graph(graph, kind)
+
+    def same_results(self, one: Graph, other: Graph) -> None:
+        """Let the results of two programs be of the same dimensions."""
+        for a, b in zip(one.results, other.results, strict=False):
+            if len(a.shape) == len(b.shape):
+                self.same(self.dims(a), self.dims(b))
+
+    def same(self, one: Dims, other: Dims) -> None:
+        """Let tensors be of the same dimensions."""
+        for a, b in zip(one, other, strict=True):
+            for x, y in zip(a, b, strict=True):
+                self.divisors.equal(x, y)
+
+    def _graph(self, graph: Graph, kind: RankKind | None) -> None:
+        if graph in self._done:
+            return
+        self._done.add(graph)
+        for node in graph.nodes:
+            self._node(node, kind)
+        chosen = choices(graph.nodes)
+        readers = Readers(graph) if chosen else None
+        for node in chosen:
+            assert readers is not None
+            self._chosen(node, *named_by(node, readers))
+
+    def _chosen(self, node: Node, named: Sequence[tuple[Node, Dim]], are_all: bool) -> None:
+        """Let what numbers of chosen ones name be of one dimension with that of which these are."""
+        whole = self.dims(node.inputs[0])[0][-1]
+        size = node.inputs[0].shape[-1]
+        for reader, dim in named:
+            value: Value = reader if dim.of_result else reader.inputs[dim.tensor]
+            if value.shape[dim.dimension] != size:  # a slice, or another table
+                self.divisors.freeze(whole)
+            self.divisors.equal(whole, self.dims(value)[0][dim.dimension])
+        if not are_all:
+            self.divisors.freeze(whole)
+
+    def _node(self, node: Node, kind: RankKind | None) -> None:
+        op: Any = node.op
+        if isinstance(op, MakeTuple):
+            self.same([d for v in node.inputs for d in self.dims(v)], self.dims(node))
+        elif isinstance(op, TupleGetItem):
+            self.same([self.dims(node.inputs[0])[op.index]], self.dims(node))
+        elif isinstance(op, TupleGetItems):
+            whole = self.dims(node.inputs[0])
+            self.same([whole[i] for i in op.indices], self.dims(node))
+        elif isinstance(op, Depend | StopGradient):
+            self.same(self.dims(node.inputs[0]), self.dims(node))
+        elif isinstance(op, MakeStack):
+            for value in node.inputs:
+                self.same(self.dims(value), self.dims(node))
+        elif node.regions:
+            self._regions(node, op, kind)
+        else:
+            operands = [d for v in node.inputs for d in self.dims(v)]
+            types = [t for v in node.inputs for t in element_types(v.type)]
+            ops = kind.ops_of(op) if kind is not None else (op,)
+            if isinstance(op, FetchRows | SendRows | TakeRows | AddRows) and has_multiples(node.inputs[1]):
+                self._keep_rows(op, operands, self.dims(node))
+            if isinstance(op, NeighborExchange) and kind is not None:
+                for one, other in self._traded.same(ops, operands, self.dims(node), kind):
+                    self.same([one], [other])
+            for own in told_apart(ops)[0]:
+                if isinstance(own, FusedElementwise):
+                    lines = self._line_dims[node] = self._lines(own, types, operands, self._line_dims.get(node))
+                    self.same([lines[i] for i in own.returns], self.dims(node))
+                    continue
+                self._operator(own, types, operands, list(element_types(node.type)), self.dims(node), kind)
+
+    def _keep_rows(self, op: Any, operands: Dims, made: Dims) -> None:
+        """Let a table have as many rows as it has: it is looked up at places that would be behind the last one."""
+        table = operands[0] if isinstance(op, FetchRows | TakeRows) else made[0]
+        self.divisors.freeze(table[0])
+
+    def _operator(
+        self, op: Any, types: Sequence[TensorType], operands: Dims, results: Sequence[TensorType], made: Dims,
+        kind: RankKind | None = None,
+    ) -> None:  # fmt: skip
+        if isinstance(op, FusedUpdate):
+            lines = self._lines(op, types, operands)
+            self.same([lines[i] for i in op.writes], made)
+            self.same(operands[: len(op.writes)], made)
+        elif isinstance(op, GroupedUpdate):
+            count = op.member.outputs
+            for number, start in enumerate(range(0, len(types), op.width)):
+                own = slice(start, start + op.width)
+                place = slice(number * count, (number + 1) * count)
+                self._operator(op.member, types[own], operands[own], results[place], made[place])
+        elif isinstance(op, SendToStage | ReceiveFromStage):
+            self._message(op, operands, made, results, kind)
+        elif isinstance(op, Collective):
+            self._collective(op, types, operands, results, made)
+        else:
+            row = row_of(op, types, results)
+            self._row(row, operands, made)
+            if row.by_rule:
+                follow_rule(self.divisors, op, types, operands, made)
+
+    def _row(self, row: Row, operands: Dims, made: Dims) -> None:
+        def product(dim: Dim) -> Product:
+            return (made if dim.of_result else operands)[dim.tensor][dim.dimension]
+
+        for dim in row.frozen:
+            self.divisors.freeze(product(dim))
+        for a, b in row.same:
+            self.divisors.equal(product(a), product(b))
+        for number in row.numbers:
+            if not number.over:
+                self.divisors.divides(product(number.along), number.value)
+        for dim, size in row.sizes:
+            self.divisors.divides(product(dim), size)
+        for dim, size, least in row.least:
+            self.divisors.leaves(product(dim), size, least)
+        for dim, size, other, of, ways in row.room:
+            self.divisors.has_room(product(dim), size, product(other), of, ways)
+        self._halves += [product(dim) for dim in row.halves]
+
+    def _lines(
+        self, op: FusedElementwise | FusedUpdate, types: Sequence[TensorType], operands: Dims, known: Dims | None = None
+    ) -> Dims:
+        """The dimensions of every line's result; `known` of an operator whose lines are the same but for numbers."""
+        found: list[TensorType] = []
+        dims: Dims = []
+        for number, step in enumerate(steps_of(op) if isinstance(op, FusedElementwise) else op.lines()):
+            given = [(types if k == "x" else found)[i] for k, i in step.operands]
+            own = step.op.infer(*given)
+            assert isinstance(own, TensorType)
+            found.append(own)
+            dims.append([self.divisors.new() for _ in own.shape] if known is None else known[number])
+            self._sized(own, dims[-1])
+            read = [(operands if k == "x" else dims)[i] for k, i in step.operands]
+            self._operator(step.op, given, read, [own], [dims[-1]])
+        return dims
+
+    def line_dims(self, node: Node) -> Dims:
+        """The dimensions of the lines of a fused operator."""
+        return self._line_dims[node]
+
+    def _collective(
+        self, op: Collective, types: Sequence[TensorType], operands: Dims, results: Sequence[TensorType], made: Dims
+    ) -> None:
+        if isinstance(op, NeighborExchange):  # slices of one tensor, or of alike ones
+            tensors = [*operands, *made]
+            for dims in tensors:
+                if len(dims) == len(tensors[0]):
+                    self.same([tensors[0]], [dims])
+            self._row(row_of(op, types, results), operands, made)
+        elif isinstance(op, FetchRows | SendRows):
+            self._row(row_of(op, types, results), operands, made)
+        elif isinstance(op, WITH_GROUPS) and len(operands) == len(made):
+            self.same(operands, made)
+        else:
+            for dim in (d for dims in (*operands, *made) for d in dims):
+                self.divisors.freeze(dim)
+
+    def _message(
+        self, op: Any, operands: Dims, made: Dims, results: Sequence[TensorType], kind: RankKind | None
+    ) -> None:
+        assert kind is not None
+        if operands:
+            self.same(operands, made)
+        else:
+            self._row(row_of(op, (), results), operands, made)
+        back = 0 if isinstance(op, SendToStage) else op.distance
+        for rank in kind.ranks:  # kinds of two stages need not be the same ranks
+            other = self._sent.setdefault((rank - back, op.distance, op.sr_tag), made)
+            if other is not made and len(other[0]) == len(made[0]):
+                self.same(other, made)
+
+    def _regions(self, node: Node, op: RegionOp, kind: RankKind | None) -> None:
+        if isinstance(op, Call):
+            region = node.regions[0]
+            given = [[d] for v in node.inputs for d in self.dims(v)]
+            for dims, parameter in zip(given, region.parameters, strict=True):
+                self.same(dims, self.dims(parameter))
+            self._graph(region, kind)
+            self.same([d for v in region.results for d in self.dims(v)], self.dims(node))
+            return
+        if isinstance(op, If):
+            for region in node.regions:
+                for value, parameter in zip(node.inputs[1:], region.parameters, strict=True):
+                    self.same(self.dims(value), self.dims(parameter))
+                self._graph(region, kind)
+                self.same([d for v in region.results for d in self.dims(v)], self.dims(node))
+            return
+        assert isinstance(op, Loop)
+        for region in node.regions:
+            for index, value in enumerate(node.inputs):
+                place = op.inside(0, index)
+                if place is None or place >= len(region.parameters):
+                    continue
+                outer, inner = self.dims(value), self.dims(region.parameters[place])
+                if index in op.scanned_operands and not isinstance(value.type, StackType):
+                    self.divisors.freeze(outer[0][0])
+                    outer = [outer[0][1:]]
+                self.same(outer, inner)
+            self._graph(region, kind)
+        self._loop_results(node, op)
+
+    def _loop_results(self, node: Node, op: Loop) -> None:
+        body = node.regions[-1]
+        made = self.dims(node)
+        behind = len(made) - op.stacked
+        for place, value in enumerate(body.results):
+            own = self.dims(value)[0]
+            if place < op.carried:
+                self.same([own], [made[place]])
+                continue
+            outer = made[behind + place - op.carried]
+            if len(outer) == len(own) + 1:
+                self.divisors.freeze(outer[0])
+                outer = outer[1:]
+            self.same([own], [outer])
+
+    # The small programs
+
+    def all_dims(self) -> Mapping[Value, Dims]:
+        """The divisors of the dimensions of all values, operands ahead of what is made of them."""
+        return self._dims
+
+    def keep(self, values: Iterable[Value]) -> bool:
+        """Let all dimensions of some values keep their sizes; whether any of them did not."""
+        before = len(self.divisors.frozen)
+        for value in values:
+            for dim in (dim for dims in self.dims(value) for dim in dims):
+                self.divisors.freeze(dim)
+        return len(self.divisors.frozen) > before
+
+    def resolve(self) -> None:
+        """Choose the divisors."""
+        self.found = self.divisors.values()
+        for product in self._halves:
+            for unknown in self.divisors.resolved(product):
+                n = self.found.get(unknown, 1)
+                self.found[unknown] = n // 2 if n % 2 == 0 else 1
+
+    def divisor(self, product: Product) -> int:
+        """The number by which a dimension is divided."""
+        return self.divisors.value(product, self.found)
+
+    def shape(self, tensor: TensorType, dims: Sequence[Product]) -> tuple[int, ...]:
+        """The shape divided. Raises ValueError where it cannot be."""
+        found: list[int] = []
+        for n, dim in zip(tensor.shape, dims, strict=True):
+            by = self.divisor(dim)
+            if n % by:
+                raise ValueError(f"{n} does not divide by {by}")
+            found.append(n // by)
+        return tuple(found)
+
+    def type(self, value: Value) -> Type:
+        """The type of a value in the small program."""
+        dims = self.dims(value)
+        if isinstance(value.type, TupleType):
+            return TupleType(
+                tuple(self._tensor(t, own) for t, own in zip(value.type.elements, dims, strict=True))
+            )
+        assert isinstance(value.type, TensorType)
+        return self._tensor(value.type, dims[0])
+
+    def _tensor(self, tensor: TensorType, dims: Sequence[Product]) -> TensorType:
+        wide = wide_type(TensorType(tensor.dtype, self.shape(tensor, dims)))
+        assert isinstance(wide, TensorType)
+        if isinstance(tensor, StackType):
+            return StackType(wide.dtype, wide.shape, tensor.depth)
+        return wide
+
+
+# Lets dimensions keep their sizes that only constants have: one device and ranks need not make these smaller alike.
+
+
+def keep_constants(sizing: Sizing) -> None:
+    """Freeze dimensions that constants alone have, and what is made of them."""
+    sizing.divisors.settle()
+    all_dims = sizing.all_dims()
+    made: set[Value] = set()
+    for value in all_dims:
+        if isinstance(value, Constant) or (isinstance(value, Node) and _is_of(value, made)):
+            made.add(value)
+    others = {unknown for value, dims in all_dims.items() if value not in made for unknown in _unknowns(sizing, dims)}
+    for value in made:
+        sizing.divisors.freeze(unknown for unknown in _unknowns(sizing, all_dims[value]) if unknown not in others)
+
+
+def _is_of(node: Node, made: set[Value]) -> bool:
+    """Whether a node is made of constants, or of nothing."""
+    return not node.regions and not isinstance(node.op, Collective) and made.issuperset(node.inputs)
+
+
+def _unknowns(sizing: Sizing, dims: Dims) -> list[int]:
+    return [unknown for tensor in dims for dim in tensor for unknown in sizing.divisors.resolved(dim)]
+
+
+# Lets values of two programs be of the same dimensions that stand for the same value of the script.
+
+
+@dataclass(frozen=True)
+class Tied:
+    """A tensor of a program, and its dimensions. phase: of its node."""
+
+    type: TensorType
+    dims: list[Product]
+    phase: str
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The key of a value by the number of its operator ahead of sharding, and what it is: on a rank it may have become
+    several."""
+
+    mark: int
+    name: str
+
+
+def tie(sizing: Sizing, one: Graph, other: Graph) -> None:
+    """Tie two programs: a dimension of which a rank has one element is not told from one of size 1 otherwise, as the
+    heads where every rank has one."""
+    by_place = not any(MARK in node.attrs for each in one.graphs() for node in each.nodes)
+    known, tied = _by_key(sizing, one, by_place), _by_key(sizing, other, by_place)
+    for key, values in tied.items():
+        for whole, own in _pairs(known.get(key, ()), values):
+            if isinstance(key, Marked) or _may_be_piece(whole, own):
+                sizing.same([whole.dims], [own.dims])
+
+
+def _may_be_piece(whole: Tied, own: Tied) -> bool:
+    """Whether a value that stands at the same place is thought to be a piece of another. Several gradients stand at one
+    place: of these only those are that have one element along a dimension that has several."""
+    pairs = list(zip(whole.type.shape, own.type.shape, strict=True))
+    if not all(mine and n % mine == 0 for n, mine in pairs):
+        return False
+    return own.phase != "backward" or any(mine == 1 < n for n, mine in pairs)
+
+
+def _by_key(sizing: Sizing, graph: Graph, by_place: bool) -> dict[Hashable, list[Tied]]:
+    found: dict[Hashable, list[Tied]] = {}
+    for each in graph.graphs():
+        for node in each.nodes:
+            for number, key in enumerate(_keys_of(node, by_place)):
+                if key is not None:
+                    tied = Tied(element_types(node.type)[number], sizing.dims(node)[number], node.phase)
+                    found.setdefault(key, []).append(tied)
+    return found
+
+
+def _pairs(known: Sequence[Tied], values: Sequence[Tied]) -> Iterator[tuple[Tied, Tied]]:
+    """Which of several values of one key are the same: one by one, or all where one device has them of one type."""
+    pairs: Iterable[tuple[Tied, Tied]] = ()
+    if len(known) == len(values):
+        pairs = zip(known, values, strict=True)
+    elif len({value.type for value in known}) == 1:
+        pairs = ((known[0], value) for value in values)
+    return (pair for pair in pairs if len(pair[0].dims) == len(pair[1].dims))
+
+
+def _keys_of(node: Node, by_place: bool) -> list[Hashable]:
+    """For each tensor of a node's result what it is known by: its mark; by_place: of programs without marks, as a
+    folder's files, the place of the script that it stands at; None where that is not known, either."""
+    number = node.attrs.get(MARK)
+    tensors = len(element_types(node.type))
+    if isinstance(node.op, FusedElementwise):
+        lines = steps_of(node.op)
+        marks = [mark_of_line(number, i, len(lines)) for i in node.op.returns]
+        names = (lines[i].op.name for i in node.op.returns)
+        return [None if mark is None else Marked(mark, name) for mark, name in zip(marks, names, strict=True)]
+    if isinstance(number, int):
+        return [Marked(number, node.op.name)] if tensors == 1 else [None] * tensors
+    if not (by_place and node.frames):
+        return [None] * tensors
+    where = (node.scope, node.op.name, node.phase, tuple(map(str, node.frames)), node.instance)
+    return [(where, place) for place in range(tensors)]
