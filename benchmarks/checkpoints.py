@@ -26,9 +26,8 @@ from typing import Any
 import numpy as np
 
 from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.pieces import box_at, box_of, chosen, extent, in_file, runs
-from mspc.checkpoint.reading import SHORT
 from mspc.checkpoint.sets import publish, rank_file
+from mspc.checkpoint.stored_tensors import SHORT, box_at, box_of, chosen, extent, in_file, runs
 from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.layout import Layout
 from mspc.ir.types import FLOAT32, TensorType

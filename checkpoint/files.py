@@ -2,21 +2,148 @@
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import os
 import threading
 import weakref
+import zlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from mspc.checkpoint.seal import SEAL, is_sealed
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import TensorFile
+
+# Checksums of stored slices are XXH3 with 64 bits where the library xxhash is installed, else CRC-32 of zlib.
+#
+# A checksum is text, the name of its kind before its digits, so that a file says by what it can be checked.
+
+
+AT_ONCE = 1 << 19
+"""Bytes that are read or written and added to a checksum together, while they are in the processor's cache."""
+
+
+class Running(Protocol):
+    """A checksum of the bytes so far."""
+
+    def update(self, data: Any) -> object: ...
+
+    def hexdigest(self) -> str: ...
+
+
+class _Crc32:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: Any) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
+
+
+DIGITS = {"xxh3": 16, "crc32": 8}
+"""Hexadecimal digits of every kind."""
+
+
+@cache
+def _fast() -> Any:
+    try:
+        return importlib.import_module("xxhash").xxh3_64
+    except ImportError:
+        return None
+
+
+def kind_here() -> str:
+    """The kind that new checksums have."""
+    return "crc32" if _fast() is None else "xxh3"
+
+
+def empty(kind: str) -> str:
+    """A text as long as a checksum of this kind: it reserves the place until the checksum is known."""
+    return f"{kind}:{'0' * DIGITS[kind]}"
+
+
+def started(kind: str) -> Running | None:
+    """A checksum of nothing yet; None where this kind cannot be computed here."""
+    if kind == "crc32":
+        return _Crc32()
+    made = _fast()
+    return None if made is None else made()
+
+
+def can_compare(text: str) -> bool:
+    """Whether a checksum can be computed here, to compare it; False for none."""
+    return bool(text) and started(text.partition(":")[0]) is not None
+
+
+def shown(kind: str, running: Running) -> str:
+    """A checksum as text."""
+    return f"{kind}:{running.hexdigest()}"
+
+
+def is_checksum(text: Any) -> bool:
+    """Whether `text` is a checksum of a known kind."""
+    kind, _, digits = text.partition(":") if isinstance(text, str) else ("", "", "")
+    return kind in DIGITS and len(digits) == DIGITS[kind] and all(c in "0123456789abcdef" for c in digits)
+
+
+# A text of JSON may hold a checksum of itself: the header of a rank's file does, and the index of a set.
+#
+# It is in the text, `"mspc_checksum":"xxh3:0123456789abcdef"`, and is that of the text with zeros as its digits.
+
+
+SEAL = "mspc_checksum"
+"""The key of the checksum."""
+_BEFORE = f'"{SEAL}":"'.encode()
+
+
+def placeholder() -> str:
+    """The text that stands for the checksum until the text is sealed."""
+    return empty(kind_here())
+
+
+def sealed(text: bytes) -> bytes:
+    """The text, of the same length, with its checksum in the place that was reserved for it."""
+    place = _BEFORE + placeholder().encode()
+    return text.replace(place, _BEFORE + _sum(text, kind_here()).encode(), 1)
+
+
+def is_sealed(text: bytes, said: Any, what: str) -> bool:
+    """Whether a text is as it was written. said: its entry of the checksum, None where it has none. what: how the
+    message names the text.
+
+    Returns:
+        False where that cannot be known: there is no checksum, or of a kind that cannot be computed here.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if said is None:
+        return False
+    if not is_checksum(said):
+        raise ValueError(f"the checksum of its {what} is given as {said!r:.80}")
+    if not can_compare(said):
+        return False
+    kind = said.partition(":")[0]
+    found = _sum(text.replace(_BEFORE + said.encode(), _BEFORE + empty(kind).encode(), 1), kind)
+    if found != said:
+        raise ValueError(f"the checksum of its {what} is {found}, and {said} was written")
+    return True
+
+
+def _sum(text: bytes, kind: str) -> str:
+    running = started(kind)
+    assert running is not None
+    running.update(text)
+    return shown(kind, running)
+
 
 MOST_OPEN = 200
 """Files that are opened ahead, so that nothing can take them away before they are read; of more, each when it is

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mspc.checkpoint.mindir_graph import CALL, REFERENCE, MindirNode
+from mspc.checkpoint.mindir import CALL, REFERENCE, MindirNode
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
 from mspc.ir.files.protocol_buffers import put_bytes, put_float, put_integer, put_text

@@ -19,10 +19,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mspc.checkpoint.checksum import AT_ONCE
-from mspc.checkpoint.files import Files
-from mspc.checkpoint.pieces import StoredSlice, box_of_shape
-from mspc.checkpoint.reading import Checkpoint, TensorPieces
+from mspc.checkpoint.files import AT_ONCE, Files
+from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_of_shape
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.protocol_buffers import BYTES, WireField, fields, integers, put_head, put_integer, put_text, text

@@ -7,19 +7,230 @@ a set that is written again under the same name never touches the files that its
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from mspc.checkpoint.index import BEGINNING, INDEX, index_text, read_rank_file
-from mspc.checkpoint.publishing import sync_folder, write_synced
+from mspc.checkpoint.files import SEAL, Files, is_checksum, is_sealed, placeholder, read_header, sealed
+from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces
+from mspc.checkpoint.writing import PLACES, sync_folder, write_synced
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
-from mspc.ir.files.regular import check_regular
+from mspc.ir.files.inside import check_name
+from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.regular import check_regular, read_bytes
 from mspc.ir.files.temporary import remove, remove_left_over
+from mspc.ir.files.tensors import MOST_DIMENSIONS, TensorFile
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.types import DTYPES, TensorType
+from mspc.sharding.pieces import Box
+
+# The index of a set, `index.json`, says which slice of which tensor is stored where in which file.
+#
+# ```
+# {"format": "mspc checkpoint", "version": 1, "sequence": 3, "ranks": 2,
+#  "state": {"epoch": 1, "step": 4, ...},
+#  "files": [{"name": "rank_0-3.safetensors", "bytes": 2304, "header": "xxh3:..."}, ...],
+#  "tensors": {"w": {"dtype": "Float32", "shape": [8, 4], "layout": "(2) [0, -]", "slices": [
+#    {"file": 0, "begin": [0, 0], "shape": [4, 4], "offset": 512, "checksum": "xxh3:..."}, ...]}, ...},
+#  "mspc_checksum": "xxh3:..."}
+# ```
+#
+# `header` is the checksum that the header of a file has of itself; the last entry is that of the index.
+
+
+INDEX = "index.json"
+FORMAT, VERSION = "mspc checkpoint", 1
+BEGINNING = re.compile(r'\{"format": "mspc checkpoint", "version": 1, "sequence": (\d{1,15}),')
+"""How every index begins, so that sets can be put in order without reading all of them."""
+
+
+@dataclass(frozen=True)
+class RankFile:
+    """A rank's file of a set, as its header describes it.
+
+    about: what its header says beside the places. header: the checksum that it has of itself, "" for none. is_sealed:
+    whether that was compared. is_own: whether mspc wrote it.
+    """
+
+    path: Path
+    size: int
+    tensors: dict[str, TensorPieces]
+    about: dict[str, Any]
+    header: str = ""
+    is_sealed: bool = False
+    is_own: bool = True
+
+
+def index_text(sequence: int, ranks: int, state: dict[str, Any], files: Sequence[RankFile]) -> bytes:
+    """The text of the index of a set with these files."""
+    tensors: dict[str, Any] = {}
+    for number, file in enumerate(files):
+        for name, stored in file.tensors.items():
+            entry = tensors.setdefault(
+                name,
+                {
+                    "dtype": stored.type.dtype.name, "shape": list(stored.type.shape), "layout": stored.layout,
+                    "slices": [],
+                },
+            )  # fmt: skip
+            (piece,) = stored.pieces
+            shape = [e - b for b, e in zip(piece.box.begin, piece.box.end, strict=True)]
+            entry["slices"].append({
+                "file": number, "begin": list(piece.box.begin), "shape": shape, "offset": piece.segments[0][0],
+                "checksum": piece.checksum,
+            })  # fmt: skip
+    listed = ",\n ".join(f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(tensors.items()))
+    names = json.dumps([{"name": file.path.name, "bytes": file.size, "header": file.header} for file in files])
+    text = (
+        f'{{"format": "{FORMAT}", "version": {VERSION}, "sequence": {sequence}, "ranks": {ranks},\n'
+        f'"state": {json.dumps(state, sort_keys=True)},\n"files": {names},\n"tensors": {{\n {listed}\n}},\n'
+        f'"{SEAL}":"{placeholder()}"}}\n'
+    )
+    return sealed(text.encode())
+
+
+def read_rank_file(path: Path, number: int = 0) -> RankFile:
+    """The contents of a rank's file, by its header alone; its slices get the number of the file.
+
+    Raises:
+        MspcError: it is missing, or no such file, or its header is not as it was written.
+    """
+    file, compared = read_header(path)
+    try:
+        about = _object(parsed_json(file.about.get(PLACES, "{}")), "metadata")
+        places = _object(about.pop("places"), "places") if "places" in about else {}
+        found = {name: _placed(file, name, places, number) for name in file.names}
+    except ValueError as error:
+        raise MspcError(f"{shown_path(path)} is no file of a checkpoint: {error}") from None
+    return RankFile(path, file.size, found, about, file.about.get(SEAL, ""), compared, PLACES in file.about)
+
+
+def _placed(file: TensorFile, name: str, places: dict[str, Any], number: int) -> TensorPieces:
+    """A tensor of a file at its place in the global tensor; one without a place is the global tensor itself."""
+    type = file.type(name)
+    segments = ((file.place(name), type.nbytes),)
+    if name not in places:
+        return TensorPieces(type, (StoredSlice(Box((0,) * type.rank, type.shape), number, segments),))
+    place = _object(places[name], f"place of {name!r}")
+    begin, shape = _sizes(place, "begin", name), _sizes(place, "shape", name)
+    box = _box(name, begin, type.shape, shape)
+    layout, checksum = place.get("layout", ""), place.get("checksum", "")
+    if not isinstance(layout, str) or (checksum != "" and not is_checksum(checksum)):
+        raise ValueError(f"the place of {name!r} has layout {layout!r:.80} and checksum {checksum!r:.80}")
+    return TensorPieces(TensorType(type.dtype, shape), (StoredSlice(box, number, segments, checksum),), layout)
+
+
+def read_index(path: Path) -> Checkpoint:
+    """Open the set whose index is at `path`.
+
+    Raises:
+        MspcError: there is no index, it is damaged, or a file that it names is missing or has another size.
+    """
+    shown = shown_path(path)
+    try:
+        text = read_bytes(path)
+        content = _object(parsed_json(text), "index")
+        if content.get("format") != FORMAT:
+            raise ValueError(f"its format is {content.get('format')!r:.80}, not {FORMAT!r}")
+        if content.get("version") != VERSION:
+            raise ValueError(f"its version is {content.get('version')!r:.80}; this mspc reads {VERSION}")
+        paths, sizes, headers = _files(content, path)
+        entries = _object(content.get("tensors"), "tensors").items()
+        tensors = {name: _stored(name, entry, sizes) for name, entry in entries}
+        state = _object(content.get("state"), "state")
+        numbers = [content.get(key) for key in ("ranks", "sequence")]
+        if not all(type(n) is int and n >= 0 for n in numbers):
+            raise ValueError(f"its ranks and sequence are {numbers!r:.80}")
+        compared = is_sealed(text, content.get(SEAL), "text")
+    except FileNotFoundError:
+        raise MspcError(f"there is no checkpoint {shown!r}") from None
+    except ValueError as error:
+        raise MspcError(f"{shown} is damaged: {error}") from None
+    except OSError as error:
+        raise MspcError(f"cannot read {shown}: {reason_of(error)}") from None
+    ranks, sequence = cast(list[int], numbers)
+    return Checkpoint(
+        shown_path(path.parent), Files(paths, sizes), tensors, state, ranks=ranks, sequence=sequence, headers=headers,
+        is_sealed=compared and all(headers),
+    )  # fmt: skip
+
+
+def _files(content: dict[str, Any], path: Path) -> tuple[list[Path], list[int], list[str]]:
+    """Paths, sizes and checksums of headers, "" where there is none."""
+    paths: list[Path] = []
+    sizes: list[int] = []
+    headers: list[str] = []
+    listed = content.get("files")
+    if not isinstance(listed, list):
+        raise ValueError("it has no list of files")
+    for given in cast(list[Any], listed):
+        entry = _object(given, "entry of files")
+        name, size, header = entry.get("name"), entry.get("bytes"), entry.get("header", "")
+        if not isinstance(name, str) or type(size) is not int or size < 0 or (header != "" and not is_checksum(header)):
+            raise ValueError(f"its files have an entry {entry!r}")
+        check_name(name, str(path))
+        if "/" in name:
+            raise ValueError(f"it names {name!r}, and files of a set lie beside its index")
+        paths.append(path.parent / name)
+        sizes.append(size)
+        headers.append(header)
+    return paths, sizes, headers
+
+
+def _stored(name: str, given: Any, files: Sequence[int]) -> TensorPieces:
+    entry = _object(given, f"entry of {name!r}")
+    dtype, slices = DTYPES.get(str(entry.get("dtype"))), entry.get("slices")
+    if dtype is None or not isinstance(slices, list):
+        raise ValueError(f"tensor {name!r} has element type {entry.get('dtype')!r:.80} and slices {slices!r:.60}")
+    global_type = TensorType(dtype, _sizes(entry, "shape", name))
+    pieces: list[StoredSlice] = []
+    for inner in cast(list[Any], slices):
+        place = _object(inner, f"slice of {name!r}")
+        file, offset, checksum = place.get("file"), place.get("offset"), place.get("checksum", "")
+        if type(file) is not int or not 0 <= file < len(files) or type(offset) is not int or offset < 0:
+            raise ValueError(f"tensor {name!r} has a slice in file {file!r:.40} at byte {offset!r:.40}")
+        if checksum != "" and not is_checksum(checksum):
+            raise ValueError(f"tensor {name!r} has a slice with checksum {checksum!r:.80}")
+        shape = _sizes(place, "shape", name)
+        size = math.prod(shape) * dtype.itemsize
+        if offset + size > files[file]:
+            raise ValueError(f"tensor {name!r} has a slice behind the end of file {file}")
+        box = _box(name, _sizes(place, "begin", name), shape, global_type.shape)
+        pieces.append(StoredSlice(box, file, ((offset, size),),
+                            checksum))  # fmt: skip
+    layout = entry.get("layout", "")
+    if not isinstance(layout, str):
+        raise ValueError(f"tensor {name!r} has layout {layout!r:.80}")
+    return TensorPieces(global_type, tuple(pieces), layout)
+
+
+def _box(name: str, begin: tuple[int, ...], shape: tuple[int, ...], global_shape: tuple[int, ...]) -> Box:
+    """The box of a slice. Raises ValueError where it lies outside of its tensor."""
+    fits = len(begin) == len(shape) == len(global_shape)
+    if not fits or any(b + n > w for b, n, w in zip(begin, shape, global_shape, strict=True)):
+        raise ValueError(f"tensor {name!r} of shape {global_shape} has a slice of shape {shape} at {begin}")
+    return Box(begin, tuple(b + n for b, n in zip(begin, shape, strict=True)))
+
+
+def _sizes(entry: dict[str, Any], key: str, name: str) -> tuple[int, ...]:
+    found = entry.get(key)
+    if isinstance(found, list):
+        numbers = cast(list[Any], found)
+        if len(numbers) <= MOST_DIMENSIONS and all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
+            return tuple(numbers)
+    raise ValueError(f"tensor {name!r} has {key} {found!r:.80}")
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"its {what} is no object")
+    return cast(dict[str, Any], value)
+
 
 RANK_FILE = re.compile(r"rank_(\d{1,6})-(\d{1,15})\.safetensors")
 SUFFIX, CKPT = ".safetensors", ".ckpt"

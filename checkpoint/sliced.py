@@ -13,10 +13,8 @@ from typing import Any
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.pieces import StoredSlice, box_at, chosen, extent, in_file
-from mspc.checkpoint.publishing import make_synced_folder, write_synced
-from mspc.checkpoint.reading import Checkpoint, TensorPieces
-from mspc.checkpoint.writing import TensorSlice, write_slices
+from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_at, chosen, extent, in_file
+from mspc.checkpoint.writing import TensorSlice, make_synced_folder, write_slices, write_synced
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.temporary import tidy_when_terminated
 from mspc.ir.layout import Layout

@@ -10,9 +10,8 @@ import numpy as np
 from mspc.api.parallel.checkpoint_transform import open_folder, transform_checkpoints
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import open_checkpoint, own_state
-from mspc.checkpoint.pieces import box_of_shape
-from mspc.checkpoint.reading import Checkpoint, TensorPieces
 from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
+from mspc.checkpoint.stored_tensors import Checkpoint, TensorPieces, box_of_shape
 from mspc.checkpoint.writing import write_slices_to
 from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.progress import ProgressLine

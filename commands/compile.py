@@ -211,7 +211,7 @@ class FoundCall:
     def rerun(self, rank: int) -> Generator[CapturedCall]:
         """The launch as another rank sees it: the script runs again with modules of its own, unseen. That rank's
         session is in place inside."""
-        from mspc.engine.user_state import UserState
+        from mspc.engine.simulate import UserState
 
         first = self.session
         session = Session(rank, first.size, rank, first.local_size, launched=first.launched, speaks=False)

@@ -120,8 +120,7 @@ def launch(
 def _hosts(
     worker_num: int, local: int | None, hostfile: Path | None, listed: str | None, table: Path | None, node_rank: int
 ) -> list[Host]:  # fmt: skip
-    from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts
-    from mspc.engine.ranks.rank_table import read_rank_table
+    from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts, read_rank_table
 
     options = {"--hostfile": hostfile, "--host": listed, "--rank_table_file": table}
     given = [name for name, value in options.items() if value]

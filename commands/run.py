@@ -191,7 +191,7 @@ def _run_rank(
     def body() -> None:
         _prepare(job, path, ranks_given, strategies)
         if only_rank is not None and only_rank != job.rank:
-            from mspc.engine.user_state import Nowhere
+            from mspc.engine.simulate import Nowhere
 
             sys.stdout = Nowhere()  # type: ignore[assignment]  # takes text and drops it
         _run_to_its_end(path, arguments, job)
@@ -229,7 +229,7 @@ def _run_one(
     What the script prints, and is warned of, before its first step is held back until that is known.
     """
     from mspc.engine.calls import RanksWanted
-    from mspc.engine.user_state import HeldBack
+    from mspc.engine.simulate import HeldBack
 
     held, warned = HeldBack(sys.stdout), HeldBack(sys.stderr)
     job = _simulated(wishes, profile) if simulate else _join(wishes, profile)

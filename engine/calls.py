@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mspc.analysis.aliasing import updated_parameters
 from mspc.api import context
+from mspc.api.common.initial_values import InitialValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.context import FrozenContext
 from mspc.api.runtime import asked_device
@@ -20,31 +23,307 @@ from mspc.compiler.call import Call, describe_call, takes_data
 from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, TracedCall, compile_traced, trace_call
 from mspc.compiler.frontend.trace import Traced
+from mspc.compiler.run_graph import run_graph
 from mspc.compiler.step_operations import operations_of
-from mspc.engine.compiled_call import CompiledCall
+from mspc.engine.equal_values import COMPARED_STEPS, compare_inputs, must_be_equal
 from mspc.engine.garbage import looking_rarely
-from mspc.engine.gathered_outputs import check_all_have, global_outputs, ranks_that
-from mspc.engine.initial_values import compare_beginnings, different_programs, settings_of
+from mspc.engine.initial_values import RankInitialValue, beginning, compare_beginnings, different_programs, settings_of
 from mspc.engine.job import Job
-from mspc.engine.own_collectives import run_collective
+from mspc.engine.own_collectives import ALIKE, EVERYONE, described, different_calls, joint_call, name_of, run_collective
 from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
-from mspc.engine.step_counts import StepCounts
 from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
-from mspc.engine.synchronization_points import ALIKE, EVERYONE, described, different_calls, joint_call, name_of
 from mspc.engine.variants import VARIABLE, Variants, counted_as, graphs_to_keep, identity, watched
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Graph
+from mspc.ir.graph import Graph, Value
+from mspc.ir.graph import Parameter as GraphParameter
+from mspc.ir.layout import Layout
 from mspc.ir.location import Location
-from mspc.ir.types import Type
+from mspc.ir.stage_marks import stages_of
+from mspc.ir.types import Type, dtype_of
 from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together
 from mspc.runtime.comm.control_flow import collectives_of
+from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.compiled_loops import begin_library
 from mspc.runtime.device_choice import EACH_ITS_OWN, DeviceRequest
 from mspc.runtime.faults.stalled import GRAPHS
+from mspc.runtime.slices import gather, slice_parameter, slices_of
+
+# Runs one compiled target on a rank: its executor, and how its values and arguments arrive.
+
 
 Array = Any
+
+
+class CompiledCall:
+    """One compiled target on this rank: its executor and how its arguments arrive.
+
+    traced: what this rank's own script has for the graph's parameters and constants; the compile may be another rank's.
+    """
+
+    def __init__(
+        self, number: int, compiled: Compiled, job: Job, traced: Traced, store: ParameterStore,
+        tf32: bool = False,
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.compiled = compiled
+        self.job = job
+        self.is_outdated = False
+        """Whether a number that the graph relies on was changed: it is compiled anew for the next call."""
+        self.counted_as: Any = None
+        self.counted: Callable[[], Any] = lambda: None
+        """The key of its count of steps, and the object without which no other graph continues it, see `StepCounts`."""
+        self._traced, self._store = traced, store
+        self._arrays: dict[str, Array] = {}
+        graph = self._without_unused_states(compiled.rank_graph(job.rank))
+        values: dict[str, Array] = {}
+        self.borrowed: list[Any] = []
+        begun: list[RankInitialValue | None] = []
+        with store.drawn_ahead((traced.parameters[p.name], p) for p in graph.parameters if p.kind == "parameter"):
+            for parameter in graph.parameters:
+                if parameter.kind == "constant":
+                    full = traced.constants[parameter.name]
+                    array = values[parameter.name] = _constant(full, parameter, job.rank)
+                    begun.append(beginning(parameter.name, "constant", slices_of(parameter, job.rank), full, array))
+                elif parameter.kind == "parameter":
+                    values[parameter.name] = self._attached(parameter)
+        if compiled.config.pipeline_stages > 1:
+            held = {parameter.name for parameter in graph.parameters}
+            for parameter in compiled.graph.parameters:
+                if parameter.kind == "parameter" and parameter.name not in held and stages_of(parameter.attrs):
+                    store.leave(traced.parameters[parameter.name], parameter)
+        self._begun = [entry for entry in begun if entry is not None] + store.take_begun()
+        self._compared = must_be_equal(compiled, graph, job.size)
+        self.executor = job.hardware.executor(graph, job.comm, values, job.cursor, number, tf32)
+        self.mutated = {p.name for ps in updated_parameters(graph).values() for p in ps}
+        store.changed_by(self)
+        self._traced, self._arrays = traced.without_script(), {}
+
+    def _attached(self, parameter: GraphParameter) -> Array:
+        """This rank's array of a parameter of the script."""
+        if parameter.name not in self._arrays:
+            self._arrays[parameter.name] = self._store.attach(self._traced.parameters[parameter.name], parameter, self)
+        return self._arrays[parameter.name]
+
+    def _without_unused_states(self, graph: Graph) -> Graph:
+        """The graph, without those states of optimizers that the numbers of now leave unused; an update without states
+        may do with the rows that are looked up."""
+        own, scalars = run_graph(graph, self._number)
+        for scalar in scalars:
+            self._store.rely(self._traced.parameters[scalar.name], self)
+        return own
+
+    def _number(self, scalar: GraphParameter) -> float | None:
+        """What a scalar parameter holds now; None where a graph changes it."""
+        self._attached(scalar)
+        parameter = self._traced.parameters[scalar.name]
+        return None if self._store.varies(parameter) else float(self._store.part(parameter)[1])  # of this stage alone
+
+    def take_begun(self) -> list[RankInitialValue]:
+        """What its constants, and those of its parameters that no graph before had, begin with; given once."""
+        found, self._begun = self._begun, []
+        return found
+
+    def run(self, arrays: Sequence[Array], origins: Sequence[Any]) -> list[Array]:
+        """One step on this rank's arrays; an array whose origin is the last step's has not changed since."""
+        executor = self.executor
+        fed = [_fit(p, a, self.job.rank) for p, a in zip(executor.inputs, arrays, strict=True)]
+        if self._compared is not None and executor.step < COMPARED_STEPS:
+            own = {p.name: a for p, a in zip(executor.inputs, arrays, strict=True)}
+            comm, fetch = self.job.comm.for_graph(self.number), self.job.hardware.memory.fetch
+            with self.job.outside_user_code():
+                compare_inputs(comm, self.job.rank, self._compared, own, executor.step + 1, fetch)
+        self.job.step(self.number, executor.step + 1)
+        results = self.job.run(executor, fed, origins)
+        self.job.step_done()
+        return results
+
+
+def _constant(full: Any, parameter: GraphParameter, rank: int) -> Array:
+    """This rank's slice of a constant of the script; of one that an initializer makes nothing else is made."""
+    if isinstance(full, InitialValue):
+        return full.fill(slices_of(parameter, rank))
+    return slice_parameter(parameter, np.asarray(full), rank, "constant")
+
+
+def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
+    """What the graph takes of what the script feeds: the array itself, or this rank's slice of a global
+    one."""
+    if array.shape == parameter.shape:
+        return array
+    return slice_parameter(parameter, array, rank, "argument")
+
+
+# Puts what several ranks have computed together from what each of them has.
+
+
+def ranks_that(comm: Communicator, *answers: bool) -> list[list[int]]:
+    """For every question the ranks that answer it with yes; all ranks call this together."""
+    rows = comm.all_gather(np.array([answers], np.int64), tuple(range(comm.size)), 0)
+    return [[rank for rank, yes in enumerate(column) if yes] for column in rows.T]
+
+
+def check_all_have(name: str, config: Config, ranks: Sequence[int]) -> None:
+    """Raises MspcError where only some ranks have data for a graph that all must run."""
+    if not config.sharded or len(ranks) == config.all_ranks:
+        return
+    without = [rank for rank in range(config.all_ranks) if rank not in ranks]
+    raise MspcError(
+        f"the ranks have different numbers of batches for {name}: "
+        f"{len(ranks)} of {config.all_ranks} have a further one, rank {without[0]} has none",
+        notes=[f"in mode {config.mode} all ranks compute every batch together, so every data set needs as many"],
+    )
+
+
+def global_outputs(
+    comm: Communicator, config: Config, values: Sequence[Value], own: Sequence[Array] | None
+) -> list[Array]:
+    """The outputs of a graph over the data of all ranks; all ranks call this together.
+
+    Rows come in the order of the ranks. Of single numbers, which ranks compute each of its own rows, the mean is taken
+    where they are floating-point numbers, and all are in one row else.
+
+    Args:
+        values: the graph's results, before slicing. own: what this rank has computed, None where it had no data.
+    """
+    if config.sharded:
+        return [_gathered(comm, value, array) for value, array in zip(values, own or (), strict=True)]
+    if not config.feeds_own_rows:
+        return list(own or ())
+    return [_joined(parts) for parts in _exchanged(comm, own)]
+
+
+def _gathered(comm: Communicator, value: Value, array: Array) -> Array:
+    """A result that a sharded graph has handed out as `array`: a slice, or all of it already."""
+    layout = value.layout
+    if not isinstance(layout, Layout) or array.shape == tuple(value.shape):
+        return array
+    return gather(array, layout, tuple(value.shape), comm)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    if parts[0].ndim:
+        return np.concatenate(parts)
+    row = np.stack(parts)
+    return row.mean(dtype=np.float64).astype(row.dtype) if row.dtype.kind not in "biu" else row
+
+
+def _exchanged(comm: Communicator, own: Sequence[Array] | None) -> list[list[Array]]:
+    """For every output the arrays of the ranks that have it."""
+    known = _described(comm, "" if own is None else ";".join(f"{a.dtype.name}:{_shape(a)}" for a in own))
+    have = [rank for rank, text in enumerate(known) if text]
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    found: list[list[Array]] = []
+    for index in range(len(known[have[0]].split(";"))):
+        mine = None if own is None else np.ascontiguousarray(own[index]).reshape(own[index].shape)
+        sends = [] if mine is None else [(rank, mine) for rank in others]
+        receives = [(rank, *_type(known[rank].split(";")[index])) for rank in have if rank != comm.rank]
+        arrived = dict(zip((rank for rank, *_ in receives), comm.exchange(sends, receives), strict=True))
+        found.append([arrived[rank] if rank in arrived else mine for rank in have])
+    return found
+
+
+def _described(comm: Communicator, text: str) -> list[str]:
+    """The texts of all ranks."""
+    everyone = tuple(range(comm.size))
+    own = text.encode()
+    longest = int(max(comm.all_gather(np.array([len(own)], np.int64), everyone, 0)))
+    rows = comm.all_gather(np.frombuffer(own.ljust(max(1, longest)), np.uint8)[None], everyone, 0)
+    return [bytes(row).decode().rstrip() for row in rows]
+
+
+def _shape(array: Array) -> str:
+    return ",".join(map(str, array.shape))
+
+
+def _type(text: str) -> tuple[tuple[int, ...], Any]:
+    name, _, sizes = text.partition(":")
+    return tuple(int(size) for size in sizes.split(",") if size), dtype_of(name).numpy
+
+
+# Counts the steps that the graphs of a script have run in all, also in the runs that this one resumes.
+#
+# Random masks depend on the number of a step. Graphs are told apart by what they are for and the order in which the
+# script runs them first, as `train.0`, so that a run on other ranks, with other graphs, finds its own.
+
+
+ENDED = 1024
+"""The most graphs that are no longer stored and that others may go on from: a script may make functions without end."""
+
+
+class StepCounts:
+    """The counts of one script. earlier: those of the run that it resumes."""
+
+    def __init__(self, earlier: Mapping[str, int]) -> None:
+        self._earlier = dict(earlier)
+        self._named: dict[int, tuple[str, Any]] = {}
+        """The names of graphs, and the graphs, by the ids of these."""
+        self._numbers: Counter[str] = Counter()
+        """How many graphs of a kind have names, those that are gone among them."""
+        self._latest: dict[Any, tuple[Any, Any]] = {}
+        """The target and the graph that began last, by what tells such graphs apart from others."""
+        self._ended: dict[Any, list[tuple[str, Callable[[], Any]]]] = {}
+        """Names of graphs that are no longer stored, by what tells such graphs apart from others, and what the script
+        has if it can make further ones."""
+
+    def begin(self, executor: Any, identity: Any = None, target: Any = None) -> None:
+        """Have a graph that runs for the first time go on where it was, or where that of the same `identity` ended or,
+        if the latest of these is stored and that of another `target`, where that one is."""
+        self._drop_gone()
+        if self._ended.get(identity):
+            self._named[id(executor)] = self._ended[identity].pop(0)[0], executor
+        name = self._name(executor)
+        before, latest = self._latest.get(identity, (target, executor))
+        so_far = 0 if before == target else latest.step + latest.earlier_steps
+        steps = self._earlier.get(name, so_far)
+        self._latest[identity] = target, executor
+        if steps:
+            executor.go_on(steps - executor.step)
+
+    def end(self, executor: Any, identity: Any, counted: Callable[[], Any]) -> None:
+        """A graph is no longer stored. counted: returns the object without which the script makes no graph that goes on
+        where this one was, or None if that is gone."""
+        name = self._name(executor)
+        self._earlier[name] = executor.step + executor.earlier_steps
+        self._ended.setdefault(identity, []).append((name, counted))
+        del self._named[id(executor)]
+        if self._latest.get(identity, (None, None))[1] is executor:
+            del self._latest[identity]
+        self._drop_gone()
+
+    def target_gone(self, executor: Any, identity: Any) -> None:
+        """The script has no longer the target of a graph that stays, so another target may get its id."""
+        if self._latest.get(identity, (None, None))[1] is executor:
+            self._latest[identity] = None, executor
+
+    def steps(self, executors: Sequence[Any]) -> dict[str, int]:
+        """The steps of every graph, by name."""
+        self._drop_gone()
+        ended = {name: self._earlier[name] for names in self._ended.values() for name, _ in names}
+        return ended | {self._name(e): e.step + e.earlier_steps for e in executors}
+
+    def _name(self, executor: Any) -> str:
+        if id(executor) not in self._named:
+            kind = "train" if executor.trains else "evaluate"
+            self._named[id(executor)] = f"{kind}.{self._numbers[kind]}", executor
+            self._numbers[kind] += 1
+        return self._named[id(executor)][0]
+
+    def _drop_gone(self) -> None:
+        """Forget graphs that no later graph goes on from."""
+        for identity, names in list(self._ended.items()):
+            for name, counted in names:
+                if counted() is None:
+                    del self._earlier[name]
+            self._ended[identity] = [(name, counted) for name, counted in names if counted() is not None]
+            if not self._ended[identity]:
+                del self._ended[identity]
+        while len(self._ended) > ENDED:
+            for name, _ in self._ended.pop(next(iter(self._ended))):
+                del self._earlier[name]
+
+
 OWN_GRAPHS = GRAPHS * 2**20 - 1
 """From here on graphs are numbered in which a rank meets no other; to the GPUs' marks all of them are one."""
 

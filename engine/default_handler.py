@@ -16,8 +16,8 @@ from mspc.compiler.driver import Compiled
 from mspc.compiler.in_memory import compile_in_memory
 from mspc.engine.calls import RankCalls, RanksWanted
 from mspc.engine.job import explain, join_job
+from mspc.engine.own_collectives import name_of
 from mspc.engine.ranks.environment import mpi_size
-from mspc.engine.synchronization_points import name_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
 from mspc.runtime.device_choice import Wishes

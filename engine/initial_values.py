@@ -25,7 +25,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.nn.learning_rate_schedule import LearningRateSchedule
 from mspc.api.nn.optim.optimizer import Optimizer
 from mspc.compiler.driver import Compiled
-from mspc.engine.equal_updates import SharedUpdates, compare_updates, shared_updates
+from mspc.engine.equal_values import SharedUpdates, compare_updates, shared_updates
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass

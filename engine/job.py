@@ -13,8 +13,15 @@ from typing import Any, NoReturn
 
 from mspc import api
 from mspc.api.errors import at_users_line, is_library
-from mspc.engine.ranks.environment import job_name, limit_threads, local_place, mpi_rank, mpi_size, session_folder
-from mspc.engine.ranks.siblings import ranks_of_this_launcher
+from mspc.engine.ranks.environment import (
+    job_name,
+    limit_threads,
+    local_place,
+    mpi_rank,
+    mpi_size,
+    ranks_of_this_launcher,
+    session_folder,
+)
 from mspc.engine.script import ScriptError
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.late_dataclass import dataclass

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
 
 from mspc.api.errors import caller_location
+from mspc.compiler.call import Call, Placed, call_tensors
 from mspc.engine.job import Job
-from mspc.engine.synchronization_points import joint_call
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Parameter, Value
@@ -22,14 +23,74 @@ from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.faults.failure import StoppedByOther
 from mspc.runtime.faults.stalled import shown_ranks
 
-Array = Any
+# Notes where in its script a rank waits for the others, for the message that is printed if they never come.
+
+
 LONGEST = 512
-"""Bytes of what a rank says of its call that the others compare and are shown."""
+"""Bytes of a rank's description that others are shown."""
+ALIKE = (
+    "every rank must feed tensors of the same shapes at every step; in a data set, batch(..., drop_remainder=True) "
+    "and as many rows on every rank make them so"
+)
+TOGETHER = (
+    "every rank holds a slice, so all must read it: call save_checkpoint() or asnumpy() on every rank, not below "
+    "`if get_rank() == 0`; what they return may then be used on rank 0 alone"
+)
+EVERYONE = (
+    "metrics are those of the data of all ranks, so all must evaluate: call Model.eval and Model.fit on every rank, "
+    "not below `if get_rank() == 0`"
+)
+
+
+@contextlib.contextmanager
+def joint_call(job: Job, what: str, how: str, *notes: str) -> Generator[None]:
+    """A context in which this rank does `what` ("reads ...") at a line of the script, `how`, and needs the others."""
+    if job.size == 1:
+        yield
+        return
+    place = caller_location()
+    where = f" at {place.file}:{place.line}" if place else ""
+    line = (f"the line is {place.text.strip()}",) if place else ()
+    job.say("\n".join((f"{what}{where}{how}", *line, *notes)))
+    yield
+    job.say("")  # not after a failure: then it is still what the rank was about
+
+
+def described(call: Call) -> str:
+    """The tensors of a call, for messages: `Float32 (3, 4), Int32 (3,)`."""
+    types = [t.type if isinstance(t, Placed) else t for t in call_tensors(call)]
+    return ", ".join(f"{t.dtype} {t.shape}" for t in types) or "no tensors"
+
+
+def name_of(target: Any) -> str:
+    """What a target is called in messages."""
+    return getattr(target, "__name__", "") or type(target).__name__
+
+
+def different_calls(comm: Communicator, target: Any, call: Call) -> MspcError | None:
+    """The error of ranks that call a network with tensors of different shapes; all ranks call this together. None where
+    they do not."""
+    own = described(call).encode()[:LONGEST].ljust(LONGEST)
+    rows = comm.all_gather(np.frombuffer(own, np.uint8)[None], tuple(range(comm.size)), 0)
+    texts = [bytes(row).rstrip().decode(errors="ignore") for row in rows]
+    if len(set(texts)) == 1:
+        return None
+    ranks = {text: [r for r, other in enumerate(texts) if other == text] for text in texts}
+    shown = [f"rank{'s' * (len(who) > 1)} {_listed(who)} with {text}" for text, who in ranks.items()]
+    place = caller_location()
+    return MspcError(f"the ranks call {name_of(target)} with different tensors: {'; '.join(shown)}", place, [ALIKE])
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+
+
+Array = Any
 MESSAGES = (
     "a rank receives what another sends to it: each Receive(src_rank, sr_tag) needs a Send(dest_rank, sr_tag) of that "
     "rank, and the other way round"
 )
-ALIKE = "the ranks of a group must call the same collectives, with tensors of the same types, in one order"
+SAME_COLLECTIVES = "the ranks of a group must call the same collectives, with tensors of the same types, in one order"
 
 
 def run_collective(job: Job, op: Collective, types: Sequence[Type], arrays: Sequence[Array]) -> Any:
@@ -40,7 +101,7 @@ def run_collective(job: Job, op: Collective, types: Sequence[Type], arrays: Sequ
     """
     members = sorted({*op.partners(job.rank), job.rank})
     how = f" with {shown_ranks(members)}"
-    note = MESSAGES if isinstance(op, Send | Receive) else ALIKE
+    note = MESSAGES if isinstance(op, Send | Receive) else SAME_COLLECTIVES
     with joint_call(job, f"calls {op.name}", how, note), job.outside_user_code():
         return _run(NumPyBackend(job.by_hand), job.by_hand, op, types, arrays)
 
@@ -94,7 +155,7 @@ def _agree(comm: Communicator, op: Collective, types: Sequence[Type]) -> None:
     for meeting, row in zip(of, rows, strict=True):
         if _text(row) != _text(_row(meeting.said)):
             said = f"rank {meeting.ranks[0]} sends {_text(row)} and rank {comm.rank} expects {meeting.said}"
-            raise MspcError(f"{op.name}: {said}", caller_location(), [ALIKE])
+            raise MspcError(f"{op.name}: {said}", caller_location(), [SAME_COLLECTIVES])
 
 
 def _agree_in_group(comm: Communicator, meeting: Rendezvous) -> None:
@@ -110,7 +171,7 @@ def _agree_in_group(comm: Communicator, meeting: Rendezvous) -> None:
         raise StoppedByOther(f"rank {members[other]} calls another collective than rank {members[0]}")
     raise MspcError(
         f"the ranks call different collectives: rank {members[0]} {texts[0]}, rank {members[other]} {texts[other]}",
-        caller_location(), [ALIKE],
+        caller_location(), [SAME_COLLECTIVES],
     )  # fmt: skip
 
 

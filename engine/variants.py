@@ -15,7 +15,7 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.call import script_objects, stored_call
 from mspc.compiler.frontend.reads import Fingerprint, Reads
 from mspc.compiler.frontend.trace import Traced
-from mspc.engine.synchronization_points import name_of
+from mspc.engine.own_collectives import name_of
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.text.limits import number_of
 

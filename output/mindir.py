@@ -13,12 +13,12 @@ from typing import Any, cast
 import numpy as np
 
 from mspc.api.common.initial_values import InitialValue
-from mspc.checkpoint.mindir_graph import MindirNode
-from mspc.checkpoint.mindir_operators import (
+from mspc.checkpoint.mindir import (
     AS_TUPLE,
     ATTRIBUTES,
     SAME,
     SIGNATURES,
+    MindirNode,
     attributes_of_fields,
     input_of_field,
     words_of,

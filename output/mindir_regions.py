@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from mspc.checkpoint.mindir_graph import CALL
+from mspc.checkpoint.mindir import CALL
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.types import TensorType, Type
 from mspc.ops.control.regions import COUNT, For, If, Loop, While

@@ -23,8 +23,8 @@ from mspc.verify.many_ranks import GATHERED
 # Matches the operators of one device with those of the ranks, in the order in which one device runs them.
 #
 # In stages that is also within micro-batches. One device runs a loop over them forward, and another backward from the
-# last on; the ranks add gradients up in the order of the micro-batches. So what depends on sums of the second loop is the
-# same behind all micro-batches alone.
+# last on; the ranks add gradients up in the order of the micro-batches. So what depends on sums of the second loop is
+# the same behind all micro-batches alone.
 
 
 class Matched(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mspc.api.common.initial_values import InitialValue
-from mspc.checkpoint.reading import Checkpoint
+from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.initial_value import Description, Slices, clear_row
 from mspc.ir.types import DType
 

@@ -13,13 +13,17 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.train.mindir import LoadedGraph
-from mspc.checkpoint.mindir_graph import CHOICE, LOOP, MindirBlock, MindirNode, all_nodes
-from mspc.checkpoint.mindir_operators import (
+from mspc.checkpoint.mindir import (
     ATTRIBUTES,
+    CHOICE,
+    LOOP,
     ORDER,
     OTHER_NAMES,
     SAME,
     SIGNATURES,
+    MindirBlock,
+    MindirNode,
+    all_nodes,
     dtype_of_code,
     field_value,
     fields_of_attributes,

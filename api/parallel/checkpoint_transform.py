@@ -20,8 +20,6 @@ from mspc.api.parallel.auto_parallel import AutoParallel
 from mspc.api.setting_kind import say_once
 from mspc.api.train.serialization import load_param_into_net
 from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.publishing import published_together
-from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sliced import (
     FORMATS,
     check_divides,
@@ -35,6 +33,8 @@ from mspc.checkpoint.sliced import (
     ranks_of,
     write_part,
 )
+from mspc.checkpoint.stored_tensors import Checkpoint
+from mspc.checkpoint.writing import published_together
 from mspc.ir.diagnostics import MspcError
 from mspc.plans.files.parameter_layouts import layout_of
 from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_restore_ranks, read_strategies

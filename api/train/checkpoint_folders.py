@@ -19,17 +19,8 @@ from mspc.api.setting_kind import say_once
 from mspc.api.train.checkpoint_config import CheckpointConfig
 from mspc.api.train.entries import spread, taken, without_texts
 from mspc.api.train.serialization import CKPT, SUFFIX, write_values
-from mspc.checkpoint.publishing import make_synced_folder, sync_folder
-from mspc.checkpoint.sets import (
-    find_sets,
-    next_sequence,
-    publish,
-    rank_file,
-    remove_set,
-    remove_unfinished,
-    set_name,
-)
-from mspc.checkpoint.writing import write_slices
+from mspc.checkpoint.sets import find_sets, next_sequence, publish, rank_file, remove_set, remove_unfinished, set_name
+from mspc.checkpoint.writing import make_synced_folder, sync_folder, write_slices
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 

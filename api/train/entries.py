@@ -12,7 +12,7 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError
 from mspc.api.nn.cell import Cell
 from mspc.checkpoint.mindspore_file import Entry
-from mspc.checkpoint.pieces import box_at, extent
+from mspc.checkpoint.stored_tensors import box_at, extent
 from mspc.checkpoint.writing import TensorSlice
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass

@@ -8,8 +8,7 @@ from typing import Any
 
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.checkpoint.mindir_file import read_mindir
-from mspc.checkpoint.mindir_graph import MindirGraph
+from mspc.checkpoint.mindir import MindirGraph, read_mindir
 from mspc.ir.late_dataclass import dataclass
 
 __all__ = ["export", "load"]

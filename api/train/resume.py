@@ -18,8 +18,8 @@ from mspc.api.train.rank_agreement import share_a_run
 from mspc.api.train.run_state import restore
 from mspc.api.train.serialization import MOST_LISTED, load_param_into_net, say_what_is_unchecked
 from mspc.checkpoint.opening import open_checkpoint, own_state
-from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sets import CALLED, FoundCheckpoint, find_sets, of_mindspores_format, prefixes_in, unreadable
+from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
 from mspc.ir.late_dataclass import dataclass

@@ -23,8 +23,8 @@ from mspc.api.train.background import Background
 from mspc.api.train.entries import SavedValue, entries_of, taken, without_texts
 from mspc.checkpoint.mindspore_file import Entry, write_file
 from mspc.checkpoint.opening import as_it_lies, open_checkpoint
-from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sliced import STRATEGY
+from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.checkpoint.writing import write_slices_to
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import make_folder, write_atomically

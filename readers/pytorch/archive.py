@@ -14,8 +14,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from mspc.checkpoint.files import Files
-from mspc.checkpoint.pieces import StoredSlice, box_of_shape
-from mspc.checkpoint.reading import Checkpoint, TensorPieces
+from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_of_shape
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.inside import check_name

@@ -18,9 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from mspc.api.setting_kind import say_once
-from mspc.checkpoint.hugging_face import HUGGING_FACE_INDEX
-from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.reading import Checkpoint
+from mspc.checkpoint.opening import HUGGING_FACE_INDEX, open_checkpoint
+from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.readers.pytorch.other_weights import JoinedWeight, with_weights

@@ -11,8 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from mspc.checkpoint.files import Files
-from mspc.checkpoint.pieces import StoredSlice
-from mspc.checkpoint.reading import Checkpoint, TensorPieces
+from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.nearest import did_you_mean

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from functools import cache
 from typing import Any
 
-from mspc.checkpoint.reading import Checkpoint
+from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Frames, Location

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc.checkpoint.index import INDEX
 from mspc.checkpoint.opening import open_checkpoint, own_state
-from mspc.checkpoint.sets import rank_file
+from mspc.checkpoint.sets import INDEX, rank_file
 from mspc.commands.checkpoints import check_checkpoint, merge_checkpoint
 from mspc.ir.diagnostics import MspcError
 from tests.checkpoint.written_sets import changed, unsealed, write_set

@@ -16,11 +16,9 @@ import pytest
 import mspc as ms
 from mspc import nn
 from mspc.api.train.resume import resume_training
-from mspc.checkpoint.checksum import kind_here
-from mspc.checkpoint.index import INDEX
+from mspc.checkpoint.files import SEAL, kind_here
 from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.seal import SEAL
-from mspc.checkpoint.sets import set_name
+from mspc.checkpoint.sets import INDEX, set_name
 from mspc.ir.diagnostics import MspcError
 from tests.checkpoint.written_sets import WHOLE, changed, flip, write_set
 
@@ -169,7 +167,7 @@ def test_checksums_of_a_kind_that_is_missing_here(
     """They are written as CRC-32 without the library, and those of the other kind are said to be left out."""
     pytest.importorskip("xxhash")
     place = write_set(tmp_path, 1)
-    monkeypatch.setattr("mspc.checkpoint.checksum._fast", lambda: None)
+    monkeypatch.setattr("mspc.checkpoint.files._fast", lambda: None)
     assert np.array_equal(ms.load_checkpoint(str(place))["w"].asnumpy(), WHOLE + 1)
     assert "has checksums that cannot be compared here: the library xxhash is not installed" in capsys.readouterr().err
     other = write_set(tmp_path / "other", 1)

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import mspc as ms
 from mspc import Parameter, Tensor, nn
-from mspc.checkpoint.index import INDEX
+from mspc.checkpoint.sets import INDEX
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files import protocol_buffers as wire
 from mspc.parallel import load_distributed_checkpoint, transform_checkpoints

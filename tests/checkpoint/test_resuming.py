@@ -14,8 +14,8 @@ from mspc.api import call_handler, state
 from mspc.api.train.resume import Resumed, resume_training
 from mspc.api.train.run_state import COUNTERS, SEEDS, restore, state_of_rank
 from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.reading import Checkpoint
 from mspc.checkpoint.sets import find_sets
+from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_script
 from mspc.ir.diagnostics import MspcError

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mspc.api.train.entries import spread
-from mspc.checkpoint.index import INDEX
 from mspc.checkpoint.opening import open_checkpoint
-from mspc.checkpoint.pieces import box_at, box_of, chosen, extent, runs
-from mspc.checkpoint.sets import publish, rank_file
+from mspc.checkpoint.sets import INDEX, publish, rank_file
+from mspc.checkpoint.stored_tensors import box_at, box_of, chosen, extent, runs
 from mspc.checkpoint.writing import TensorSlice, write_slices
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType, dtype_of
@@ -124,7 +123,7 @@ def test_pairs_of_strategies(tmp_path: Path) -> None:
 def test_a_reader_opens_no_header_of_a_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside its slices it reads the index, and nothing else."""
     save(tmp_path / "set", (2, 2, 1), once=True)
-    monkeypatch.setattr("mspc.checkpoint.index.TensorFile", lambda path: pytest.fail(f"read the header of {path}"))
+    monkeypatch.setattr("mspc.checkpoint.sets.TensorFile", lambda path: pytest.fail(f"read the header of {path}"))
     opened = open_checkpoint(tmp_path / "set" / INDEX)
     opened.read("wide")
     assert opened.files.bytes_read == values()["wide"].nbytes

@@ -11,8 +11,8 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn
 from mspc.api import call_handler
 from mspc.api.common.initial_values import InitialValue
-from mspc.engine import first_values
-from mspc.engine.first_values import FirstValues
+from mspc.engine import parameter_store
+from mspc.engine.parameter_store import FirstValues
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.layout import Layout
@@ -23,9 +23,9 @@ SHAPE = (64, 8)
 
 @pytest.fixture(autouse=True)
 def small_tensors_are_drawn_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_values, "WORTH", 1)
-    monkeypatch.setattr(first_values, "LEAST", 16)
-    monkeypatch.setattr(first_values, "thread_count", lambda: 3)
+    monkeypatch.setattr(parameter_store, "WORTH", 1)
+    monkeypatch.setattr(parameter_store, "LEAST", 16)
+    monkeypatch.setattr(parameter_store, "thread_count", lambda: 3)
 
 
 def wanted(*inits: Any, layout: Layout | None = None) -> list[tuple[Any, GraphParameter]]:
@@ -72,7 +72,7 @@ def test_what_costs_nothing_or_is_the_scripts_own_is_left() -> None:
 
 def test_no_more_than_a_limit_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     nbytes = 64 * 8 * 4
-    monkeypatch.setattr(first_values, "MOST_BYTES", 2 * nbytes)
+    monkeypatch.setattr(parameter_store, "MOST_BYTES", 2 * nbytes)
     drawn: list[int] = []
     fill = InitialValue.fill
     monkeypatch.setattr(InitialValue, "fill", lambda self, *slices: drawn.append(1) or fill(self, *slices))
@@ -82,7 +82,7 @@ def test_no_more_than_a_limit_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ahead.take(parameter) is not None
         assert len(drawn) <= min(5, number + 3)
     ahead.close()
-    monkeypatch.setattr(first_values, "MOST_BYTES", 1)
+    monkeypatch.setattr(parameter_store, "MOST_BYTES", 1)
     entries = wanted(*["normal"] * 3)
     ahead = FirstValues(entries, 0)
     assert all(ahead.take(parameter) is not None for parameter, _ in entries)
@@ -109,7 +109,7 @@ def test_errors_come_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_values_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_values, "WORTH", 1 << 20)
+    monkeypatch.setattr(parameter_store, "WORTH", 1 << 20)
     entries = wanted("normal", "normal")
     assert FirstValues(entries, 0).take(entries[0][0]) is None
 
@@ -123,6 +123,6 @@ def test_a_network_begins_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch)
 
     ahead = outputs()
     call_handler.install(None)
-    monkeypatch.setattr(first_values, "WORTH", 1 << 30)
+    monkeypatch.setattr(parameter_store, "WORTH", 1 << 30)
     for one, other in zip(ahead, outputs(), strict=True):
         np.testing.assert_array_equal(one, other)

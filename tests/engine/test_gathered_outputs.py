@@ -13,7 +13,7 @@ import pytest
 
 from mspc.commands.run import run_script
 from mspc.compiler.config import Config
-from mspc.engine.gathered_outputs import global_outputs
+from mspc.engine.calls import global_outputs
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import dtype_of
 from mspc.runtime.comm.local import LocalComm, World

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mspc.commands.run import run_script
-from mspc.engine.synchronization_points import ALIKE, TOGETHER
+from mspc.engine.own_collectives import ALIKE, TOGETHER
 from mspc.ir.diagnostics import MspcError
 from tests.conftest import HANG
 from tests.serving import SERVED

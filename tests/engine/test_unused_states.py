@@ -12,7 +12,7 @@ import mspc as ms
 from mspc import Tensor, nn, ops
 from mspc.api import call_handler
 from mspc.commands.run import run_script
-from mspc.engine.compiled_call import CompiledCall
+from mspc.engine.calls import CompiledCall
 from mspc.ir.graph import Graph
 
 STEPS = 6

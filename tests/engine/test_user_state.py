@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mspc.api import state
-from mspc.engine.user_state import UserState
+from mspc.engine.simulate import UserState
 
 
 def test_a_ranks_modules_are_its_own_and_libraries_are_looked_at_once(

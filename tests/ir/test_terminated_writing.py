@@ -16,7 +16,7 @@ from tests.printed_lines import lines_until
 SLOWLY = """
 import time
 from pathlib import Path
-from mspc.checkpoint.publishing import published_together, write_synced
+from mspc.checkpoint.writing import published_together, write_synced
 from mspc.checkpoint.sliced import in_threads
 from mspc.ir.files.atomic_writing import write_atomically
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.engine.ranks.rank_table import read_rank_table
+from mspc.engine.ranks.hosts import read_rank_table
 from tests.conftest import HANG
 
 SCRIPTS = {

@@ -103,8 +103,8 @@ class HeldBytes:
 # What is known to be over when a node starts, by the streams of a step and the events that a plan records.
 #
 # `runtime/memory_plan.py` says what streams there are. Here nothing is taken from it but who waits for whom: a stream
-# runs its nodes in their order, what is on a side stream starts behind all of the main stream ahead of it, and who waits
-# for a node knows all that this node knew.
+# runs its nodes in their order, what is on a side stream starts behind all of the main stream ahead of it, and who
+# waits for a node knows all that this node knew.
 
 
 Clock = dict[str, int]

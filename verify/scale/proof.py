@@ -113,9 +113,9 @@ def failed_node(graph: Graph, failure: NodeFailure) -> Node | None:
 
 # Whether all ranks take part where one of them finds an overflow: a step in which one is pretended.
 #
-# Where a network looks for one (`AllFinite`), the ranks that hold one slice of an operand find an infinity in it, and so
-# does one device. Of several stages those do that compute the operand, and they send it to others. What all store behind
-# the step has to be what one device does.
+# Where a network looks for one (`AllFinite`), the ranks that hold one slice of an operand find an infinity in it, and
+# so does one device. Of several stages those do that compute the operand, and they send it to others. What all store
+# behind the step has to be what one device does.
 
 
 Array = Any

@@ -353,7 +353,8 @@ def _sent(op: SendRows, own: Sequence[Array], count: int) -> Array:
 # - it works element by element, so that NumPy's broadcasting does it;
 # - a row of `FORMS`, by operator class: the same operator with its axes moved, or on the last two dimensions;
 # - it says itself that it is several operators (`as_rows`, `as_reductions`), of which each is one of these;
-# - the first dimension of some operands is a batch (`batches.py`), which every result has, too: ranks become more of it;
+# - the first dimension of some operands is a batch (`batches.py`), which every result has, too: ranks become more of
+# it;
 # - else the kernel runs rank by rank, or only where ranks differ.
 
 

@@ -308,8 +308,8 @@ def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int
 # Kinds of ranks that are divided: a kind runs node by node with all of its ranks, and some may have to go on alone.
 #
 # Ranks may have equal programs but for whom they meet, and one of them may wait for what another one does only later.
-# Where nothing goes on any more, a kind some of whose ranks could is divided, and the step begins again. So is one whose
-# ranks go different ways as the data say.
+# Where nothing goes on any more, a kind some of whose ranks could is divided, and the step begins again. So is one
+# whose ranks go different ways as the data say.
 
 
 MOST_PARTS = 64

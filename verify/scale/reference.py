@@ -144,10 +144,9 @@ def _run(device: OneDevice, told: Connection) -> None:
 
 # One device in the place of every rank, where ranks feed rows of their own.
 #
-# Input:  the network on a rank's rows, and the rows of all ranks.
-# Output: what it computes on the rows of every rank, all of them at once, with the gradients that updates read added up,
-#         or their mean, as data parallel mode says. Random numbers are drawn for the rows of all, and what speaks of a
-#         batch speaks of all rows.
+# Input:  the network on a rank's rows, and the rows of all ranks. Output: what it computes on the rows of every rank,
+# all of them at once, with the gradients that updates read added up, or their mean, as data parallel mode says.
+# Random numbers are drawn for the rows of all, and what speaks of a batch speaks of all rows.
 
 
 TOTAL = "total_gradient_of"

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.checkpoint.reading import Checkpoint, TensorPieces
+from mspc.checkpoint.stored_tensors import Checkpoint, TensorPieces
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.readers.pytorch.program import (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mspc.engine.ranks.ended import Ended, lost_host
 from mspc.engine.ranks.hosts import Host
+from mspc.engine.ranks.launcher import Ended, lost_host
 
 KILLED = b"prterun noticed that process rank 1 with PID 7 on node a exited on signal 9 (Killed).\n"
 AT = "error: rank 1 was killed or left without a word in step 3, at AllReduce\n  --> net.py:7:3"

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from mspc.engine.ranks.ended import failed_rank
-from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts
+from mspc.engine.ranks.hosts import Host, check_slots, read_host_file, read_hosts, read_rank_table
+from mspc.engine.ranks.launcher import failed_rank
 from mspc.engine.ranks.mpirun import find_mpirun, mpirun_command
-from mspc.engine.ranks.rank_table import read_rank_table
 from mspc.ir.diagnostics import MspcError
 
 

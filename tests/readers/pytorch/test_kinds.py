@@ -11,7 +11,7 @@ import pytest
 import mspc
 from mspc import Tensor
 from mspc.checkpoint.files import Files
-from mspc.checkpoint.reading import Checkpoint
+from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.types import DType, dtype_of
 from mspc.readers.pytorch.kinds.kind import NEEDED
 from mspc.readers.pytorch.kinds.table import kind_of, kinds
