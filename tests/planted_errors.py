@@ -163,9 +163,10 @@ ERRORS = (
 FREE = {
     "tanh": (SAMPLE, "has no Tanh"),
     "mask-from-step-2": (SAMPLE, "has no random mask"),
-    "maximum-never-negative": (SAMPLE, "takes no maximum over ranks"),
     "overflow-on-one-rank": (SAMPLE, "looks for no overflow"),
     "mean-without-1/n": (SAMPLE, "has sums in parts alone, no means"),
+    "transposed-all-to-all": (SAMPLE, "has no all-to-all"),
+    "decay-subtracted": ("parallel", "nn.SGD decays before its operator, so that this is of ops.SGD alone"),
 }
 """Errors that touch nothing in a network, and why."""
 
