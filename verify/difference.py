@@ -21,7 +21,7 @@ STORED = 4.0
 
 @dataclass(frozen=True)
 class Noise:
-    """How far a value of one device moves when what it is computed from moves by rounding errors.
+    """How far a value of one device moves if its inputs move by rounding errors.
 
     largest: of all elements. mean: the root of the mean square, which a few elements hardly move.
     """
@@ -32,14 +32,12 @@ class Noise:
 
 @dataclass(frozen=True)
 class ComparedValue:
-    """One compared value. difference: the largest, relative to the largest magnitude on one device (of a parameter that
-    has changed wrongly to the largest change); infinite where the shapes differ.
+    """One compared value. difference: the largest, relative to the largest magnitude on one device (for a parameter
+    that changed wrongly, to the largest change); infinite if the shapes differ.
 
-    stage: of a pipeline, whose ranks have the value that differs, or any of it where only these have it; None where no
-        one stage has.
-    excused: beyond the tolerance, but no more than rounding makes of the value on one device: a gradient that is zero
-        but for it, an optimizer that divides by the size of the gradient (Adam's first step is near lr *
-        sign(gradient)).
+    stage: the pipeline stage whose ranks hold the wrong value; None if several do or there are no stages. excused:
+    beyond the tolerance, but within the effect of rounding on one device: a gradient that is zero but for it, or an
+    optimizer that divides by the size of the gradient (Adam's first step is near lr * sign(gradient)).
     """
 
     kind: str
@@ -65,11 +63,11 @@ def compare(
     kind: str, name: str, expected: Array, found: Array | None, least: float, noise: Noise | None = None,
     before: Array | None = None,
 ) -> ComparedValue:  # fmt: skip
-    """The row of one value.
+    """Return the row of one value.
 
     Args:
-        found: None where the ranks' slices do not fit together. least: the tolerance that floating-point values have at
-        least. before: of a parameter, what it was at first; its change is then compared, too.
+        found: None if the ranks' slices do not fit together. least: the smallest tolerance of floating-point values.
+            before: a parameter's first value; if given, its change is compared, too.
     """
     noise = noise or Noise()
     floating = _floating(expected)
@@ -93,7 +91,7 @@ def compare(
 
 
 def noise_between(expected: Array, perturbed: Iterable[Array]) -> Noise:
-    """How far a value moved in some runs. What is not finite moves nothing."""
+    """Measure how far a value moved in some runs. Elements that are not finite count as unmoved."""
     largest = mean = 0.0
     for array in perturbed:
         apart = _apart(expected, array)
@@ -103,7 +101,7 @@ def noise_between(expected: Array, perturbed: Iterable[Array]) -> Noise:
 
 
 def _apart(expected: Array, found: Array) -> Array:
-    """Distances of the elements: 0 where both are the same infinity or no number, infinite where one of them is."""
+    """Distances of the elements: 0 if both are the same infinity or NaN, infinite if one of them is."""
     wide = np.result_type(expected.dtype, np.float64)
     a, b = expected.astype(wide), found.astype(wide)
     with np.errstate(all="ignore"):
@@ -128,7 +126,7 @@ def _mean(apart: Array) -> float:
 
 
 def _floating(array: Array) -> str:
-    """The floating-point type of an array's numbers, of the two that a complex one has, too; "" where it has none."""
+    """Name the floating-point type of an array, of the parts if it is complex, or ""."""
     known = {name.lower(): name for name in TOLERANCES} | {"complex64": "Float32", "complex128": "Float64"}
     return known.get(array.dtype.name, "")
 

@@ -1,6 +1,6 @@
 """Compares gradients with finite differences: a judge of every gradient rule that knows none of them.
 
-Along a random direction d of some parameters, (f(x + h d) - f(x - h d)) / 2h must be what the gradients make of d, in
+Along a random direction d of some parameters, (f(x + h d) - f(x - h d)) / 2h must equal the gradients applied to d, in
 Float64 (`Doubled`).
 """
 
@@ -160,7 +160,7 @@ def _checked(node: Node, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def copied_arrays(result: Any) -> Any:
-    """A copy of what a kernel returns, which no update overwrites: an array, a stack of some, or a tuple."""
+    """Copy a kernel's result, so that no update overwrites it: an array, a stack of some, or a tuple."""
     if isinstance(result, tuple | list):
         return type(result)(map(copied_arrays, result))
     return np.array(result)
@@ -168,8 +168,8 @@ def copied_arrays(result: Any) -> Any:
 
 @dataclass
 class Doubled:
-    """A differentiated graph of one device as Float64, and what is to be judged in it. unjudged: gradients that are
-    not, with the reasons."""
+    """A differentiated graph of one device as Float64, and the requests to judge in it. unjudged: gradients that are
+    not judged, with the reasons."""
 
     graph: Graph
     judged: list[Judged] = field(default_factory=list[Judged])
@@ -276,7 +276,7 @@ class Doubled:
     def run(
         self, backend: NumPyBackend, parameters: Mapping[Parameter, Array], wanted: Sequence[Value]
     ) -> dict[Value, Array]:
-        """What `wanted` needs, in the order of the graph. parameters: of all, as Float64 (`widened`)."""
+        """Compute the nodes that `wanted` needs, in order. parameters: of all, as Float64 (`widened`)."""
         values: dict[Value, Array] = {p: np.array(array) for p, array in parameters.items()}
         kernel = self.kernels(backend)
         self.tape.replays = False
@@ -360,7 +360,7 @@ _PLAIN = frozenset((bool, float, int, str))
 
 
 def _wide_field(value: Any) -> Any:
-    """A field with element types doubled; the same object where there are none to double."""
+    """Double the element types in a field; return the same object if there are none."""
     if isinstance(value, DType):
         return _doubled(value)
     if isinstance(value, TensorType):
@@ -374,9 +374,9 @@ def _wide_field(value: Any) -> Any:
 
 
 TOLERANCE = 1e-3
-"""Difference from what is expected of a direction, relative to the size of that over all directions."""
+"""Difference from the expected slope of a direction, relative to its size over all directions."""
 STEPS = (1e-6, 1e-4, 1e-2)
-"""Sizes of a step relative to the parameter; a larger one where kernels of an operator compute in Float32."""
+"""Sizes of a step relative to the parameter; the larger ones serve kernels that compute in Float32."""
 DRAWS = 20
 """Random directions of which one has to have a slope."""
 DIRECTIONS = 12
@@ -442,7 +442,7 @@ class _Judge:
         self.forward = [node for node in passing if node in moving or node.op.mutates]
 
     def compare(self) -> None:
-        """Compare the gradients of the request, and note what is found."""
+        """Compare the gradients of the request, and note the results."""
         wanted = [v for v, g in self.judged.gradients.items() if np.isfinite(self._at(self.base, g)).all()]
         for value in self.judged.gradients.keys() - set(wanted):
             self.found.unjudged[name_of(value)] = "it is not finite"

@@ -1,15 +1,15 @@
 """Compares data parallel mode with one device that trains on the global batch.
 
-What a network computes of a rank's rows and of the global batch need not be alike. So one device runs on every rank's
-rows, each at a place of its own, and on all of them together; what holds between the two in mathematics is found out
-of their values, and then asked of the ranks:
+A network may compute different things from a rank's rows and from the global batch. So one device runs on every rank's
+rows, each at a place of its own, and on all of them together; the relation between the two is read off their values,
+and then asked of the ranks:
 
-    rows    the global value is the places', one after the other      sum    the places' values add up to it
-    same    every place has it                                      mean   they have it as their mean
+rows    the global value is the places', one after the other      sum    the places' values add up to it
+same    every place has it                                      mean   they have it as their mean
 
-An update of the ranks reads a sum or a mean of gradients, as the script says. Where gradients are terms of a sum the
-sum is one device's; where their mean is, as of a loss that is a mean over rows, the sum is that many times as large,
-and one device is given it so. The script's own collectives are treated alike.
+An update of the ranks reads a sum or a mean of gradients, as the script says. If gradients are terms of a sum, the sum
+is one device's; if one device has their mean, as for a loss that is a mean over rows, the sum is that many times as
+large, and one device is given it so. The script's own collectives are treated alike.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ LOOSE = 64.0
 
 @dataclass
 class BatchComparison:
-    """What was compared with the global batch. aside: what cannot be compared, and why. factors: by how many times the
-    gradients that the ranks' updates read are those of one device, by parameter. reductions: what every output of the
-    global batch is of the ranks'. apart: the first operator whose value has no tie to those of the ranks' rows."""
+    """The comparison with the global batch. aside: parts that cannot be compared, and why. factors: by parameter, the
+    ratio of the gradients that the ranks' updates read to those of one device. reductions: how every output of the
+    global batch follows from the ranks'. apart: the first operator whose value has no tie to those of the ranks' rows.
+    """
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     aside: list[str] = field(default_factory=list[str])
@@ -60,7 +61,7 @@ class BatchComparison:
 
 @dataclass(frozen=True)
 class GlobalBatchNetwork:
-    """The network on the global batch. weights: first values. graph: None where it cannot be had, for this `reason`."""
+    """The network on the global batch. weights: first values. graph: None if there is none, for this `reason`."""
 
     graph: Graph | None
     weights: dict[str, Array] = field(default_factory=dict[str, Array])
@@ -68,8 +69,8 @@ class GlobalBatchNetwork:
 
 
 def name_by_script(graph: Graph) -> None:
-    """Number the operators that the script has: behind differentiation, which may depend on sizes, the graphs of a
-    rank's rows and of the global batch have these in common."""
+    """Number the operators of the script. Differentiation may depend on sizes; the graphs of a rank's rows and of the
+    global batch share only operators from before it."""
     for number, node in enumerate(graph.nodes):
         node.attrs[SCRIPT] = number
     graph.attrs[SCRIPT] = len(graph.nodes)
@@ -90,7 +91,7 @@ def name_gradients(graph: Graph) -> None:
 
 
 def difference_of(one: Graph, global_graph: Graph) -> str:
-    """Why the two are not the same network on other batches; "" where they are."""
+    """Say why the two are different networks, or ""."""
     own, all_of = int(one.attrs.get(SCRIPT, 0)), int(global_graph.attrs.get(SCRIPT, 0))
     if own != all_of:
         return f"it has {all_of} operators for the global batch and {own} for a rank's rows"
@@ -106,12 +107,11 @@ def compare_batches(
     batch: GlobalBatchNetwork, feeds: list[list[Array]], of_rows: OneDevice, places: Sequence[Sequence[Values]],
     ranks: Sequence[Sequence[Values]], mean: bool,
 ) -> BatchComparison:  # fmt: skip
-    """Compare what ranks computed with one device that was fed the global batch.
+    """Compare the ranks' values with one device that was fed the global batch.
 
     Args:
-        feeds: the global inputs of every step. of_rows: one device with every rank's rows. places, ranks: for every
-        step and rank what that computed, and what the rank did. mean: updates read the mean of
-        the ranks' gradients.
+        feeds: the global inputs of every step. of_rows: one device with every rank's rows. places, ranks: the values of
+            both for every step and rank. mean: updates read the mean of the ranks' gradients.
     """
     found = BatchComparison()
     if batch.graph is None:
@@ -155,7 +155,7 @@ def compare_batches(
 
 
 def _first_apart(graph: Graph, batch: Values, places: Sequence[Values]) -> str:
-    """The label of the first operator whose value is none of what is related; "" where there is none."""
+    """Return the label of the first operator whose value has no relation to the places' values, or ""."""
     least = coarsest(graph)
     for node in graph.nodes:
         key = node.attrs.get(SCRIPT)
@@ -189,7 +189,7 @@ Relation = tuple[str, int]
 
 
 def related(value: Array, parts: Sequence[Array], least: float) -> Relation | None:
-    """What a value of the global batch is of those of the places; None where it is none of these."""
+    """Find the relation of a value of the global batch to the places' values, or None."""
     first = parts[0]
     if any(part.shape != first.shape for part in parts) or first.ndim != value.ndim:
         return None
@@ -245,7 +245,7 @@ def _joined(relation: Relation, parts: Sequence[Array], value: Array) -> list[Ar
 
 
 class _Followed:
-    """What one device with the global batch takes in the place of sums over ranks."""
+    """Replaces sums over ranks on one device that has the global batch."""
 
     def __init__(self, graph: Graph, places: Sequence[Values], mean: bool, found: BatchComparison) -> None:
         self.graph, self.places, self.mean, self.found = graph, places, mean, found
@@ -254,8 +254,8 @@ class _Followed:
         self.factor_of: dict[Any, float | None] = {}
 
     def look_at_gradients(self, global_values: Values) -> None:
-        """Find out how many times its gradients the ranks' sums are. One that is zero but for rounding is taken for
-        what most others are."""
+        """Find the ratio of the ranks' sums to the gradients of one device. A gradient that is zero but for rounding
+        gets the ratio of most others."""
         gradients = {node: node.attrs.get(SCRIPT) for node in self.graph.nodes if node in self.summed}
         known = {node: n for node, n in gradients.items() if n in global_values and n in self.places[0]}
         totals = {n: _reduced("sum", [place[n] for place in self.places]) for n in known.values()}
@@ -281,7 +281,7 @@ class _Followed:
         return gradient * gradient.dtype.type(factor)
 
     def kernel_of(self, node: Node, backend: NumPyBackend) -> Callable[..., Any] | None:
-        """What a collective of the script gives where one device takes the place of all ranks."""
+        """Return the kernel of a collective of the script on one device in place of all ranks."""
         op = node.op
         if not isinstance(op, Collective):
             return None
@@ -347,11 +347,11 @@ Grown = dict[Value, int]
 
 
 def rows_of_draws(graph: Graph, sharded: list[bool], global_graph: Graph | None) -> dict[Node, Rows]:
-    """Find the rows of the batch in what operators of `graph` draw.
+    """Find the rows of the batch in random results of `graph`.
 
     Args:
         sharded: for every input whether places have rows of their own. global_graph: the network on all rows, whose
-        shapes say which dimension grows with it. Without it the rows are those of the pass that lets ranks draw.
+            shapes say which dimension grows with it. Without it the rows are those of the pass that lets ranks draw.
     """
     if global_graph is not None:
         return rows_by_sizes(graph, grown_dimensions(graph, sharded, global_graph))
@@ -380,10 +380,10 @@ def grown_dimensions(graph: Graph, sharded: list[bool], global_graph: Graph) -> 
 
 
 def rows_by_sizes(graph: Graph, grown: Grown) -> dict[Node, Rows]:
-    """Find the rows in what is drawn from sizes alone, without the rules that the ranks' pass follows.
+    """Find the rows in random results from sizes alone, without the rules that the ranks' pass follows.
 
     The grown dimension may hold several equal parts that each begin with rows. Parts are followed from the inputs, and
-    back to draws that read none from what they are combined with.
+    backwards to draws without inputs from the operators that read them.
     """
     parts: dict[Value, int] = {value: 1 for value in grown if isinstance(value, Parameter)}
     for node in graph.nodes:

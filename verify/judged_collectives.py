@@ -1,4 +1,4 @@
-"""Runs a communicator's own collectives on numbers made for them, beside what NumPy makes of the same numbers.
+"""Runs collectives of communicators and of compiles on numbers made for them, and compares them with NumPy.
 
 Small and large arrays (which are sent by other means), groups in any order of ranks, element types of every width.
 """
@@ -29,12 +29,13 @@ OF_FLAGS: dict[str, Callable[..., Array]] = {
     "sum": np.logical_or, "max": np.logical_or, "min": np.logical_and, "prod": np.logical_and,
 }  # fmt: skip
 LARGE = 3001
-"""Elements: above what is gathered in one message, and divided by no usual number of ranks."""
+"""Elements: too many for one message, and divided by no usual number of ranks."""
 
 
 @dataclass(frozen=True)
 class _Question:
-    """label: what is asked. group: which ranks ask it. ask: of the communicator. answer: what a rank has then."""
+    """One test of a collective. group: the ranks that take part. ask: calls the communicator. answer: the right result.
+    """
 
     label: str
     group: tuple[int, ...]
@@ -43,7 +44,7 @@ class _Question:
 
 
 def asked(comm: Communicator) -> list[Array]:
-    """What this rank gets to all questions that it is asked."""
+    """Return this rank's results of all questions for it."""
     return [np.array(q.ask(comm)) for q in _questions(comm.size) if comm.rank in q.group]
 
 
@@ -67,7 +68,7 @@ def _questions(size: int) -> Iterator[_Question]:
 
 
 def _made(rank: int, number: int, dtype: Any, shape: tuple[int, ...]) -> Array:
-    """Whole numbers so small that every type holds their sums and products, of either sign where it has one."""
+    """Whole numbers so small that every type holds their sums and products, of both signs if it has them."""
     generator = np.random.default_rng([rank, number])
     if np.dtype(dtype) == bool:
         return generator.integers(0, 2, shape).astype(bool)
@@ -158,11 +159,12 @@ def _sent(everyone: tuple[int, ...]) -> Iterator[_Question]:
         yield _Question("send and receive", everyone, handed, lambda rank: made((rank - 1) % count))
 
 
-# Runs the collectives of a compile on numbers made for them: a network's own may be such that a wrong maximum, or a
-# flag that one rank alone sees, changes nothing.
+# The collectives of a compile run on made numbers, because with a network's own a wrong maximum, or a flag that only
+# one rank sees, may change nothing.
 #
-# Input:  %4 = AllReduce(%3) {op: max, rank_list: (0, 1)}: both ranks bring numbers of either sign, then negative ones.
-# Output: a row for every kind of collective whose results are not NumPy's of what all ranks brought.
+# Input: %4 = AllReduce(%3) {op: max, rank_list: (0, 1)}: both ranks bring numbers of either sign, then negative ones.
+#
+# Output: a row for every kind of collective whose results differ from NumPy's.
 
 
 LARGEST = 8
@@ -174,11 +176,11 @@ _OF_FLAGS: dict[str, Callable[..., Array]] = {"sum": np.any, "max": np.any, "min
 
 
 def collectives(ranks: int, plain_of: Callable[[int], Graph]) -> list[ComparedValue]:
-    """The rows of what differs.
+    """Return the rows that differ.
 
     Args:
-        plain_of: a rank's graph. Graphs of all ranks, of several stages those of each, have the same collectives in the
-            same order; where they do not, as in a folder that was edited, nothing is tried.
+        plain_of: a rank's graph. The graphs of all ranks, or of each stage, have the same collectives in the same
+            order; if they do not, as in an edited folder, nothing is tried.
 
     Raises:
         NodeFailure: a kernel failed.
@@ -191,7 +193,7 @@ def collectives(ranks: int, plain_of: Callable[[int], Graph]) -> list[ComparedVa
 
 
 def computed(comm: Communicator, graphs: Sequence[Graph]) -> list[Array]:
-    """What a rank gets of the collectives that are tried, one array after the other. graphs: of all ranks."""
+    """Return a rank's results of the tried collectives, one array after the other. graphs: of all ranks."""
     found: list[Array] = []
     for number, nodes in enumerate(_one_of_each(graphs, comm.rank)):
         backend = NumPyBackend(comm)
@@ -250,7 +252,6 @@ def _all_nodes(graph: Graph) -> Iterator[Node]:
 
 
 def _kind(node: Node) -> tuple[Any, ...]:
-    """What tells collectives apart, beside shapes and which ranks they are of."""
     op: Any = node.op
     fields = [getattr(op, name, None) for name in ("op", "axis", "split_dim", "concat_dim")]
     return (op.name, *fields, len(op.members), element_types(node.inputs[0].type)[0].dtype, len(node.inputs))
@@ -261,7 +262,7 @@ def _size(node: Node) -> int:
 
 
 def _operands(node: Node, number: int, step: int, rank: int) -> list[Array]:
-    """What a rank brings: whole numbers of either sign, then none that is positive; of flags one rank's are set."""
+    """Make a rank's operands: whole numbers of either sign, then none that is positive; one rank's flags are set."""
     generator = np.random.default_rng([number, step, rank])
     made: list[Array] = []
     for value in node.inputs:
@@ -278,7 +279,7 @@ def _operands(node: Node, number: int, step: int, rank: int) -> list[Array]:
 
 
 def _expected(op: Any, made: Mapping[int, Sequence[Array]], rank: int) -> list[Array]:
-    """What the rank gets, by NumPy, of what the ranks of its group brought."""
+    """Compute the rank's result by NumPy from the operands of its group."""
     place = op.ranks.index(rank)
     results: list[Array] = []
     for parts in zip(*(made[member] for member in op.ranks), strict=True):

@@ -21,14 +21,14 @@ SMALL = 8
 
 
 RANGES = ((-1.0, 1.0), (0.0, 1.0), (-1.0, 0.0))
-"""Where floats lie, step by step: what is wrong for numbers of one sign alone hides among both."""
+"""Ranges of floats, step by step: errors for numbers of one sign alone are hidden among both."""
 POSITIVE = ((0.0, 1.0),)
 """The same for a network that computes no numbers from negative ones, as one that takes a logarithm."""
 
 
 @dataclass(frozen=True)
 class MadeInput:
-    """Global arrays for one input, one for each step. said: what their numbers are, in words."""
+    """Global arrays for one input, one for each step. said: a description of their numbers."""
 
     arrays: tuple[Array, ...]
     said: str
@@ -38,16 +38,16 @@ def made_inputs(
     graph: Graph, types: Sequence[TensorType], brought: Sequence[Array], seed: int, steps: int, positive: bool = False,
     hidden: bool = False,
 ) -> dict[str, MadeInput]:
-    """Global arrays for every input of `graph`, by name, in their order.
+    """Make global arrays for every input of `graph`, by name, in their order.
 
     Floats are uniform, of both signs and of either (`positive`: in [0, 1)), booleans either. Integers that name places
-    (of a table, classes) lie where the graph has places; others are sampled from those that the script brought, or are
-    small; of masks the first place of every row is not hidden. What an operator reads as distributions are such.
+    (of a table, classes) are within the graph's sizes; others are sampled from the script's own, or are small; masks
+    never hide the first place of a row. Operands that an operator reads as distributions are distributions.
 
     Args:
         graph: of one device. types: global, in the order of the inputs. brought: the script's own arrays in the same
-            order; fewer where it brought none. hidden: some labels are those that the graph ignores, and in the second
-            step some rows of masks are all of one kind. Not every network has numbers then.
+            order, fewer if it brought none. hidden: some labels are those that the graph ignores, and in the second
+            step some rows of masks are all of one kind. Not every network stays finite then.
     """
     made = [_made(graph, types, brought, np.random.default_rng([seed, step]), step, positive) for step in range(steps)]
     if hidden:
@@ -62,7 +62,7 @@ def _made(
     graph: Graph, types: Sequence[TensorType], brought: Sequence[Array], generator: np.random.Generator, step: int,
     positive: bool,
 ) -> dict[str, tuple[Array, str]]:  # fmt: skip
-    """For every input the array of one step, and what its numbers are."""
+    """Make for every input the array of one step, and a description of it."""
     ranges = POSITIVE if positive else RANGES
     low, high = ranges[step % len(ranges)]
     inputs = [p for p in graph.parameters if p.kind == "input"]
@@ -142,8 +142,8 @@ def ignored_labels(graph: Graph) -> dict[Value, int]:
 
 
 def read_as_truths(graph: Graph) -> set[Value]:
-    """The inputs of which the network asks alone whether they are 0, as it does of masks: where all of a row is hidden,
-    what is added to hide it swallows the numbers below it, and no difference shows a gradient."""
+    """The inputs that the network only compares with 0, as masks. If a whole row is hidden, the large number added to
+    hide it swallows the values, and no difference shows a gradient."""
     found: dict[Value, bool] = {}
     shown: dict[Value, Value] = {p: p for p in graph.parameters if p.kind == "input" and p.tensor_type.shape}
     for node in graph.nodes:

@@ -43,10 +43,10 @@ GATHERED = "gathered "
 
 @dataclass(frozen=True)
 class ManyRanks:
-    """The graphs of some ranks with what they are fed.
+    """The graphs of some ranks, and their inputs.
 
-    graph_of: a rank's executable graph. plain_of: its graph before any operators are fused. weights: first values of
-    parameters and constants; feeds: inputs, by step; all global.
+    graph_of: a rank's executable graph. plain_of: its graph before fusion. weights: first values of parameters and
+    constants; feeds: inputs, by step; all global.
     """
 
     ranks: int
@@ -124,10 +124,8 @@ class ManyRanks:
         return [[steps[s] for steps in ran] for s in range(len(ran[0]))]
 
 
-# Runs a compiled network on the ranks of mpirun, and MPI's communicator on numbers made for it.
-#
-# The ranks' graphs go to them as text, weights and inputs as tensors, in a folder of which nothing is left behind; what
-# they computed comes back in it.
+# Under mpirun the ranks' graphs travel as text, weights and inputs as tensors, in a temporary folder; results come back
+# in it.
 
 
 GIVEN = "given.safetensors"
@@ -139,16 +137,16 @@ WAIT = 600
 
 @dataclass(frozen=True)
 class MpiRanks(ManyRanks):
-    """As `ManyRanks`, but that the executor runs under MPI; what is looked at operator by operator runs here."""
+    """As `ManyRanks`, but the executor runs under MPI; runs operator by operator stay in this process."""
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
 
     def executed(self) -> list[list[Values]]:
-        """As there. Raises ExecutionError where the ranks do not end well, MspcError without mpirun."""
+        """As there. Raises ExecutionError if a rank fails, MspcError without mpirun."""
         return self._found[0]
 
     def wrong(self) -> list[ComparedValue]:
-        """Rows of what a collective of the network, or of MPI's communicator, gives otherwise than NumPy."""
+        """Return rows of collectives, of the network or of MPI's communicator, that differ from NumPy."""
         return [row for row in self._found[1] if not row.same]
 
     @cached_property

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from mspc.engine.ranks.environment import limit_threads
-from mspc.ir.diagnostics import MspcError  # behind the limit
-from mspc.ir.files.tensors import TensorFile  # behind the limit
-from mspc.ir.graph import Graph  # behind the limit
-from mspc.ir.text.parser import parse  # behind the limit
-from mspc.ops.op import REGISTRY  # behind the limit
+from mspc.ir.diagnostics import MspcError  # after the limit
+from mspc.ir.files.tensors import TensorFile  # after the limit
+from mspc.ir.graph import Graph  # after the limit
+from mspc.ir.text.parser import parse  # after the limit
+from mspc.ops.op import REGISTRY  # after the limit
 from mspc.verify.judged_collectives import (
-    asked,  # behind the limit
+    asked,  # after the limit
     computed,  # it loads NumPy, which reads how many threads
 )
-from mspc.verify.many_ranks import (  # behind the limit
+from mspc.verify.many_ranks import (  # after the limit
     EXECUTED,
     FOUND,
     GIVEN,
     PLAIN,
-    ManyRanks,  # behind the limit
+    ManyRanks,  # after the limit
     save,
 )
 

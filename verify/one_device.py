@@ -1,8 +1,8 @@
 """Runs some steps on one device, operator by operator, and measures how far rounding alone moves its values.
 
-Where every rank trains on its own rows one device runs on the rows of each; the gradients that updates read are then
-combined by hand, but for those that the script's own collectives add up, which run between the places, and what
-computes over the global batch is computed of all rows.
+If every rank trains on its own rows, one device runs on the rows of each. The gradients that updates read are then
+combined by hand, except those that the script's own collectives add up, which run between the places. Operators over
+the global batch compute over all rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mspc.runtime.comm.local import LocalComm, World
 from mspc.runtime.observe import observe
 from mspc.verify.difference import TOLERANCES, Noise, coarsest, epsilon_of, floats_of, noise_between
 
-# Pretends an overflow where a network looks for one: one number of one tensor, so that one rank may see it alone.
+# A pretended overflow: one number of one tensor, so that one rank may see it alone.
 
 
 Array = Any
@@ -41,7 +41,7 @@ Array = Any
 class Poke:
     """An infinity in the last element of an operand of the operator that carries `number` under `mark`.
 
-    layout: that operand's on the ranks; None where each has its own. shape: of the global operand.
+    layout: that operand's on the ranks; None if each has its own. shape: of the global operand.
     """
 
     mark: str
@@ -76,7 +76,7 @@ class Poke:
         return poked
 
     def _operand_of(self, graph: Graph) -> object:
-        """The operator that makes the operand in a rank's graph, None where that does not look for an overflow."""
+        """Return the operator that makes the operand in a rank's graph, or None if that graph looks for no overflow."""
         looking = next((node for node in graph.nodes if node.attrs.get(self.mark) == self.number), None)
         value = None if looking is None else looking.inputs[self.operand]
         return value.op if isinstance(value, Node) else None
@@ -95,8 +95,8 @@ def _with_infinity(array: Array) -> Array:
 
 
 def pokes(graph: Graph, mark: str) -> list[Poke]:
-    """Where to pretend an overflow in the graph of all ranks: in the first operand, the last, and that of which a rank
-    holds the least part, of every operator that looks for one."""
+    """List the overflows to pretend in the graph of all ranks: in the first operand, the last, and the one with the
+    smallest slices, of every operator that looks for overflows."""
     found: list[Poke] = []
     for node in graph.nodes:
         if not isinstance(node.op, AllFinite) or mark not in node.attrs:
@@ -136,7 +136,7 @@ def is_exact(array: Array) -> bool:
 @lru_cache(maxsize=4096)
 def _added_up(op: Op, types: tuple[Type, ...]) -> tuple[int, ...]:
     try:
-        rule = op.parsed_rule(*types)  # type: ignore[arg-type]  # it refuses what is no tensor
+        rule = op.parsed_rule(*types)  # type: ignore[arg-type]  # it refuses all but tensors
     except (MspcError, NotImplementedError, AttributeError):
         return ()
     added = set(rule.reduced) if rule.reduction in ("sum", "mean") else set[int]()
@@ -181,7 +181,7 @@ def kernel_over_places(node: Node, backend: NumPyBackend) -> Callable[..., Any] 
 
 
 Values = dict[Any, Array]
-"""What `observe` records of a step."""
+"""The record that `observe` makes of a step."""
 ROUNDINGS = 4
 """The number of rounding errors by which inputs and weights are moved in the runs that measure noise."""
 UNSURE = 0.25
@@ -193,10 +193,10 @@ class OneDevice:
     """A network on one device.
 
     graph: its graph. weights: first values of parameters and constants. feeds: for every place (one, or one for each
-    rank that has its own rows) and step the inputs. mark: see `observe`. mean: what updates read is the mean of the
-    places' gradients, not the sum. marked: the step, counted from 0, of which operators' values are recorded.
-    kernels: see `kernel_of` of `observe`. combine: what an update reads of a gradient, in the place of that.
-    taken: gets the graphs of branches that run, if it is a set.
+    rank that has its own rows) and step the inputs. mark: see `observe`. mean: updates read the mean of the places'
+    gradients, not the sum. marked: the step, counted from 0, of which operators' values are recorded. kernels: see
+    `kernel_of` of `observe`. combine: maps a gradient to the one that an update reads. taken: gets the graphs of
+    branches that run, if it is a set.
     """
 
     graph: Graph
@@ -210,13 +210,13 @@ class OneDevice:
     taken: set[Graph] | None = None
 
     def run(self, poke: Poke | None = None) -> list[list[Values]]:
-        """For every step and place what was computed. `poke`: an overflow that is pretended in the first step, which is
-        then the only one."""
+        """Return the values of every step and place. poke: an overflow to pretend in the first step, which is then the
+        only one."""
         return self._run(None, poke)
 
     def noise(self, expected: Sequence[Sequence[Values]]) -> Callable[[int, int, Any], Noise]:
-        """Tells of a step, a place and a key how far that value of such a run moves where the run's inputs and what
-        it adds up do by rounding errors, parameters without what they began with."""
+        """Return a function of step, place and key that says how far rounding errors of inputs and sums move that
+        value, for parameters without the movement of their first values."""
         first = self.weights
         moves = [Movement(self.graph, first, sign) for sign in (1.0, -1.0)]
         runs = [(self._run(move), move) for move in moves]
@@ -280,10 +280,9 @@ _FLOATS = frozenset(name.lower() for name in TOLERANCES)
 
 
 class Movement:
-    """Moves what a run is computed from by rounding errors of random signs, or of the opposite ones.
+    """Moves the inputs of a run by rounding errors of random signs, or of the opposite ones.
 
-    Of the weights those alone that are trained, all where none is: to states of an optimizer an error may be more than
-    rounding ever makes.
+    Only trained weights move, or all if none is trained: an error in an optimizer's states may exceed any rounding.
     """
 
     def __init__(self, graph: Graph, weights: dict[str, Array], sign: float) -> None:
@@ -303,8 +302,8 @@ class Movement:
         return (array * (1 + self.amount * self._signs(array.shape, place))).astype(array.dtype)
 
     def gradient(self, name: str, gradient: Array, step: int) -> Array:
-        """A gradient that has moved by what its own comparison lets pass; in the opposite run in the other direction,
-        so that every element that may have either sign has both."""
+        """Move a gradient within the tolerance of its own comparison; in the opposite run in the other direction, so
+        that every element that may have either sign has both."""
         size = float(np.max(np.abs(gradient.astype(np.float64)), initial=0.0))
         if not np.isfinite(size) or gradient.dtype.name not in _FLOATS:
             return gradient
@@ -312,13 +311,13 @@ class Movement:
         return (gradient + by).astype(gradient.dtype)
 
     def operands(self, node: Node, operands: list[Array]) -> list[Array]:
-        """The operands of a node, those that it adds up moved: ranks add up in another order, and a sum in any order
-        is the exact one of numbers that are rounding errors away. Where inputs reach a sum through what hardly moves
-        with them, as a tanh near 1, and it is 0 but for rounding, moved inputs alone would not show that."""
+        """Move the operands that a node adds up: ranks add up in another order, and a sum in any order is the exact one
+        of numbers that are rounding errors away. Moved inputs alone would not show that if they reach a sum through a
+        flat function, as a tanh near 1, and the sum is 0 but for rounding."""
         places = added_up(node)
         if not places:
             return operands
-        number = self._numbers.setdefault(node, len(self._numbers))  # not in the graph where that has been copied
+        number = self._numbers.setdefault(node, len(self._numbers))  # not in the graph if that has been copied
         moved = list(operands)
         for i in places:
             array = operands[i]

@@ -71,7 +71,7 @@ def _wrong(node: Node, op: Op) -> Iterator[ComparedValue]:
 def _wrong_parts(
     node: Node, op: Op, operands: list[Array], found: list[tuple[Array, ...]], keep: float | None
 ) -> Iterator[ComparedValue]:
-    """Rows of wrong means. found: what was drawn in some steps."""
+    """Return rows of wrong means. found: draws of some steps."""
     if keep is not None:
         masks = [results[-1] for results in found]
         count = drawn = sum(mask.size for mask in masks)

@@ -20,11 +20,9 @@ from mspc.runtime.observe import join
 from mspc.verify.difference import ComparedValue, Noise, coarsest, compare
 from mspc.verify.many_ranks import GATHERED
 
-# Matches the operators of one device with those of the ranks, in the order in which one device runs them.
-#
-# In stages that is also within micro-batches. One device runs a loop over them forward, and another backward from the
-# last on; the ranks add gradients up in the order of the micro-batches. So what depends on sums of the second loop is
-# the same behind all micro-batches alone.
+# In stages operators are matched within micro-batches, too. One device runs a loop over them forward, and another
+# backward from the last on; the ranks add gradients up in the order of the micro-batches. So values that depend on sums
+# of the second loop agree only after all micro-batches.
 
 
 class Matched(NamedTuple):
@@ -43,8 +41,8 @@ class Matched(NamedTuple):
 
 
 class FirstOperator(NamedTuple):
-    """The first operator whose value differs, or of which the sum over micro-batches does (`is_sum`). micro_batch,
-    stage: None where there are none."""
+    """The first operator whose value differs, or whose sum over micro-batches does (`is_sum`). micro_batch, stage: None
+    if there are none."""
 
     node: Node
     micro_batch: int | None = None
@@ -91,8 +89,8 @@ def _all_nodes(graph: Graph) -> Iterator[Node]:
 
 
 def _numbered(graph: Graph, mark: str) -> dict[Any, Node]:
-    """Operators by number. Of several with one number, as parts of a sum that stages take apart, the one that has the
-    parameter's gradient; none where there is no such one."""
+    """Return operators by number. Parts of a sum that stages take apart share one number: the part with the parameter's
+    gradient is taken, if there is one."""
     found: dict[Any, list[Node]] = {}
     for node in _all_nodes(graph):
         if mark in node.attrs:
@@ -116,7 +114,7 @@ def _in_micro_batches(loop: Node, op: Scan, others: dict[Any, Node], mark: str) 
 
 
 def _total(node: Node) -> Node | None:
-    """The operator in a loop over micro-batches whose value behind the last one a node takes."""
+    """The operator in a loop over micro-batches whose last value a node takes."""
     source = node.inputs[0] if isinstance(node.op, TupleGetItem) else None
     if not (isinstance(source, Node) and isinstance(source.op, Scan) and source.op.micro_batches):
         return None
@@ -126,7 +124,7 @@ def _total(node: Node) -> Node | None:
 
 
 def _term(total: Node) -> Node:
-    """What is added to a total: the last operator that it reads, and is no sum itself."""
+    """The term that is added to a total: the last operator that it reads, and is no sum itself."""
     while isinstance(total.op, AddN):
         read = [value for value in total.inputs if isinstance(value, Node)]
         if not read:
@@ -153,8 +151,8 @@ Values = dict[Any, Array]
 
 
 class _Pair(NamedTuple):
-    """place: of one device. wanted: what it has. mine: what ranks have, None where their slices do not fit together.
-    stage: whose ranks these are."""
+    """Values to compare. place: of one device. mine: the ranks', or None if their slices do not fit together. stage:
+    whose ranks these are."""
 
     place: int
     wanted: Array
@@ -164,12 +162,12 @@ class _Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What one device computes, and how the ranks hold it.
+    """The values of one device, and how the ranks hold them.
 
     one, many: the graph of one device and that of all ranks before slicing. ranks: of one stage. weights: first values.
-    expected, noise: for every step and place, see `OneDevice`, the noise where it is needed; there is a place for every
-    rank where each has rows of its own (`own_rows`). mark: attribute that numbers the operators of both graphs alike.
-    stages: how many there are; of each these are all ranks.
+    expected, noise: for every step and place, see `OneDevice`; there is a place for every rank if each has rows of its
+    own (`own_rows`). mark: attribute that numbers the operators of both graphs alike. stages: how many there are; each
+    has that many ranks.
     """
 
     one: Graph
@@ -189,8 +187,8 @@ class Comparison:
         ]
 
     def parameters(self, found: Sequence[Sequence[Values]]) -> list[ComparedValue]:
-        """The same for every parameter. Sums over ranks with rows of their own are those of no single device, so their
-        parameters are rows where they differ alone."""
+        """The same for every parameter. If sums over ranks with rows of their own are those of no single device, only
+        parameters that differ have rows."""
         rows: list[ComparedValue] = []
         for parameter in self.one.parameters:
             if parameter.kind == "parameter":
@@ -213,9 +211,10 @@ class Comparison:
         return [row for row in rows if not row.same]
 
     def operators(self, found: Sequence[Values], step: int) -> tuple[list[ComparedValue], FirstOperator | None]:
-        """Rows of parameters' gradients, and the first operator whose value differs: found is one step of all ranks.
+        """Return rows of parameters' gradients, and the first operator whose value differs: found is one step of all
+        ranks.
 
-        Where ranks have rows of their own, the row is the operator's.
+        If ranks have rows of their own, the row is the operator's.
         """
         rows: list[ComparedValue] = []
         first: FirstOperator | None = None
@@ -245,8 +244,8 @@ class Comparison:
     def _row(
         self, kind: str, name: str, key: Any, value: Value, found: Sequence[Values], step: int, other_key: Any = None
     ) -> ComparedValue | None:
-        """The row of one value in one step; None where no rank has all of it. other_key: that of the ranks' values,
-        where it is another."""
+        """Return the row of one value in one step, or None if no rank has all of it. other_key: the ranks' key, if it
+        is another."""
         before = self.weights.get(key) if kind == "parameter" else None
         rows: list[ComparedValue] = []
         pairs = self._pairs(key, value, found, step, key if other_key is None else other_key)
@@ -261,8 +260,8 @@ class Comparison:
         return worst
 
     def _pairs(self, key: Any, value: Value, found: Sequence[Values], step: int, other_key: Any) -> list[_Pair]:
-        """What has to be the same: the global value; and where no sum is left to take, it with the slice of every rank
-        whose own is another."""
+        """List the values that must be equal: the global value; and, if no sum is left to take, the value with each
+        rank's own slice if that differs."""
         if self.own_rows:
             both = enumerate(zip(self.expected[step], found, strict=True))
             return [_Pair(rank, one[key], mine[key]) for rank, (one, mine) in both if key in one and key in mine]
@@ -304,8 +303,8 @@ MARK = "verify"
 
 
 def mark_of_line(mark: object, line: int, lines: int) -> int | None:
-    """The mark of a line of a fused operator, whose marks are those of its members: None where these, of which one may
-    have been several lines itself, are not as many."""
+    """The mark of a line of a fused operator, whose marks are those of its members: None if lines and members are not
+    as many, because a member was several lines."""
     if isinstance(mark, tuple) and len(mark) == lines:
         found = mark[line]
         return found if isinstance(found, int) else None

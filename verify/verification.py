@@ -1,4 +1,4 @@
-"""Compares some steps of a network on one device with those of its ranks: what differs, in which step, and where."""
+"""Compares some steps of a network on one device with those of its ranks, and finds the first difference."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def has_micro_batches(graph: Graph) -> bool:
 
 Array = Any
 STEPS = 3
-"""Steps that are compared: what goes stale, and random numbers, are wrong from the second on."""
+"""Steps that are compared: stale values and random numbers may be wrong from the second on."""
 
 CAUTIONS = 3
 """How careful inputs are: with ignored labels and hidden rows, without these, and then positive ones alone."""
@@ -70,10 +70,10 @@ CAUTIONS = 3
 
 @dataclass
 class Verified:
-    """What was compared. first: the first operator that differs. note: what is known of a difference beside it.
-    directions: the comparison of gradients with finite differences. batches: in data parallel mode, how all
-    ranks compare with one device on the global batch. not_finite: results and parameters that are no numbers on one
-    device. untaken: the choices of which no step takes one branch, and which."""
+    """The result of a comparison. first: the first operator that differs. note: more about a difference. directions:
+    the comparison of gradients with finite differences. batches: in data parallel mode, how all ranks compare with one
+    device on the global batch. not_finite: results and parameters that are not finite on one device. untaken: branches
+    that no step takes, as choice and condition."""
 
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
     first: FirstOperator | None = None
@@ -87,13 +87,12 @@ class Verified:
 
 @dataclass(frozen=True)
 class VerifiedProgram:
-    """What is compared.
+    """The two programs to compare.
 
     one, many: the graph of one device and that of all ranks before slicing, both after all passes that ranks share.
-    ranks: of all stages. reference: the network without these passes, on one device. weights:
-    first values. made: makes inputs, given how careful they are (`CAUTIONS`). layouts: which slices of its inputs
-    a rank has if it has rows of its own; global_batch: the network on the batch of all ranks then. stages: how many
-    there are.
+    ranks: of all stages. reference: the network without these passes, on one device. weights: first values. made: makes
+    inputs, given how careful they are (`CAUTIONS`). layouts: which slices of its inputs a rank has if it has rows of
+    its own; global_batch: the network on the batch of all ranks then. stages: how many there are.
     """
 
     one: Graph
@@ -268,7 +267,7 @@ def _compared(comparison: Comparison, device: OneDevice, ranks: ManyRanks) -> Ve
 def _search(
     found: Verified, comparison: Comparison, device: OneDevice, ranks: ManyRanks, executed: list[list[Any]]
 ) -> None:
-    """Look for the first operator that differs where none does in the first step."""
+    """Look for the first operator that differs if none does in the first step."""
     step = next(s for s in range(STEPS) if not _alike(comparison, executed, s))
     marked = replace(device, marked=step)
     expected = marked.run()

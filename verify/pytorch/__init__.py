@@ -1,1 +1,1 @@
-"""Operators and networks have counterparts in PyTorch here, which compute what they should."""
+"""Operators, optimizers and networks are compared with their counterparts in PyTorch."""

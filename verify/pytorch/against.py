@@ -40,13 +40,10 @@ from mspc.verify.pytorch.optimizer_steps import update_formulas
 from mspc.verify.pytorch.training_steps import judged_apart
 from mspc.verify.verification import VerifiedProgram, one_device
 
-# Asks PyTorch what operators compute, and what their gradients are.
-
-
 Array = Any
 Tensor = Any
 REFUSED = (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError)
-"""What PyTorch raises for operands that it does not take."""
+"""Exceptions that PyTorch raises for operands that it does not take."""
 
 
 class TorchJudge:
@@ -72,8 +69,8 @@ class TorchJudge:
         return wide.numpy().astype(np.asarray(like).dtype)
 
     def call(self, op: Any, operands: Sequence[Tensor], results: Sequence[Array]) -> tuple[Tensor | None, ...] | None:
-        """What PyTorch makes of the operands, None for what is not judged; None where it has no counterpart. results:
-        what mspc made."""
+        """Compute the operator in PyTorch; None for results that are not judged, None without a counterpart. results:
+        mspc's."""
         if op.name in self.draws:
             operands = ([self.tensor(result) for result in results], *operands)
         function = self.draws.get(op.name) or self.table.get(op.name)
@@ -81,7 +78,7 @@ class TorchJudge:
             return None
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what PyTorch plans to change
+                warnings.simplefilter("ignore")  # about later changes in PyTorch
                 found = function(op, *operands)
         except REFUSED:
             return None
@@ -90,7 +87,7 @@ class TorchJudge:
         return tuple(found) if isinstance(found, tuple | list) else (found,)
 
     def updated(self, op: Op, operands: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-        """What the operands that an update overwrites hold afterwards; None where no formula is known."""
+        """Return the operands that an update overwrites as they are afterwards, or None without a formula."""
         formula = self.updates.get(op.name)
         return None if formula is None else formula(op, *operands)
 
@@ -98,8 +95,8 @@ class TorchJudge:
         self, op: Op, operands: Sequence[Array], results: Sequence[Array], backend: NumPyBackend,
         fixed: Collection[int] = (),
     ) -> list[tuple[Array, Array]]:  # fmt: skip
-        """For every operand that the operator has a gradient of, but for the `fixed` ones: (PyTorch's, its own), of
-        results weighted at random. Float operands are Float64. Nothing where there is no counterpart."""
+        """Return (PyTorch's, own) gradient of every operand that has one and is not `fixed`, for results weighted at
+        random, in Float64; nothing without a counterpart."""
         tensors = [self.tensor(operand) for operand in operands]
         for index, tensor in enumerate(tensors):
             tensor.requires_grad_(tensor.is_floating_point() and index not in fixed)
@@ -232,15 +229,15 @@ def _copied(own: Any) -> Any:
 GRADIENTS = 1e-6
 """How far gradients in Float64 may be apart, relative to the largest element: some kernels compute in Float32."""
 ZERO = 1e-12
-"""What counts as zero beside the largest of the gradients that are compared."""
+"""Sizes that count as zero beside the largest compared gradient."""
 
 
 @dataclass
 class Against:
-    """What was compared. first: the first operator that differs. judged, without: operators of the graph with a
-    counterpart, and those that have none, by their names. backward: those of the backward graph that have none: what
-    they compute is what gradients are made of. unjudged: parameters whose gradients come through what has none.
-    unasked: trained parameters that outputs depend on, and whose gradients the program does not compute."""
+    """The comparison with PyTorch. first: the first operator that differs. judged, without: operators with and without
+    a counterpart, by name. backward: operators without one in the backward graph, which the gradients judge. unjudged:
+    parameters whose gradients pass through operators without a counterpart. unasked: trained parameters that outputs
+    depend on, but whose gradients the program does not compute."""
 
     version: str
     rows: list[ComparedValue] = field(default_factory=list[ComparedValue])
@@ -333,7 +330,7 @@ def _judged(
 def _updated(
     judge: TorchJudge, node: Node, tensors: Sequence[Tensor], operands: Sequence[Array], least: float, found: Against
 ) -> None:
-    """Rows for what an update left in its operands. tensors: the operands as they were before."""
+    """Return rows for the operands of an update. tensors: the operands as they were before."""
     op = node.op
     values = judge.updated(op, tensors)
     if values is None:
@@ -395,7 +392,7 @@ class _Gradients:
         fixed = {i for i, value in enumerate(node.inputs) if isinstance(value, Constant)}  # nobody asks for theirs
         pairs = self.judge.rule(op, operands, parts, self.backend, fixed)
         largest = max((_size(expected) for expected, _ in pairs), default=0.0)
-        # Where an operator is flat, 1 less its result's square may be nothing but rounding.
+        # If an operator is flat, 1 less its result's square may be nothing but rounding.
         zero = max(ZERO * largest, epsilon_of("Float64"))
         for expected, mine in pairs:
             self.found.add(compare("rule", op.name, expected, mine, GRADIENTS, Noise(zero, zero)), node)
@@ -514,7 +511,7 @@ class _Gradients:
 
 
 def _is_differentiated(operands: Iterable[Any], results: Iterable[Any]) -> bool:
-    """Whether PyTorch differentiates what it makes of some operands; it does not for some functions, as Bessel's."""
+    """Whether PyTorch differentiates these results; it does not for some functions, as Bessel's."""
     floats = [each for each in results if each is not None and each.is_floating_point()]
     given = (each for operand in operands for each in (operand if isinstance(operand, tuple) else (operand,)))
     return not floats or any(each.requires_grad for each in floats) or not any(each.requires_grad for each in given)

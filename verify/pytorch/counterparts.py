@@ -266,7 +266,7 @@ def _as_given(x: Tensor, layout: str) -> Tensor:
 
 
 def _hidden(torch: Any, op: Any, mask: Tensor | None, queries: int, keys: int) -> Tensor:
-    """Where a query does not look at a key."""
+    """The mask of keys that a query does not see."""
     place, other = torch.arange(queries).reshape(-1, 1), torch.arange(keys)
     if op.sparse_mode in (3, 4):
         place = place + keys - queries
@@ -340,7 +340,7 @@ def _matrices(torch: Any) -> dict[str, Counterpart]:
 
 
 def _transforms(torch: Any) -> dict[str, Counterpart]:
-    """`s` and `dim` are empty where a script leaves them to the operator."""
+    """`s` and `dim` are empty if a script leaves them to the operator."""
 
     def of_one(function: Any) -> Counterpart:
         return lambda op, x: function(x, op.s[0] if op.s else None, op.dim[0] if op.dim else -1, op.norm or None)
@@ -389,7 +389,7 @@ def _orders(torch: Any) -> dict[str, Counterpart]:
 
 
 def load_torch() -> Any:
-    """PyTorch. Raises MspcError where it is not installed."""
+    """Import PyTorch. Raises MspcError if it is not installed."""
     try:
         return importlib.import_module("torch")
     except ImportError:
@@ -457,7 +457,7 @@ def _elementwise(torch: Any) -> dict[str, Counterpart]:
 
 
 def torch_xlogy(torch: Any) -> Counterpart:
-    """x log(y), 0 where x is 0."""
+    """x log(y), and 0 if x is 0."""
     return lambda op, x, y: torch.where(x == 0, 0, torch.xlogy(x, torch.where(x == 0, 1, y)))
 
 
@@ -499,7 +499,7 @@ def _activations(torch: Any) -> dict[str, Counterpart]:
 
 
 def _dims(op: Any, x: Tensor) -> tuple[int, ...]:
-    """The dimensions that an operator reduces: all where it names none."""
+    """The dimensions that an operator reduces: all if it names none."""
     axis = (op.axis,) if isinstance(op.axis, int) else tuple(op.axis or ())
     return axis or tuple(range(x.dim()))
 

@@ -18,8 +18,8 @@ SCALE = 64.0
 
 @dataclass(frozen=True)
 class Case:
-    """mine: the numbers that mspc makes. theirs: those of the judge, given PyTorch. before: what both began with, where
-    the change is compared too. source: what the judge is."""
+    """One compared training step. mine: mspc's numbers. theirs: the judge's, given PyTorch. before: the first values,
+    if the change is compared too. source: names the judge."""
 
     name: str
     mine: Callable[[], Array]
@@ -70,7 +70,7 @@ def taken(
 
 
 def by_torch(torch: Any, make: Callable[[list[Any]], Any], decay: float = 0.0, state: str = "") -> Array:
-    """The same of an optimizer of PyTorch. decay: added to gradients where it knows no weight decay."""
+    """The same of an optimizer of PyTorch. decay: added to gradients if it knows no weight decay."""
     parameters = [torch.nn.Parameter(torch.tensor(array.astype(np.float64))) for array in START]
     optimizer = make(parameters)
     found: list[Array] = []
@@ -101,7 +101,7 @@ def by_rule(rule: Rule) -> Array:
 
 
 TINY = 1e-12
-"""Where MindSpore adds eps elsewhere than PyTorch, it is too small to be seen."""
+"""MindSpore adds eps at another place than PyTorch in some optimizers; this one is too small to matter."""
 
 
 Mine = Callable[[list[Any], float], Any]
@@ -150,7 +150,7 @@ SAME: dict[str, dict[str, Any]] = {
 
 
 def optimizers() -> list[Case]:
-    """A case for every optimizer that PyTorch has, with weight decay and, where it takes one, a loss scale."""
+    """Make a case for every optimizer that PyTorch has, with weight decay and, if it takes one, a loss scale."""
     return [*_with_moments(), *_adaptive(), *_with_its_arguments()]
 
 
@@ -300,7 +300,7 @@ MEASURES = (1, 1.5, 1.8, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def _of_steps(schedule: Any) -> Array:
-    """The rates of the steps of an optimizer: what a gradient of ones takes away."""
+    """The rates of the steps of an optimizer, measured with gradients of ones."""
     from mspc.api import nn
     from mspc.api.common.parameter import Parameter
     from mspc.api.common.tensor import Tensor
@@ -325,7 +325,7 @@ def _scheduler(name: str, options: dict[str, Any]) -> Case:
 
 
 def _scheduled(name: str, library: Any, options: dict[str, Any] | None = None, torch: Any = None) -> Array:
-    """[steps, groups]: rates of a scheduler, of mspc's `optim`, or of PyTorch's where that is given."""
+    """[steps, groups]: rates of a scheduler of mspc's `optim`, or of PyTorch's if that is given."""
     optimizer = library.SGD(
         [{"params": [_parameter(torch, i)], "lr": rate} for i, rate in enumerate((0.1, 0.2))], lr=1.0, momentum=0.5
     )
@@ -494,8 +494,7 @@ def _factored(state: State, w: Array, g: Array, t: int, i: int) -> Array:
     return w - state["m"]
 
 
-# Compares operators that update parameters with formulas in PyTorch's arithmetic: what the operands that they
-# overwrite hold afterwards.
+# Update operators are compared with formulas in PyTorch's arithmetic.
 #
 # Sources: Kingma and Ba 2015; Loshchilov and Hutter 2019; Sutskever et al. 2013; MindSpore's documentation.
 

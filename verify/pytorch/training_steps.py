@@ -24,7 +24,7 @@ W1, W2 = floats(1, (6, INSIDE)), floats(2, (INSIDE, OUT))
 DATA = [(floats(20 + step, (ROWS, 6)), floats(40 + step, (ROWS, OUT))) for step in range(STEPS)]
 BEGIN = np.stack([flat([W1, W2])] * STEPS)
 OVERFLOWS = (2, 3)
-"""Steps, from 0, whose data overflow where a loss scale is judged."""
+"""Steps, from 0, whose data overflow in cases of a loss scale."""
 
 
 def complete_steps() -> list[Case]:
@@ -228,7 +228,7 @@ def _gradients(torch: Any, values: list[Any], x: Array, y: Array, loss: Any = No
 
 
 def _judged(torch: Any, change: Any, loss: Any = None) -> Array:
-    """The same by PyTorch's SGD with momentum. change: of gradients ahead of the update."""
+    """The same by PyTorch's SGD with momentum. change: of gradients before the update."""
     weights = [torch.nn.Parameter(torch.tensor(w.astype(np.float64))) for w in (W1, W2)]
     optimizer = torch.optim.SGD(weights, 0.1, 0.9)
     found: list[Array] = []
@@ -375,7 +375,7 @@ def judged(case: Case, torch: Any) -> ComparedValue:
     expected = np.asarray(case.theirs(torch), np.float64)
     try:
         found: Array | None = np.asarray(case.mine(), np.float64)
-    except Exception:  # what went wrong is the row's to say: another shape than the judge's
+    except Exception:  # its row says why: another shape than the judge's
         found = None
     before = None if case.before is None else np.asarray(case.before, np.float32)
     wanted, own = expected.astype(np.float32), None if found is None else found.astype(np.float32)
