@@ -166,6 +166,7 @@ FREE = {
     "overflow-on-one-rank": (SAMPLE, "looks for no overflow"),
     "mean-without-1/n": (SAMPLE, "has sums in parts alone, no means"),
     "transposed-all-to-all": (SAMPLE, "has no all-to-all"),
+    "calls-numbered-alike": ("folded", "is of all devices, and the check of random numbers numbers calls itself"),
     "decay-subtracted": ("parallel", "nn.SGD decays before its operator, so that this is of ops.SGD alone"),
 }
 """Errors that touch nothing in a network, and why."""
