@@ -1,4 +1,4 @@
-"""Finds where a wrong value comes from: the place from which on parts of a sum are read that should be added up."""
+"""Finds the source of a wrong value: the first place that reads parts of a sum before they are added up."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, alike
 from mspc.verify.scale.readers import Readers, adds_up, moves_or_adds
 from mspc.verify.scale.relations import CLOSE, Identities, Relation, added, keyed, ranks_along, times
 
-# Says of an update whether it reads what that of one device reads.
-
 
 class ReadOnOne:
-    """What updates read on one device, by the parameters that they write."""
+    """The values that updates read on one device, by the parameters that they write."""
 
     def __init__(self, one: Graph, identities: Identities) -> None:
         self._identities = identities
@@ -40,8 +38,8 @@ class ReadOnOne:
         self._updates = written(one)
 
     def another(self, name: str, value: Value, readers: Readers, told: Mapping[Node, Relation]) -> str:
-        """What is said of an operand of an update of a parameter of ranks that comes of other values than that of one
-        device; "" where it does not, or where that is not known."""
+        """Say that an operand of an update of the ranks comes from other values than that of one device, or "" if it
+        does not or is unknown."""
         expected = {
             source
             for update, names in self._updates.items()
@@ -56,7 +54,7 @@ class ReadOnOne:
         return ""
 
 
-# Finds where the program of a few ranks differs from that of the others that store the same tensors, by one change.
+# Ranks that store the same tensors should run the same program; a single change in the program of a few is found.
 
 
 FEW = 2
@@ -66,9 +64,8 @@ FEW_RANKS = 6
 
 @dataclass(frozen=True)
 class Odd:
-    """kind, node: where it is seen: what these ranks do, and not the others, or, if they do less, what the others do.
-    ranks: those that differ. words: what that is. even: as many run the one as
-    the other."""
+    """A difference between programs. kind, node: a node that only these ranks have, or only the others. ranks: those
+    that differ. words: describes it. even: as many run the one as the other."""
 
     kind: RankKind
     node: Node
@@ -86,7 +83,7 @@ class Odd:
 
 
 def odd_one(kinds: Sequence[RankKind]) -> Odd | None:
-    """The first change; None where all ranks that store the same run the same, or more of it differs."""
+    """Return the first change, or None if all ranks that store the same run the same, or more of it differs."""
     for family in alike(kinds):
         *few, others = sorted(family, key=lambda each: len(each.ranks))
         for kind in few:
@@ -134,7 +131,7 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 
 def _between(first: Sequence[Hashable], second: Sequence[Hashable]) -> tuple[range, range]:
-    """What is not the same at the begin or at the end of two lists."""
+    """Strip the common beginning and end of two lists."""
     begin, shorter = 0, min(len(first), len(second))
     while begin < shorter and first[begin] == second[begin]:
         begin += 1
@@ -145,7 +142,7 @@ def _between(first: Sequence[Hashable], second: Sequence[Hashable]) -> tuple[ran
 
 
 def _moved(first: Sequence[Hashable], second: Sequence[Hashable]) -> int | None:
-    """The place in the first of two lists of what stands elsewhere in the second, where all else is in one order."""
+    """The place in the first of two lists of the only element that is elsewhere in the second."""
     if len(first) != len(second) or len(first) < 2:
         return None
     if first[1:] == second[:-1] and first[0] == second[-1]:
@@ -168,15 +165,15 @@ def _read_otherwise(mine: Graph, given: Graph) -> list[Node]:
     return [one for one, other in pairs if read(one, places[0]) != read(other, places[1])]
 
 
-# Says of a part of a sum whether it can be what ranks should have added up, where something behind it is wrong.
+# A part of a sum that should have been added up explains a wrong value after it.
 
 
 Array = Any
 
 
 class AddedBefore:
-    """The parts of sums that a wrong value reads. told: what is known of values that are one device's. joint: the ranks
-    in whose dimensions that is."""
+    """The parts of sums that a wrong value reads. told: known relations of values to one device's. joint: the ranks in
+    whose dimensions these hold."""
 
     def __init__(
         self, wrong: Node, kind: RankKind, joint: RankKind, readers: Readers, told: Mapping[Node, Relation]
@@ -184,8 +181,8 @@ class AddedBefore:
         self._wrong, self._kind, self._joint, self._readers, self._told = wrong, kind, joint, readers, told
 
     def may_be(self, part: Node) -> bool:
-        """Whether one sum of this part would do: all parts that are read come of it, and nobody adds up later what
-        others make of it, which would be a sum of equal numbers then."""
+        """Whether one sum of this part would do: all parts that are read come from it, and no later sum adds up values
+        derived from it, which would then be a sum of equal numbers."""
         axes = {*self._told[part].summed}
         return self._are_of(part, axes) and not self._is_added_later(part, axes)
 
@@ -207,8 +204,8 @@ class AddedBefore:
         @iterative
         def is_of(node: Node) -> Generator[Any, bool, bool]:
             if node not in explained:
-                explained[node] = True  # while it is looked for: what a loop carries is made of what it was
-                # A sum is a part of one where all that is added is.
+                explained[node] = True  # during the search: a value carried by a loop comes from its earlier value
+                # A sum is a part of one if all its terms are.
                 added = isinstance(node.op, Add | AddN)
                 read = [self._parts_of(value, axes) for value in node.inputs] if added else [self._read(node, axes)]
                 for each in read:
@@ -250,7 +247,7 @@ class AddedBefore:
         return False
 
     def _stays_part(self, reader: Value, axes: set[int]) -> bool:
-        """Whether what is made of a part is one. Of what is not known it is, where it only hands tensors on."""
+        """Whether a result computed from a part is one. Unknown nodes count only if they hand tensors on."""
         if not isinstance(reader, Node):
             return True
         if reader in self._told:
@@ -272,7 +269,7 @@ def added_along(node: Node, kind: RankKind, joint: RankKind) -> set[int]:
 def sum_over_others(
     node: Node, kind: RankKind, operands: Sequence[Array], results: Sequence[Array], told: Mapping[Node, Relation]
 ) -> str:
-    """What is wrong with a sum over other ranks than have parts of it, "" where it is what it should be."""
+    """Say which error a sum over other ranks than have its parts makes, or ""."""
     axes = added_along(node, kind, kind)
     for value, read, made in zip(node.inputs, operands, results, strict=True):
         parts = told.get(value) if isinstance(value, Node) else None
@@ -287,16 +284,14 @@ def sum_over_others(
 
 ADDED_UP = "it would be right were these added up before"
 Told = Mapping[Node, Relation]
-"""What is known of values that are one device's."""
+"""Known relations of values to one device's."""
 
 
 @dataclass(frozen=True)
 class FirstWrong:
-    """The first value that is none of one device's, or the one that it comes of. reads: what its operands are, in
-    words. equals: what it would be right as, in words, "" where nothing is known. ranks: those that have a wrong one.
-    is_of_parts: it would be right were the parts of sums that it reads added up before. factor: by which it is too
-    large, where that is known.
-    """
+    """The first value that differs from one device's, or its source. reads: describes its operands. equals: describes a
+    change that would make it right, "" if none is known. ranks: those with a wrong one. is_of_parts: it would be right
+    if the parts of sums that it reads were added up before. factor: the factor by which it is too large, if known."""
 
     kind: RankKind
     node: Node
@@ -308,12 +303,12 @@ class FirstWrong:
 
 
 def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> FirstWrong:
-    """Where parts of a sum are read that should be added up before. joint: the ranks in whose dimensions values are
-    told to be parts.
+    """Find the place that reads parts of a sum too early. joint: the ranks in whose dimensions values are known as
+    parts.
 
-    A sum of parts may go through operators that are linear in it. Where it is right to be added up behind these, others
-    are; so the first operator is told that reads parts where others of the program are added up, as between a product
-    and a reshape, else the first one that reads them as no others are read.
+    Parts of a sum may pass through linear operators and be added up after them. So the first operator is blamed that
+    reads parts of a kind that the program elsewhere adds up before, as between a matmul and a reshape, else the first
+    that reads them as no others are read.
     """
     path = _parts(wrong.node, readers, told) if wrong.is_of_parts else []
     if not path:
@@ -343,8 +338,8 @@ def blamed(wrong: FirstWrong, joint: RankKind, readers: Readers, told: Told) -> 
 
 
 def misplaced(wrong: FirstWrong, readers: Readers, told: Told, one: ReadOnOne) -> FirstWrong | None:
-    """Where an update reads slices that lie in another order on the ranks than those that it overwrites, or than they
-    are gathered in, or the update where it reads another value than that of one device; None where it reads none."""
+    """Find an update that reads slices in another order than those that it overwrites, or than they are gathered in, or
+    another value than on one device; None if there is none."""
     for group in operand_groups(wrong.node):
         held = next((readers.stored(value) for value, changes in group if changes), None)
         for value, changes in group:
@@ -412,8 +407,7 @@ def operand_groups(node: Node) -> list[list[tuple[Value, bool]]]:
 def _first_in_order(
     value: Value, expected: Mapping[int, int], readers: Readers, told: Told, kind: RankKind
 ) -> Node | None:
-    """The first node from which on what a value is made of lies in another order than expected: the ranks have the same
-    slices, or of others those that lie in no order either."""
+    """The first node on the way to a value from which on its slices are in another order than expected."""
     near = [value] if isinstance(value, Node) and value in told else readers.sources(value, told, True)
     found = next((node for node in near if node in told and _differ(told[node].places, expected)), None)
     seen: set[Node] = set()
@@ -451,8 +445,8 @@ def _order(places: Mapping[int, int], expected: Mapping[int, int], name: str) ->
 
 
 def _in_another_order(wrong: FirstWrong, kind: RankKind, readers: Readers, told: Told) -> FirstWrong | None:
-    """Where an operator reads slices that lie on the ranks in another order than others that it reads. kind: the ranks
-    in whose dimensions these lie."""
+    """Find an operator whose operands have slices in different orders on the ranks. kind: the ranks in whose dimensions
+    these are."""
     near = [node for node in readers.sources(wrong.node, told) if node in told and told[node].places]
     straight = [node for node in near if not turned_axes(told[node].places, kind)]
     for value in near:
@@ -484,7 +478,7 @@ def parts_read(node: Node, readers: Readers, told: Told) -> dict[int, tuple[int,
 
 
 def _parts(node: Node, readers: Readers, told: Told) -> list[Node]:
-    """Nodes whose values are parts of sums, each made of the one before, up to what a node reads."""
+    """Nodes whose values are parts of sums, each computed from the one before, up to an operand of `node`."""
     path: list[Node] = []
     value: Node | None = node
     while value is not None:
@@ -495,17 +489,17 @@ def _parts(node: Node, readers: Readers, told: Told) -> list[Node]:
 
 
 def _source(node: Node, readers: Readers, told: Told, path: Collection[Node]) -> Node | None:
-    """The last node that a value is made of whose value is a part of a sum; None where there is none."""
+    """The last node on the way to a value that is a part of a sum, or None."""
     for source in readers.sources(node, told, linear=True):
         if source in told and told[source].summed and source not in path:
-            # What is linear in parts of a sum is a part of one over these ranks, too.
+            # A result linear in parts of a sum is a part of one over these ranks, too.
             if node not in told or set(told[source].summed) <= set(told[node].summed):
                 return source
     return None
 
 
 def _is_met(node: Node, readers: Readers, told: Told) -> bool:
-    """Whether a node reads what ranks have added up, element by element, and it is a part of that sum still."""
+    """Whether a node reads a sum over ranks, element by element, together with a part of that sum."""
     if not isinstance(node.op, Elementwise | AddN | FusedElementwise) and not moves_or_adds(node.op):
         return False
     if isinstance(node.op, FusedElementwise) and any(isinstance(step.op, ReductionOp) for step in steps_of(node.op)):
@@ -531,12 +525,12 @@ def _usual_readers(readers: Readers, told: Told, aside: Collection[Node]) -> set
     return found
 
 
-# Finds sums over ranks that take a part several times, as a second sum of what is added up already.
+# A sum over ranks may take a part several times, as a second sum of a sum does.
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A sum that takes every part several times. times: how often. words: what is said of it."""
+    """A sum that takes every part several times. times: how often. words: describes it."""
 
     node: Node
     times: int
@@ -544,8 +538,7 @@ class Repeated:
 
 
 class SumsTaken:
-    """Of every tensor what it is, as far as that is known, those that ranks add up too; and sums of what is none of
-    their parts."""
+    """Known relations of all tensors, also of sums over ranks; and sums of values that are none of their parts."""
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[Value, int], Relation] = {}
@@ -577,8 +570,8 @@ class SumsTaken:
         return self._tensors.get((value, 0))
 
     def repeated(self, node: Node, factor: float, readers: Readers, told: Mapping[Node, Relation]) -> Repeated | None:
-        """The first sum that makes a value, or what it is divided by, as many times too large; of what is whole before,
-        none is looked for."""
+        """The first sum that makes a value, or its divisor, too large by this factor; sums before whole values are
+        skipped."""
         first: Repeated | None = None
         seen: set[Value] = {node}
         waiting: list[Value] = [node]
@@ -612,13 +605,12 @@ LAST = 8
 
 
 class OtherRanks:
-    """The last sums that were taken, with what was added up."""
+    """The last sums that were taken, with their terms."""
 
     def __init__(self) -> None:
         self._sums: OrderedDict[Node, Sequence[Array]] = OrderedDict()
 
     def note(self, node: Node, operands: Sequence[Array]) -> None:
-        """Remember what a sum is taken of."""
         self._sums[node] = operands
         while len(self._sums) > LAST:
             self._sums.popitem(last=False)
@@ -626,8 +618,8 @@ class OtherRanks:
     def hint(
         self, node: Node, kind: RankKind, operands: Sequence[Array], is_right: Callable[[list[Array]], bool]
     ) -> str:
-        """What sum would have to be taken over which ranks, "" where there is none. operands: of a wrong node.
-        is_right: whether its value is with other ones."""
+        """Say which sum should be taken over which ranks, or "". operands: of a wrong node. is_right: whether its value
+        is right with other operands."""
         for place, value in enumerate(node.inputs):
             source, number = _sum_of(value)
             if source is None or source not in self._sums:

@@ -20,8 +20,8 @@ Array = Any
 @dataclass(frozen=True)
 class Compared:
     """A value of all ranks of a kind beside one device's. apart: the largest distance of an element, relative to the
-    largest of one device. allowed: how far rounding may bring it. rank, place: where it is, in the rank's tensor.
-    words: what a wrong value would be right as, of the first one."""
+    largest of one device. allowed: the distance that rounding may cause. rank, place: of that element, in the rank's
+    tensor. words: a change that would make the first wrong value right."""
 
     what: str
     name: str
@@ -44,8 +44,8 @@ def compared(
     what: str, name: str, step: int, kind: RankKind, wanted: Array, found: Array, noise: Noise,
     change: float | None = None,
 ) -> Compared:  # fmt: skip
-    """The row of one value. wanted, found: with leading dimensions. change: the largest of what is stored, to which it
-    is held, as an update's small numbers hardly move what they are added to."""
+    """Return the row of one value. wanted, found: with leading dimensions. change: the largest change of a stored
+    value, which sets its tolerance, as an update hardly moves the values that it is added to."""
     if wanted.shape[kind.depth :] != found.shape[kind.depth :]:
         return Compared(what, name, step, kind, float("inf"), 0.0)
     with np.errstate(all="ignore"):
@@ -72,7 +72,7 @@ def compared(
 
 
 def largest_change(before: Array, behind: Array) -> float | None:
-    """The largest distance that an element of what is stored has moved; None where that is not known."""
+    """Return the largest change of an element of a stored value, or None if unknown."""
     if before.shape != behind.shape or behind.dtype.kind != "f":
         return None
     with np.errstate(all="ignore"):
@@ -80,7 +80,7 @@ def largest_change(before: Array, behind: Array) -> float | None:
     return float(np.max(moved, initial=0.0, where=np.isfinite(moved)))
 
 
-# Finds which nodes of a program overwrite what is stored.
+# Nodes of a program that overwrite stored values.
 
 
 Names = frozenset[str]

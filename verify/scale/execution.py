@@ -1,4 +1,4 @@
-"""Runs the programs of all ranks: those of one kind at once, kinds in turns, up to where they wait for each other."""
+"""Runs the programs of all ranks: those of one kind at once, kinds in turns, until they wait for each other."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Deadlock(Exception):
 
 @dataclass
 class KindState:
-    """What a kind of ranks stores between steps: by name, with leading dimensions."""
+    """The stored values of a kind of ranks between steps: by name, with leading dimensions."""
 
     kind: RankKind
     held: dict[str, Array] = field(default_factory=dict[str, Array])
@@ -117,7 +117,7 @@ class KindRun:
         results = [self._value(v, values) for v in graph.results]
         if graph not in self._changing:
             self._changing[graph] = any(node.op.mutates for each in graph.graphs() for node in each.nodes)
-        # What is shown of a parameter stays as it is when that changes later.
+        # A result that shows a parameter stays as it is when that changes later.
         return [mapped(result, np.array) for result in results] if self._changing[graph] else results
 
     def _meets(self, op: Any) -> bool:
@@ -153,7 +153,7 @@ class KindRun:
             raise NodeError(self.kind, node, reason, computed=True) from error
 
     def _widen(self, node: Node, operands: list[Any], values: dict[Value, Any]) -> None:
-        """Give what the node overwrites all the leading dimensions that its operands have."""
+        """Give the values that the node overwrites all the leading dimensions of its operands."""
         op, depth = node.op, self.kind.depth
         ops: Sequence[Any] = self.kind.ops_of(op)
         groups = [range(len(operands))]
@@ -272,7 +272,7 @@ class KindRun:
         return op.known_turns([value.type for value in node.inputs])
 
     def _same_everywhere(self, node: Node, array: Array) -> Any:
-        """What a node's way depends on, where all ranks of the kind agree."""
+        """The value that decides a node's way, if all ranks of the kind agree."""
         found = np.unique(array)
         if found.size == 1:
             return found[0]

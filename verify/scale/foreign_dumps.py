@@ -1,7 +1,7 @@
-"""What MindSpore's dumps allow to be checked: groups, the order in which ranks meet, and the shapes of slices.
+"""Checks MindSpore's dumps: groups, the order in which ranks meet, and the shapes of slices.
 
-A dump is the graph of one rank. Operators are opaque, so that nothing is run. What is looked at is what the text says
-by itself, and what it does not say is listed.
+A dump is the graph of one rank. Operators are opaque, so nothing is run. Only statements of the text are checked, and
+missing ones are listed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ForeignDump:
-    """A dump. name: of the file. rank: whose it is. stage: BEGIN ahead of the parallel pass, END behind it, EXECUTE of
-    what ranks execute. graphs: all of the file."""
+    """A dump. name: of the file. rank: whose it is. stage: BEGIN before the parallel pass, END after it, EXECUTE of the
+    graph that ranks execute. graphs: all of the file."""
 
     name: str
     rank: int
@@ -42,7 +42,7 @@ class ForeignDump:
 
 @dataclass(frozen=True)
 class Wrong:
-    """What is wrong at a node of a dump."""
+    """An error at a node of a dump."""
 
     dump: ForeignDump
     node: Node
@@ -51,8 +51,7 @@ class Wrong:
 
 @dataclass
 class DumpsFound:
-    """checked: how often what was looked at. wrong: what is not as it has to be. unsaid: what dumps do not say, and how
-    often they do not."""
+    """checked: the number of checks of each kind. wrong: the errors. unsaid: missing statements, and how often."""
 
     checked: Counter[str] = field(default_factory=Counter[str])
     wrong: list[Wrong] = field(default_factory=list[Wrong])
@@ -95,7 +94,7 @@ def _note(found: DumpsFound, dump: ForeignDump, node: Node, what: str, why: str)
 
 
 def _whole(node: Node) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """(strategy, global shapes of operands) of an operator ahead of the parallel pass."""
+    """(strategy, global shapes of operands) of an operator before the parallel pass."""
     shapes = _shapes(node) if node.in_strategy is not None else None
     if shapes is not None:
         yield node.in_strategy, shapes[0]
@@ -173,7 +172,7 @@ def _text(ranks: Sequence[int]) -> str:
 
 
 def _shapes(node: Node) -> tuple[list[Shape], list[Shape]] | None:
-    """The shapes of a node's tensors and of its results; None where the text has no types for them."""
+    """The shapes of a node's tensors and of its results; None if the text has no types for them."""
     types = [t for value in node.inputs for t in _types(value.type)]
     made = _types(node.type)
     if None in types or None in made or not made:
@@ -257,11 +256,11 @@ SHAPES: Mapping[str, Callable[[Node, Sequence[Shape], Sequence[Shape]], str]] = 
     "MatMul": _product,
     "BatchMatMul": _product,
 }
-"""By operator what its shapes have to be."""
+"""The rule for the shapes of each operator."""
 
 
 def _slices(strategy: Any, whole: Sequence[Any], operands: Sequence[Shape]) -> str:
-    """What redistributions and slices of parameters have brought to an operator is what its strategy says."""
+    """Check that redistributions and slices of parameters bring an operator the slices of its strategy."""
     for number, (cuts, shape, own) in enumerate(zip(strategy, whole, operands, strict=False)):
         if not isinstance(cuts, tuple) or not isinstance(shape, tuple) or len(cuts) != len(shape):
             continue

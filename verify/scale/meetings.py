@@ -1,4 +1,4 @@
-"""Where ranks wait for each other: collectives that are met, and messages on their way."""
+"""Places at which ranks wait for each other: collectives that are met, and messages on their way."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from mspc.verify.scale.rank_kinds import (
     widened,
 )
 
-# Exchanges between ranks of several kinds, which meet pair by pair.
+# Exchanges between ranks of several kinds meet pair by pair.
 #
-# A rank's exchange names those to whom it sends and of whom it receives. Its partners may be in exchanges with others
-# meanwhile, at other nodes. So what one rank sends another is met in the order of both: the first message by the first
-# that is waited for. An exchange is over once all of its messages are received, and all that it waits for have come.
+# A rank's exchange names its receivers and senders. Its partners may be in exchanges with others meanwhile, at other
+# nodes. So messages from one rank to another are matched in the order of both: the first message sent with the first
+# awaited. An exchange is over once all of its messages are received, and all that it waits for have come.
 
 
 Array = Any
@@ -46,8 +46,8 @@ Array = Any
 
 @dataclass
 class _Pair:
-    """What travels from one rank to another. sent: all messages, those that have arrived as None. awaited: how many
-    have been waited for."""
+    """Messages from one rank to another. sent: all messages, those that have arrived as None. awaited: the number of
+    messages waited for."""
 
     sent: list[Array] = field(default_factory=list[Any])
     awaited: int = 0
@@ -102,7 +102,7 @@ class Exchanges:
         return [posted.is_over(rank) for rank in posted.receives]
 
     def answer(self, number: int) -> dict[int, tuple[Array, ...]] | None:
-        """What every rank gets; None where something is not there yet, or not waited for.
+        """Return every rank's results, or None if a message is missing or not waited for yet.
 
         Raises:
             ValueError: a tensor of another shape arrives.
@@ -125,7 +125,7 @@ class Exchanges:
         return found
 
 
-# What a collective gives on all ranks at once: along dimensions of the ranks' mesh, or from tensors by their ranks.
+# Collectives on all ranks at once: along dimensions of the ranks' mesh, or from tensors by their ranks.
 
 
 Axes = Sequence[int]
@@ -140,7 +140,7 @@ def partners_of(op: Any) -> tuple[int, ...]:
 
 
 def along_axes(op: Collective, arrays: Sequence[Array], mesh: Sequence[int], axes: Axes) -> Any:
-    """The result where every group lies along dimensions of the mesh, in the order of its ranks; None for a kind of
+    """Return the result if every group is along dimensions of the mesh, in the order of its ranks; None for a kind of
     collective that has no such form."""
     if isinstance(op, FetchRows | SendRows):
         return rows_along(op, arrays, mesh, axes)
@@ -248,7 +248,7 @@ _ALONG: dict[type[Collective], Callable[[Any, Array, Sequence[int], Axes], Array
 def by_ranks(
     ops: Mapping[int, Collective], tensors: Mapping[int, Sequence[Array]]
 ) -> dict[int, Any]:
-    """The result of every rank, from what every rank calls and its operands; of collectives over groups, but not of
+    """Return the result of every rank, from every rank's operator and operands; of collectives over groups, but not of
     messages.
 
     Raises:
@@ -286,7 +286,7 @@ def _on(op: Any, rank: int, tensors: Mapping[int, Sequence[Array]]) -> Any:
 
 
 def _as_one(op: Any) -> Callable[..., Any]:
-    """What a collective does where one device has the tensors of all ranks."""
+    """The collective's function of the tensors of all ranks."""
     return replace(op, mesh=(1,)).kernel(NumPyBackend(OneRank()))
 
 
@@ -297,10 +297,10 @@ def _rows(rows: Array, places: Array) -> tuple[Array, Array]:
 def exchanged(
     ops: Sequence[NeighborExchange], place: Mapping[int, int], ranks: Sequence[int], arrays: Sequence[Array]
 ) -> tuple[Array, ...]:
-    """What every rank of a kind gets from others of it. arrays: operands by rank.
+    """Return the tensors that every rank of a kind gets from others of it. arrays: operands by rank.
 
     Raises:
-        ValueError: a rank waits for what no other sends.
+        ValueError: a rank waits for a tensor that no other sends.
     """
     found: list[Array] = []
     if len({len(op.recv_rank_ids) for op in ops}) > 1:
@@ -359,8 +359,8 @@ class CollectiveRequest:
 
 
 class Board:
-    """The collectives at which kinds wait, and messages on their way: by the first ranks at both ends and the tag who
-    has sent it, what, by which node, and the ranks whose message is not received yet."""
+    """The collectives at which kinds wait, and messages on their way: by the first ranks at both ends and the tag the
+    sender, the value, the node, and the ranks whose message is not received yet."""
 
     def __init__(self, kinds: Sequence[RankKind]) -> None:
         self.waiting: dict[int, CollectiveRequest] = {}
@@ -372,7 +372,7 @@ class Board:
         self.waiting[number] = request
 
     def answers(self) -> list[tuple[int, Any]]:
-        """What kinds get that need wait no longer."""
+        """Return the results for kinds that need wait no longer."""
         found: list[tuple[int, Any]] = []
         for number, request in self.waiting.items():
             if isinstance(request.ops[0], NeighborExchange) and not self._groups_of(request)[1]:
@@ -417,7 +417,7 @@ class Board:
         return [(number, _gathered(request.kind, found))]
 
     def check_together(self) -> None:
-        """Raises Divided where some ranks of a kind wait, and others of it could go on."""
+        """Raises Divided if some ranks of a kind wait, and others of it could go on."""
         for number, request in self.waiting.items():
             parts = by_key(request.kind, self._able(number, request))
             if len(parts) > 1:
@@ -440,8 +440,7 @@ class Board:
         return op.members == request.ops[request.kind.place[rank] if len(request.ops) > 1 else 0].members
 
     def _message_of(self, source: int, op: ReceiveFromStage) -> tuple[dict[int, list[Any]], RankKind, Array] | None:
-        """What a rank has sent that this operator waits for: where it lies, the kind that has sent it, and the message
-        of all of that."""
+        """The message that a rank has sent for this operator: its key, the kind that has sent it, and the message."""
         for (first, target), box in self._messages.items():
             if first - target == -op.distance and _tag(op) in box:
                 sender, array, _, left = box[_tag(op)]
@@ -450,7 +449,7 @@ class Board:
         return None
 
     def check_exchanges(self) -> None:
-        """Raises NodeError where ranks wait for each other because their exchanges do not fit together."""
+        """Raises NodeError if ranks wait for each other because their exchanges do not fit together."""
         requests = [r for r in self.waiting.values() if isinstance(r.ops[0], NeighborExchange)]
         ops = {rank: op for r in requests for rank, op in r.op_of_ranks()}
         types = {
@@ -464,7 +463,7 @@ class Board:
                 _check_agreed(request, ops, types)
 
     def check_received(self) -> None:
-        """Raises NodeError where a message is left that nobody has received."""
+        """Raises NodeError if a message is left that nobody has received."""
         for box in self._messages.values():
             for tag, (kind, _, node, left) in box.items():
                 raise NodeError(kind, node, f"nobody receives the message of rank {min(left)} under tag {tag}")
@@ -502,7 +501,7 @@ class Board:
             raise NodeError(request.kind, request.node, f"a message of shape {own} arrives, not {tuple(op.shape)}")
 
     def _receive_by_rank(self, number: int, request: CollectiveRequest) -> list[tuple[int, Any]]:
-        """Where kinds differ between the two stages: every rank's message is looked for by itself."""
+        """Receive rank by rank, if kinds differ between the two stages."""
         op, kind = request.ops[0], request.kind
         parts: list[Array] = []
         taken: list[tuple[dict[int, list[Any]], int]] = []
@@ -552,7 +551,7 @@ class Board:
         return meeting
 
     def check_collectives(self) -> None:
-        """Raises NodeError where ranks that wait for each other say different things of a collective."""
+        """Raises NodeError if ranks that wait for each other disagree about a collective."""
         for number, request in self.waiting.items():
             if not isinstance(request.ops[0], ReceiveFromStage | NeighborExchange):
                 meeting = self._meeting(number)
@@ -573,7 +572,7 @@ def _among(error: NodeError, request: CollectiveRequest, meeting: Iterable[Colle
 
 
 def _of_ranks(requests: Iterable[CollectiveRequest]) -> tuple[dict[int, Any], dict[int, list[Array]]]:
-    """What every rank calls, and its operands."""
+    """Every rank's operator, and its operands."""
     ops: dict[int, Any] = {}
     tensors: dict[int, list[Array]] = {}
     for request in requests:
@@ -598,10 +597,8 @@ def _type(array: Array) -> TensorType:
     return TensorType(dtype_of(array.dtype), array.shape)
 
 
-def _check_agreed(
-    request: CollectiveRequest, ops: Mapping[int, Any], types: Mapping[int, Sequence[TensorType]]
-) -> None:
-    """Raises NodeError where ranks that shall meet say different things: they would wait for each other."""
+def _check_agreed(request: CollectiveRequest, ops: Mapping[int, Any], types: Mapping[int, Sequence[TensorType]]) -> None:
+    """Raises NodeError if ranks that shall meet disagree, and would wait for each other."""
     said: dict[int, list[Rendezvous]] = {}
     for rank, op in ops.items():
         if mistake := op.mistake_on(rank):
@@ -652,8 +649,8 @@ def _exchanged(request: CollectiveRequest, first: bool) -> tuple[Array, ...]:
 
 
 def _divide_by_places(kind: RankKind, ops: Sequence[NeighborExchange]) -> None:
-    """Raises Divided where ranks of a kind exchange with others than their neighbours of the same distances, and so may
-    not come to it together."""
+    """Raises Divided if ranks of a kind exchange with neighbours of other distances, and so may not reach it together.
+    """
     count = len(kind.ranks)
 
     def distances(place: int, ranks: Sequence[int]) -> tuple[int, ...]:

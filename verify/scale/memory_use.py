@@ -1,8 +1,9 @@
-"""Whether what a plan of memory lets values share is overwritten while it is read: byte by byte, stream by stream.
+"""Checks whether a memory plan lets values share bytes that are overwritten while they are read: byte by byte, stream
+by stream.
 
-Input is a rank's program and the plan that would be run: the places of all values, and who waits for whom. Nodes are
-gone through in their order. What a node reads has to be there still, and who made it has to be over; what it writes has
-to be nobody's any more, and who has read or written those bytes before has to be over, whatever stream that runs on.
+Input is a rank's program and its plan: the places of all values, and who waits for whom. Nodes are visited in their
+order. The operands of a node must still be in place, and their writers must be over; the bytes that it writes must be
+free, and all earlier readers and writers of them must be over, on any stream.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class HeldBytes:
         return [p for p in self._pieces[first : bisect_left(self._begins, end)] if p.begin < end and begin < p.end]
 
     def write(self, begin: int, end: int, owner: Hashable, writer: Access) -> None:
-        """Let these bytes hold something else from now on; what is left of pieces that they were of is kept."""
+        """Give these bytes a new owner; the rest of pieces that they were of stays."""
         if begin >= end:
             return
         first = max(bisect_right(self._begins, begin) - 1, 0)
@@ -100,11 +101,11 @@ class HeldBytes:
         self._begins[first:last] = [piece.begin for piece in made]
 
 
-# What is known to be over when a node starts, by the streams of a step and the events that a plan records.
+# Clocks of streams say which nodes are over when a node starts.
 #
-# `runtime/memory_plan.py` says what streams there are. Here nothing is taken from it but who waits for whom: a stream
-# runs its nodes in their order, what is on a side stream starts behind all of the main stream ahead of it, and who
-# waits for a node knows all that this node knew.
+# `runtime/memory_plan.py` defines the streams. Only the waits are taken from it: a stream runs its nodes in their
+# order, nodes of a side stream start after all earlier nodes of the main stream, and a node that waits for another
+# knows all that this one knew.
 
 
 Clock = dict[str, int]
@@ -122,7 +123,7 @@ class Clocks:
         self._ends: dict[Node, tuple[str, Clock]] = {}
 
     def start(self, index: int, node: Node) -> tuple[str, list[Node]]:
-        """(the stream of a node that starts now, what it waits for though that comes later)."""
+        """Return (the stream of a node that starts now, nodes that it waits for though they come later)."""
         stream = side_stream(node)
         clock = self._at.setdefault(stream, {})
         if stream != MAIN:
@@ -136,7 +137,7 @@ class Clocks:
         return stream, late
 
     def is_over(self, access: tuple[int, str], stream: str) -> bool:
-        """Whether what started at that place on that stream is over for the node that starts now on this one."""
+        """Whether the access at that place of that stream is over for the node that starts now on this one."""
         index, other = access
         return index < 0 or other == stream or self._at[stream].get(other, -1) >= index
 
@@ -156,12 +157,13 @@ def _join(clock: Clock, other: Clock) -> None:
 
 
 BEGIN = (-1, "")
-"""Who has written what is there when a step begins."""
+"""The writer of all bytes that are there when a step begins."""
 
 
 @dataclass(frozen=True)
 class Misuse:
-    """What is wrong at a node. other: who has overwritten what it reads, or reads what it overwrites."""
+    """A misuse of memory at a node. other: the node that has overwritten its operand, or reads the bytes that it
+    overwrites."""
 
     node: Node
     why: str
@@ -213,7 +215,8 @@ class _Walk:
         return node in self.plan.copied or not node.op.is_view
 
     def _stands_at_begin(self, node: Node) -> None:
-        """What is there ahead of all nodes: copies of parameters, and what other stages send at any time."""
+        """Enter the values from before all nodes: copies of parameters, and messages of other stages, which come at any
+        time."""
         self.contents[node] = tuple(_Content(node, k) for k in range(len(self.plan.places[node])))
         if node in self.plan.shadow_weights.inner:
             return
@@ -226,7 +229,7 @@ class _Walk:
         return (_Content(value, self.updates.get(value, 0)),)
 
     def _shown(self, node: Node) -> tuple[_Content, ...]:
-        """What a node shows that only hands tensors on."""
+        """The contents of a node that only hands tensors on."""
         taken = taken_elements(node.op)
         if taken is not None:
             whole = self._content(node.inputs[0])
@@ -285,7 +288,7 @@ class _Walk:
         return self.graph.nodes[index] if index >= 0 else None
 
     def _room(self, index: int, node: Node, stream: str) -> Iterator[Misuse]:
-        """What a node takes while it runs, and the gaps of a block that is reduced as one."""
+        """Check the workspace of a node, and the gaps of a block that is reduced as one."""
         for name, places in (("inside", self.plan.inside), ("gap", self.plan.buckets)):
             place = places.get(node)
             if place is None:
@@ -295,7 +298,7 @@ class _Walk:
                 yield from self._write(index, node, stream, place, begin, end, (name, node))
 
     def _overwrites(self, index: int, node: Node, stream: str) -> Iterator[Misuse]:
-        """New values of what a node updates, and of copies of it."""
+        """Check the values that the node updates, and copies of them."""
         written = dict.fromkeys(node.inputs[i] for i in node.op.mutates)
         for value in written:
             for place, content in zip(self.plan.places[value], self._content(value), strict=True):
@@ -322,7 +325,7 @@ class _Walk:
             return
         done: dict[tuple[str, Value | None, int, int], int] = {}
         for number, (place, content) in enumerate(zip(places, contents, strict=True)):
-            where = (place.kind, place.value, place.offset, place.nbytes)  # an empty one lies where the next one does
+            where = (place.kind, place.value, place.offset, place.nbytes)  # an empty one has the place of the next one
             if where in done:  # a result that is another one, too
                 contents = (*contents[:number], contents[done[where]], *contents[number + 1 :])
                 continue
@@ -332,7 +335,7 @@ class _Walk:
         self.contents[node] = contents
 
     def _in_place(self, node: Node, place: Allocation) -> Iterator[Misuse]:
-        """A result may lie over what the node reads only where the operator says that it works in place."""
+        """A result may overlap an operand only if the operator works in place."""
         apart = {p for value in read_elsewhere(node) for p in self.plan.places[value]}
         for value in node.inputs:
             for read in self.plan.places[value]:
@@ -395,19 +398,19 @@ def _named(content: _Content) -> str:
 
 
 def memory_misuses(graph: Graph, plan: MemoryPlan, early: bool) -> Iterator[Misuse]:
-    """What is wrong with the memory of a program. early: what other stages send may come at any time of a step."""
+    """Return the misuses of memory of a program. early: messages of other stages may come at any time of a step."""
     return _Walk(graph, plan, early).misuses()
 
 
-# Whether what values share on a CPU, where results lie in planned buffers, is overwritten while it is read.
+# Values share buffers on a CPU, too, and must not be overwritten while they are read.
 #
-# Input is a graph and the buffers of its results. Nodes are gone through in their order, with what each buffer holds:
-# what a node reads, or what it reads may be a view of, has to be there still, and a result may lie over an operand only
-# where the operator says that it works in place. Nothing that a step hands out may lie where the next one writes.
+# Input is a graph and the buffers of its results. Nodes are visited in their order, with the contents of each buffer:
+# the operands of a node, and values that they may be views of, must still be in place, and a result may overlap an
+# operand only if the operator works in place. The next step must not write to a buffer that a step hands out.
 
 
 Content = tuple[Node, int]
-"""A tensor that lies in a buffer: the node that makes it, and its number in what that makes."""
+"""A tensor in a buffer: the node that makes it, and its number in the node's result."""
 
 
 _NOTHING: set[Content] = set()
@@ -421,9 +424,9 @@ class _BufferWalk:
         self.held: dict[int, Content] = {}
         self._sharing: dict[int, list[int]] = {}
         self.lost: dict[Content, Node] = {}
-        """What has been overwritten, and by which node."""
+        """Contents that have been overwritten, and by which node."""
         self.shown: dict[Value, list[set[Content]]] = {}
-        """By value for each of its tensors what it may be a view of."""
+        """By value for each of its tensors the contents that it may be a view of."""
         self.all: dict[Value, set[Content]] = {}
         """The same of all its tensors."""
 
@@ -468,7 +471,7 @@ class _BufferWalk:
         return self.plan.places[node][number]
 
     def _views(self, node: Node) -> list[set[Content]]:
-        """What the tensors of a node's result may be views of."""
+        """The contents that the tensors of a node's result may be views of."""
         taken = taken_elements(node.op)
         if taken is not None:
             whole = self.shown.get(node.inputs[0], [])
@@ -516,7 +519,7 @@ class _BufferWalk:
             self.held[buffer] = node, number
 
     def _may_lie_over(self, node: Node, type: object, content: Content | None, reading: Sequence[int]) -> bool:
-        """Whether a result may lie where this is, which some operands show: the operator works in place of them."""
+        """Whether a result may overlap a content that some operands show: the operator works in place of them."""
         op = node.op
         allowed: Sequence[int] = getattr(op, "in_place_of", ()) or range(len(node.inputs))
         return (
@@ -535,16 +538,15 @@ class _BufferWalk:
 
 
 def buffer_misuses(graph: Graph, plan: BufferPlan) -> Iterator[Misuse]:
-    """What is wrong with the buffers of a graph."""
+    """Return the misuses of the buffers of a graph."""
     return _BufferWalk(graph, plan).misuses()
 
 
-# The buffers in which the results of graphs lie on CPUs, as the executor plans them where there is a compiler.
 
 
 def buffer_plan(graph: Graph, compiles: bool, is_region: bool = False) -> BufferPlan:
-    """The plan of a graph. compiles: where there is a compiler, the program that it is of is compiled. is_region: it is
-    run by a node of another one."""
+    """Plan the buffers of a graph as the executor does. compiles: with a compiler, the program compiles its loops.
+    is_region: it is run by a node of another one."""
     backend = NumPyBackend(OneRank())
     handed = {*handed_over(graph).values()} if is_region else set[tuple[Node, int]]()
     calls = large_calls(graph) if compiles else {}
@@ -571,13 +573,13 @@ def _has_loop(op: Op, operands: tuple[TensorType, ...], results: tuple[TensorTyp
 
 
 MOST = 8
-"""So many misuses of a kind are told."""
+"""The most misuses of a kind that are reported."""
 
 
 @dataclass(frozen=True)
 class MemoryFound:
-    """What is found. arenas: bytes that values share, of every kind. values: how many have a place there. misuses: what
-    is wrong, with its kind."""
+    """The result of a check. arenas: bytes that values share, of every kind. values: how many have a place there.
+    misuses: with their kinds."""
 
     arenas: tuple[int, ...]
     values: int

@@ -1,4 +1,5 @@
-"""What is said of an operator's sizes: which of its numbers lie along which dimensions, and which of these are one."""
+"""Describes the sizes of operators: which of their numbers are along which dimensions, and which dimensions are the
+same."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ WHOLE: tuple[int, ...] = ()
 
 @dataclass
 class Row:
-    """What is said of an operator. same: dimensions that are one though their sizes differ. frozen: those that keep
-    their sizes. by_rule: the rest is as its rule says."""
+    """The sizes of an operator. same: dimensions that are one though their sizes differ. frozen: those that keep their
+    sizes. by_rule: the rest follows its rule."""
 
     numbers: list[Number] = field(default_factory=list[Number])
     same: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
@@ -72,8 +73,8 @@ class Row:
     least: list[tuple[Dim, int, int]] = field(default_factory=list["tuple[Dim, int, int]"])
     """A dimension, a size along it, and how much of that must be left at least."""
     room: list[tuple[Dim, int, Dim, int, int]] = field(default_factory=list["tuple[Dim, int, Dim, int, int]"])
-    """A dimension and a size along it, of which no less must be left than what goes there of another's, which is routed
-    so many ways."""
+    """(dimension, size along it, dimension, size, number of ways): the first must keep room for the entries of the
+    second that are routed there."""
     sizes: list[tuple[Dim, int]] = field(default_factory=list["tuple[Dim, int]"])
     """Sizes along dimensions that are in no field."""
 
@@ -99,7 +100,7 @@ def out_dims(results: Types) -> list[Dim]:
     return [out_dim(d) for d in range(len(results[0].shape))]
 
 
-# What is said of the sizes of operators by which rows are chosen, brought to where they are named, and back.
+# Operators that choose rows, and route them to their places and back.
 
 
 def _fetched(op: FetchRows, operands: Types, results: Types) -> Row:
@@ -119,7 +120,7 @@ def _sent(op: SendRows, operands: Types, results: Types) -> Row:
 
 
 def _best(op: TopK, operands: Types, results: Types) -> Row:
-    """The best of some: one more is left where there are more."""
+    """The best of some: one more is left if there are more."""
     last = len(operands[0].shape) - 1
     same = [(in_dim(0, d), out_dim(d, i)) for i in range(2) for d in range(last)]
     count = operands[0].shape[last]
@@ -192,8 +193,8 @@ NO_SIZES = frozenset(
     "rank_list mesh mutates carried scanned stacked turns Seed0 Seed1 seed seed2 alpha value p mode cos_format "
     "gradient first_part axis1 axis2 inner_precise ignored sparse_mode repeats filled".split()
 )
-"""Fields whose numbers are no sizes: axes, counts of tensors, ranks, seeds, numbers to compute with, and what costs are
-foreseen by."""
+"""Fields whose numbers are no sizes: axes, counts of tensors, ranks, seeds, numbers to compute with, and estimates of
+costs."""
 
 
 def _made(op: Any, operands: Types, results: Types) -> Row:
@@ -201,7 +202,7 @@ def _made(op: Any, operands: Types, results: Types) -> Row:
 
 
 def _strided(op: Any, source: TensorType, whole: Callable[[int], Dim], part: Callable[[int], Dim]) -> Row:
-    """Of a slice, or its gradient. whole, part: the dimensions of what is sliced, and of the slice."""
+    """The row of a slice, or its gradient. whole, part: the dimensions of the operand, and of the slice."""
     row = Row(by_rule=False)
     dims, _ = op.part_dims(source.shape)
     entries = _entries(op, len(source.shape))
@@ -495,7 +496,7 @@ ROWS: dict[type[Op], Callable[[Any, Types, Types], Row]] = {
 
 
 def row_of(op: Op, operands: Types, results: Types) -> Row:
-    """What is said of an operator with operands and results of these types."""
+    """Return the row of an operator with operands and results of these types."""
     made = next((ROWS[base] for base in type(op).__mro__ if base in ROWS), None)
     if made is not None:
         return made(op, operands, results)
@@ -519,7 +520,7 @@ def _is_number(value: Any) -> bool:
 
 
 def resized(op: Any, numbers: Sequence[Number], divisor: Callable[[Dim], int]) -> Any:
-    """The operator with its numbers for dimensions that are divided. Raises ValueError where one does not divide."""
+    """Return the operator with its numbers for divided dimensions. Raises ValueError if one does not divide."""
     changed: dict[str, Any] = {}
     for number in numbers:
         by = divisor(number.along) // math.prod(map(divisor, number.over))

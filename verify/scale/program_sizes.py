@@ -37,12 +37,12 @@ from mspc.verify.scale.readers import Readers, choices, has_multiples, named_by
 Product = tuple[int, ...]
 """Unknowns by their numbers; the product of none is 1."""
 WANTED = (3, 4, 2, 5)
-"""How many parts shall be left of a dimension, by turns, so that dimensions differ where they may."""
+"""The numbers of parts to leave of a dimension, in rotation, so that dimensions differ if they can."""
 
 SOME = 8
 """From so many slices of a dimension on a slice has no more elements than it must."""
 CROWDED = 4
-"""So many times what goes each way in the mean goes none."""
+"""No way gets more than this many times the mean of all ways."""
 SPARE = 8
 """So many standard deviations above it, of few."""
 MANY = 16
@@ -51,7 +51,7 @@ MANY = 16
 
 @dataclass
 class Divisors:
-    """The unknowns. frozen: those that are 1. one_way: rows that are routed have room where all go one way."""
+    """The unknowns. frozen: those that are 1. one_way: rows that are routed have room if all go one way."""
 
     one_way: bool = False
     frozen: set[int] = field(default_factory=set[int])
@@ -65,7 +65,7 @@ class Divisors:
     _roomy: list[tuple[Product, int, Product, int, int]] = field(
         default_factory=list["tuple[Product, int, Product, int, int]"]
     )
-    """Of two sizes, of which the first has to have room for what goes there of the second once both are divided."""
+    """Pairs of sizes, of which the first must have room for the entries of the second once both are divided."""
     _count: int = 0
 
     def new(self) -> Product:

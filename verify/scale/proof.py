@@ -181,7 +181,7 @@ def _is_sent(value: Value, kind: RankKind, others: Sequence[RankKind]) -> bool:
 
 class OverflowingRun(KindRun):
     """A step in which ranks that have the last rank's slice of an operand find an infinity in it, and send it so; all
-    ranks where others store the same."""
+    ranks if others store the same."""
 
     def __init__(self, state: KindState, step: int, nodes: Sequence[tuple[RankKind, Node]], operand: int) -> None:
         super().__init__(state, step, None)
@@ -237,16 +237,16 @@ def run_overflow(
 
 MANY_RANKS = 256
 MOST_WHOLE = 1 << 30
-"""So many bytes all values of all ranks may take that are looked at by their own sizes, too, before they are told."""
+"""If all values of all ranks take at most so many bytes, failures are confirmed at real sizes before they are reported.
+"""
 STEPS = 2
 """An optimizer's states are read in the second step for the first time."""
 
 
 @dataclass
 class SmallProgram:
-    """A program of small sizes. reference: what ranks are held to. kinds: of all ranks. weights: first values of what
-    is stored, global and small. inputs: of every step the global inputs, by name. kept: how many dimensions keep their
-    sizes."""
+    """A program of small sizes. reference: the judge of the ranks. kinds: of all ranks. weights: first stored values,
+    global and small. inputs: of every step the global inputs, by name. kept: how many dimensions keep their sizes."""
 
     reference: ReferenceRun
     kinds: list[RankKind]
@@ -257,7 +257,7 @@ class SmallProgram:
 
     @contextmanager
     def beside(self) -> Generator[None]:
-        """Run one device in a process of its own while ranks run, where there are so many that it pays."""
+        """Run one device in a process of its own while ranks run, if there are enough ranks for it to pay."""
         reference = self.reference
         if isinstance(reference, OneDeviceReference) and sum(len(kind.ranks) for kind in self.kinds) >= MANY_RANKS:
             with reference.beside():
@@ -266,8 +266,8 @@ class SmallProgram:
             yield
 
     def first_wrong(self) -> FirstWrong | None:
-        """The first value of the first wrong step that is none of one device's; else the node that makes what is wrong
-        at the end. None where none is found, or where one device cannot be computed either."""
+        """Return the first value of the first wrong step that differs from one device's; else the node that makes the
+        wrong value at the end; None if none is found, or one device cannot be computed either."""
         watch = self.watched(min((row.step for row in self.rows if not row.same), default=0))
         if watch is None:
             return None
@@ -284,8 +284,8 @@ class SmallProgram:
         return replace(told, equals=words) if told.node is written.node and not told.equals else told
 
     def _is_of_what_differs(self, first: FirstWrong) -> bool:
-        """Whether anything that differs behind the first wrong step is computed of a wrong value: where one device has
-        0, ranks may have any rounding. Where several kinds meet that is not looked for."""
+        """Whether any difference after the first wrong step is computed from a wrong value: if one device has 0, ranks
+        may have any rounding. With several kinds this is not checked."""
         if len(self.kinds) > 1:
             return True
         wrong = [row for row in self.rows if not row.same]
@@ -296,7 +296,7 @@ class SmallProgram:
         return not behind.isdisjoint(made)
 
     def watched(self, step: int = 0) -> ValueWatch | None:
-        """What is found of all values of a step; None where one device cannot be computed."""
+        """ValueWatch all values of a step; None if one device cannot be computed."""
         try:
             known = self.reference.known(step)
         except NodeError:
@@ -314,7 +314,7 @@ class SmallProgram:
         return watch
 
     def missed_overflow(self) -> FirstWrong | None:
-        """Where ranks look for an overflow that one of them finds, and do not do what one device does then.
+        """Find ranks that look for an overflow, of which one finds it, and that do not act as one device does then.
 
         Raises:
             Stuck: ranks wait for each other.
@@ -338,7 +338,7 @@ class SmallProgram:
         return None
 
     def _first_written(self) -> FirstWrong | None:
-        """The node that makes the first stored value or result that is wrong, the last that does where several do."""
+        """The last node that writes the first stored value or result that is wrong."""
         wrong = [row for row in self.rows if not row.same]
         for row in (row for row in wrong if row.step == wrong[0].step):
             ranks = (row.rank,) if row.rank >= 0 else row.kind.ranks
@@ -356,7 +356,7 @@ class SmallProgram:
         return None
 
     def states(self) -> list[KindState]:
-        """What the ranks of every kind store at first."""
+        """Return the first stored values of every kind."""
         found: list[KindState] = []
         for kind in self.kinds:
             slices = Slices(kind)
@@ -436,7 +436,8 @@ class SmallProgram:
 
 
 def _in_turns(graph: Graph, stages: int) -> Graph:
-    """One device's program with the gradient of each micro-batch right behind it, so that it keeps one at a time."""
+    """Order one device's program so that the gradient of each micro-batch is right after it, and it keeps one at a
+    time."""
     if stages == 1:
         return graph
     graph.attrs[STAGES] = stages
@@ -481,18 +482,18 @@ def small_program(
 def prove(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None = None
 ) -> ScaleProof:
-    """Run the programs of all ranks at small sizes beside one device. What cannot be computed at small sizes, as a
-    row beyond the end of a table that has become shorter, is tried again with sizes kept. The memory of every program
-    is looked at as it is planned for its real sizes.
+    """Run the programs of all ranks at small sizes beside one device. If something cannot be computed at small sizes,
+    as a row beyond the end of a shorter table, its sizes are kept. The memory of every program is checked as it is
+    planned for its real sizes.
 
     Args:
-        one: the network on one device. kinds: the programs of all ranks. values: first values of what is stored, each
-        with `name` and `make`. seed: of inputs and of what is trained. own: how ranks feed that have rows of their own;
-        `one` is on the rows of one rank then.
+        one: the network on one device. kinds: the programs of all ranks. values: first stored values, each with `name`
+            and `make`. seed: of inputs and of trained weights. own: how ranks feed that have rows of their own; `one`
+            is on the rows of one rank then.
 
     Raises:
-        Unfit: a program does not take Float64. MspcError: one device cannot be computed, or there is no memory for
-            the small programs.
+        Unfit: a program does not take Float64. MspcError: one device cannot be computed, or there is no memory for the
+            small programs.
     """
     memory = memory_of_kinds(kinds)
     found = _found(one, kinds, values, seed, own)
@@ -506,7 +507,7 @@ def prove(
 def _found(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None
 ) -> ScaleProof:
-    """What is found of values at small sizes; arguments and errors are those of `prove`."""
+    """Prove at small sizes; arguments and errors are those of `prove`."""
     odd = odd_one(kinds)
     real = numbered([one, *(kind.graph for kind in kinds)])
     kept: list[Value] = []
@@ -529,7 +530,7 @@ def _found(
 def _found_whole(
     one: Graph, kinds: Sequence[RankKind], values: Sequence[Any], seed: int, own: OwnRows | None
 ) -> ScaleProof | None:
-    """What is found at the programs' own sizes, where these are small; None else."""
+    """Prove at the programs' own sizes, if these are small; None else."""
     if values_nbytes(one, kinds) > MOST_WHOLE:
         return None
     graphs = [one, *(kind.graph for kind in kinds)]
@@ -547,8 +548,8 @@ def _found_whole(
 def _proved(
     program: SmallProgram, one: Graph, odd: Odd | None, at_last: bool = False, is_told: bool = True
 ) -> ScaleProof:
-    """What is found. odd: what a few ranks run otherwise. at_last: nodes that cannot be computed are told. is_told:
-    what is wrong is told, too, and not only that it is.
+    """Prove once. odd: the difference in programs of a few ranks. at_last: report nodes that cannot be computed.
+    is_told: describe errors, instead of only counting them.
 
     Raises:
         FailedHere: a node cannot be computed.

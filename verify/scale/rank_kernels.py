@@ -61,15 +61,15 @@ ROW_BY_ROW = (
 )  # fmt: skip
 """Operators whose rows have nothing to do with each other, though on slices ranks run others."""
 SAYS_NOTHING: dict[type[Op], tuple[int, ...]] = {FlashAttentionScore: (2,)}
-"""Results that stand for what is not made."""
+"""Results that are placeholders."""
 
 
 @lru_cache(maxsize=4096)
 def batch_of(op: Op, types: tuple[TensorType, ...]) -> tuple[bool, ...] | None:
-    """Which operands have the batch as their first dimension; None where there is no batch.
+    """Say which operands have the batch as their first dimension; None if there is no batch.
 
-    A rule says how an operator is sharded. Only where ranks run it as it is, on slices alone, does that say that its
-    rows have nothing to do with each other.
+    A rule says how an operator is sharded. Rows are independent only if ranks run the operator as it is, on slices
+    alone.
     """
     kind = type(op)
     if (kind.localize is not Op.localize or kind.expand is not Op.expand) and not issubclass(kind, ROW_BY_ROW):
@@ -88,7 +88,7 @@ def batch_of(op: Op, types: tuple[TensorType, ...]) -> tuple[bool, ...] | None:
     )
     if elsewhere or any(factor in dim for dims in shown for dim in dims[1:]):
         return None
-    # A batch of another size must give what that says, or the operator knows its batch by an attribute.
+    # A batch of another size must give a result of that size, or the operator knows its batch by an attribute.
     more = [t.with_shape((2 * t.shape[0], *t.shape[1:])) if own else t for t, own in zip(types, has, strict=True)]
     try:
         before, behind = _shapes(op.infer(*types)), _shapes(op.infer(*more))
@@ -111,8 +111,8 @@ def _shapes(type: Type) -> list[tuple[int, ...]]:
     return [t.shape for t in element_types(type)]
 
 
-# Rows that are routed to experts, on all ranks at once: blocks of rows by the matrices of their experts, the places of
-# rows in blocks, and rows that travel to where they are named.
+# Rows that are routed to experts, on all ranks at once: blocks of rows times the matrices of their experts, the places
+# of rows in blocks, and rows that travel to their places.
 
 
 Array = Any
@@ -126,8 +126,7 @@ def _size(rows: int, ends: Array, depth: int) -> int:
     """Rows of a block.
 
     Raises:
-        ValueError: an expert's rows end outside of its block. What lies there belongs to other blocks, which at other
-        sizes have other rows there.
+        ValueError: an expert's rows end outside of its block; at other sizes other rows are there.
     """
     outer, parts = ends.shape[depth : depth + 2]
     size = rows // (outer * parts)
@@ -149,7 +148,7 @@ def _filled(rows: Array, ends: Array) -> Array:
 
 
 def _by_part(array: Array, ends: Array, depth: int) -> Array:
-    """What each expert has, by parts, ahead of the rest of its dimensions: [..., 1, parts, experts, ...]."""
+    """Each expert's entries, by parts, before the rest of its dimensions: [..., 1, parts, experts, ...]."""
     parts, experts = ends.shape[depth + 1 :]
     return array.reshape(*array.shape[:depth], 1, parts, experts, *array.shape[depth + 1 :])
 
@@ -164,10 +163,10 @@ def _belonging(ends: Array, depth: int, size: int) -> Iterator[Array]:
 
 
 class _Grouped:
-    """The rows of blocks that belong to experts, by what they meet there.
+    """The rows of blocks that belong to experts, grouped.
 
-    Dimensions of the ranks along which `ends` differ say which rows these are (`along`), so that each rank along them
-    has its own; along the others ranks have the same ones, and these dimensions go ahead (`ahead`) of the rows.
+    Dimensions of the ranks along which `ends` differ decide which rows these are (`along`), so each rank along them has
+    its own; along the others ranks have the same ones, and these dimensions go first (`ahead`).
     """
 
     def __init__(self, ends: Array, depth: int, rows: int) -> None:
@@ -195,23 +194,23 @@ class _Grouped:
         return found * experts + self.expert
 
     def runs(self, keys: Array) -> Array:
-        """Bring rows of one key together; where each of these begins, and the end of all."""
+        """Sort rows by key; return the beginning of each key, and the end of all."""
         order = np.argsort(keys, kind="stable")
         self._ranks, self._place = [rank[order] for rank in self._ranks], self._place[order]
         self.expert, keys = self.expert[order], keys[order]
         return np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1, [keys.size]]) if keys.size else keys
 
     def index(self, array: Array, places: Array) -> tuple[Any, ...]:
-        """Where each row has its own of an array whose dimensions are in the order of `turned`."""
+        """The index of each row's entry in an array whose dimensions are in the order of `turned`."""
         ranks = [rank if array.shape[axis] > 1 else 0 for axis, rank in zip(self.along, self._ranks, strict=True)]
         return (..., *ranks, places, *(slice(None),) * (array.ndim - len(self._lead) - 1))
 
     def turned(self, array: Array) -> Array:
-        """A view with the dimensions ahead of those along which rows differ."""
+        """A view with the shared dimensions first."""
         return array.transpose(*self.ahead, *self.along, *range(len(self._lead), array.ndim))
 
     def rows(self, array: Array) -> Array:
-        """The rows of an array [..., rows, width]: [ahead, rows, width]."""
+        """The rows of an array [..., rows, width]: [shared, rows, width]."""
         return self.turned(array)[self.index(array, self._place)]
 
     def put(self, made: Array, rows: Array) -> None:
@@ -284,7 +283,7 @@ BLOCKS: dict[type[Op], Form] = {
 
 
 def places_on_each(ops: Sequence[Any], mesh: Sequence[int], backend: Any, arrays: Sequence[Array]) -> Any:
-    """Each rank's own places of those of all blocks; None where ranks have other operands, or have more blocks than
+    """Return each rank's own places among those of all blocks; None if ranks have other operands, or more blocks than
     others."""
     depth = len(mesh)
     first = ops[0]
@@ -312,7 +311,7 @@ def places_on_each(ops: Sequence[Any], mesh: Sequence[int], backend: Any, arrays
 
 
 def rows_along(op: FetchRows | SendRows, arrays: Sequence[Array], mesh: Sequence[int], axes: Sequence[int]) -> Array:
-    """What ranks get whose groups lie along dimensions of the mesh, in the order of their ranks."""
+    """Return the rows of ranks whose groups are along dimensions of the mesh, in the order of their ranks."""
     depth = len(mesh)
     rest = [axis for axis in range(depth) if axis not in axes]
     lead = common_lead(arrays, depth)
@@ -346,16 +345,14 @@ def _sent(op: SendRows, own: Sequence[Array], count: int) -> Array:
     return table.reshape(len(rows), -1, *table.shape[1:])
 
 
-# Runs an operator on the tensors of all ranks at once.
-#
-# The operator's own kernel does the work; it gets the ranks as dimensions ahead of the tensors' own, by one of these:
+# An operator runs on the tensors of all ranks at once by its own kernel, with the ranks as dimensions before the
+# tensors' own, by one of these:
 #
 # - it works element by element, so that NumPy's broadcasting does it;
 # - a row of `FORMS`, by operator class: the same operator with its axes moved, or on the last two dimensions;
-# - it says itself that it is several operators (`as_rows`, `as_reductions`), of which each is one of these;
-# - the first dimension of some operands is a batch (`batches.py`), which every result has, too: ranks become more of
-# it;
-# - else the kernel runs rank by rank, or only where ranks differ.
+# - it decomposes into several operators (`as_rows`, `as_reductions`), of which each is one of these;
+# - the first dimension of some operands is a batch, which every result has, too: ranks become more of it;
+# - else the kernel runs rank by rank, or only for ranks that differ.
 
 
 def run_on_all(op: Op, backend: Any, depth: int, arrays: Sequence[Array]) -> Any:
@@ -641,11 +638,11 @@ def _in_batch(op: Op, backend: Any, depth: int, arrays: Sequence[Array], batch: 
     return block_by_block(run, arrays, depth, wide_axes(rest, depth), common_lead(arrays, depth))
 
 
-# Sums of rows in a table of which every rank makes its slice: made once where ranks add up the same rows.
+# Sums of rows in a sharded table are made once if ranks add up the same rows.
 
 
 def slices_on_each(distinct: Sequence[Any], which: Array, depth: int, backend: Any, arrays: Sequence[Array]) -> Any:
-    """Each rank's slice of one table; None where ranks that have other slices have other rows, or it is another
+    """Return each rank's slice of one table; None if ranks that have other slices have other rows, or it is another
     operator. distinct: the operators that differ. which: of every rank the number of its own among these."""
     first = distinct[0]
     if not isinstance(first, UnsortedSegmentSum) or any(replace(op, offset=first.offset) != first for op in distinct):

@@ -1,4 +1,5 @@
-"""Kinds of ranks: ranks whose programs differ in ranks, groups and offsets alone, with what is each rank's own."""
+"""Kinds of ranks: ranks whose programs differ only in ranks, groups and offsets, with each rank's own values of these.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +36,8 @@ SAME_ON_ALL = (SendToStage, ReceiveFromStage, *STRUCTURE)
 
 @dataclass
 class Meetings:
-    """What is known of meetings, by the identities of all ranks' operators, which the kind keeps. groups: those of all
-    ranks, and whether all are of the kind. axes: the dimensions of the mesh along which they lie, None where they lie
-    along none."""
+    """Meetings, by the identities of all ranks' operators, which the kind keeps. groups: those of all ranks, and
+    whether all are of the kind. axes: the dimensions of the mesh along which they are, or None."""
 
     groups: dict[tuple[int, ...], tuple[list[tuple[int, ...]], bool]] = field(
         default_factory=dict[tuple[int, ...], "tuple[list[tuple[int, ...]], bool]"]
@@ -51,9 +51,9 @@ class Meetings:
 class RankKind:
     """A kind of ranks.
 
-    ranks: ascending. graph: what they run; where ranks differ it holds what the first of them has. ops: by the identity
-    of an operator in the graph, those of all ranks in their order, where they differ. constants: the same of constants.
-    mesh: sizes of the dimensions in which the ranks lie, row-major.
+    ranks: ascending. graph: their program, with the attributes of the first rank if ranks differ. ops: by the identity
+    of an operator in the graph, those of all ranks in their order, if they differ. constants: the same of constants.
+    mesh: sizes of the dimensions of the ranks, row-major.
     """
 
     ranks: tuple[int, ...]
@@ -74,11 +74,10 @@ class RankKind:
 
     @cached_property
     def meetings(self) -> Meetings:
-        """What is known of its meetings."""
         return Meetings()
 
     def ops_of(self, op: OpLike) -> Sequence[OpLike]:
-        """The operator as every rank has it; one where all have the same."""
+        """Return the operator as every rank has it; one if all have the same."""
         return self.ops.get(id(op)) or (op,)
 
     def runs_any(self, nodes: Sequence[Node]) -> bool:
@@ -118,7 +117,7 @@ def kinds_of(graphs: RankGraphs, ranks: Iterable[int]) -> list[RankKind]:
 
 
 class _Members:
-    """The ranks of a kind, one after the other: what is each rank's own is taken, and its parts are not kept."""
+    """The ranks of a kind, one after the other: each rank's own values are taken, and the rest is dropped."""
 
     def __init__(self, graph: Graph, first: int, parts: Sequence[Any]) -> None:
         self._graph, self._made = graph, copied(graph, first, parts)
@@ -140,7 +139,6 @@ class _Members:
                 self._constants.setdefault(id(own), (value, []))
 
     def add(self, rank: int, parts: Sequence[Any]) -> None:
-        """Take what is this rank's own."""
         self._ranks.append(rank)
         for op, own in self._ops.values():
             made = own_op(op, rank, parts)
@@ -175,7 +173,7 @@ def merged(kinds: Sequence[RankKind]) -> list[RankKind]:
 
 
 def _structure(graph: Graph) -> Hashable:
-    """What programs have in common that differ in attributes of operators, and in constants, alone."""
+    """A key that programs share if they differ only in attributes of operators and in constants."""
     graphs = {each: number for number, each in enumerate(graph.graphs())}
     found: list[Hashable] = []
     for each in graphs:
@@ -263,7 +261,7 @@ def _layout_cuts(parameter: Parameter, count: int) -> set[int]:
 
 
 def _cuts(places: Sequence[int]) -> set[int]:
-    """The strides at which the members of a group lie, and where they end; {} where they lie in no dimensions."""
+    """The strides of the members of a group, and their ends; {} if they are along no dimensions."""
     cuts: set[int] = set()
     rest = sorted(places)
     while len(rest) > 1:
@@ -282,8 +280,8 @@ def _cuts(places: Sequence[int]) -> set[int]:
 
 
 def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """The dimensions of the mesh along which the groups of all ranks, in their order, lie; None where they do not, or a
-    group's order is another than that of its ranks."""
+    """Return the dimensions of the mesh along which the groups of all ranks are, in their order; None if they are not,
+    or a group's order is another than that of its ranks."""
     numbers = np.arange(len(kind.ranks)).reshape(kind.mesh)
     known: dict[int, tuple[int, Sequence[int]]] = {}
     which = [known.setdefault(id(group), (len(known), group))[0] for group in groups]  # most ranks share theirs
@@ -305,11 +303,11 @@ def axes_of_groups(kind: RankKind, groups: Sequence[Sequence[int]]) -> tuple[int
     return axes if np.array_equal(given, wanted) else None
 
 
-# Kinds of ranks that are divided: a kind runs node by node with all of its ranks, and some may have to go on alone.
+# Kinds of ranks are divided: a kind runs node by node with all of its ranks, and some may have to go on alone.
 #
-# Ranks may have equal programs but for whom they meet, and one of them may wait for what another one does only later.
-# Where nothing goes on any more, a kind some of whose ranks could is divided, and the step begins again. So is one
-# whose ranks go different ways as the data say.
+# Ranks may have equal programs except for their partners, and one of them may wait for a message that another sends
+# only later. If nothing goes on any more, a kind some of whose ranks could is divided, and the step begins again. So is
+# one whose ranks go different ways because of their data.
 
 
 MOST_PARTS = 64
@@ -341,7 +339,7 @@ def divided(kinds: Sequence[RankKind], error: Divided) -> list[RankKind]:
 
 
 def _part(kind: RankKind, ranks: Sequence[int]) -> RankKind:
-    """Some ranks of a kind, with a graph of their own: what is found of a value is known by its node."""
+    """Some ranks of a kind, with a graph of their own, because findings are stored by node."""
     made = RankKind(tuple(ranks), copied_region(kind.graph))
     places = [kind.place[rank] for rank in ranks]
     known: dict[int, Value] = {}
@@ -369,15 +367,15 @@ def _part(kind: RankKind, ranks: Sequence[int]) -> RankKind:
     return made
 
 
-# Arrays of all ranks of one kind at once: the leading dimensions are those of the kind's mesh, of size 1 where the
-# ranks along them have equal values, behind them stand those of a rank's own tensor.
+# Arrays hold the values of all ranks of one kind: the leading dimensions are those of the kind's mesh, of size 1 if the
+# ranks along them have equal values; after them come those of a rank's own tensor.
 
 
 Shape = tuple[int, ...]
 
 
 def common_lead(arrays: Iterable[Array], depth: int) -> Shape:
-    """The leading dimensions of what is computed from arrays of which each has `depth` of them."""
+    """Broadcast the leading dimensions of arrays that have `depth` of them each."""
     return np.broadcast_shapes((1,) * depth, *(array.shape[:depth] for array in arrays))
 
 
@@ -387,7 +385,7 @@ def own_shape(array: Array, depth: int) -> Shape:
 
 
 def aligned(arrays: Sequence[Array], depth: int) -> list[Array]:
-    """The arrays with as many own dimensions each, new ones of size 1 ahead of the others."""
+    """Return the arrays with as many own dimensions each, new ones of size 1 before the others."""
     rank = max((array.ndim for array in arrays), default=depth) - depth
     return [
         array.reshape(*array.shape[:depth], *(1,) * (rank + depth - array.ndim), *array.shape[depth:])
@@ -413,8 +411,8 @@ def mapped(value: Any, change: Callable[[Array], Array]) -> Any:
 def block_by_block(
     run: Callable[..., Any], arrays: Sequence[Array], depth: int, axes: Sequence[int], lead: Shape
 ) -> Any:
-    """What `run` makes of the arrays at every place along some of the leading dimensions, one place after the other,
-    put together again. Every array has size 1 along them, or as many as `lead`."""
+    """Call `run` on the arrays at every place along some of the leading dimensions, one place after the other, and
+    stack the results. Every array has size 1 along them, or as many as `lead`."""
     if not axes:
         return run(*arrays)
     sizes = [lead[axis] for axis in axes]
@@ -454,7 +452,7 @@ def flat(array: Array, lead: Shape) -> Array:
 
 
 def narrowed(array: Array, depth: int) -> Array:
-    """The array with leading dimensions of size 1 where its values along them are equal, bit for bit."""
+    """Return the array with leading dimensions of size 1 if its values along them are equal, bit for bit."""
     for axis in range(depth):
         if array.shape[axis] > 1:
             first = array[(slice(None),) * axis + (slice(0, 1),)]
@@ -463,7 +461,7 @@ def narrowed(array: Array, depth: int) -> Array:
     return array
 
 
-# Ranks that store the same tensors though they are of several kinds: what they compute is looked at together.
+# Ranks that store the same tensors are compared together though they are of several kinds.
 
 
 @dataclass(frozen=True)
@@ -512,8 +510,8 @@ class Families:
     def together(
         self, kind: RankKind, node: Node, number: int, value: Array, around: tuple[int, ...]
     ) -> Iterator[Together]:
-        """The value of all ranks of the family, where this was the last part of it. Nothing where some of its kinds
-        have more or fewer values of this key."""
+        """Return the value of all ranks of the family, if this was the last part of it. Nothing if its kinds have
+        unequal numbers of values of this key."""
         members = self._members[id(kind)]
         if len(members) == 1:
             yield Together(kind, value, ((kind, node),))
@@ -543,15 +541,14 @@ class Families:
 
 
 class Slices:
-    """The slices that the ranks of a kind hold of global arrays, by layout; what is equal for many arrays is found
-    once."""
+    """The slices of global arrays on the ranks of a kind, by layout; results are cached for many arrays."""
 
     def __init__(self, kind: RankKind) -> None:
         self.kind = kind
         self._places: dict[Layout, tuple[Array, list[tuple[int, ...]]]] = {}
 
     def of(self, array: Array, layout: Layout | None) -> Array:
-        """The slices, with leading dimensions of size 1 where they are the same."""
+        """Return the slices, with leading dimensions of size 1 if they are the same."""
         depth = self.kind.depth
         if layout is None or not any(layout.dims):
             return np.array(array).reshape((1,) * depth + np.shape(array))
@@ -569,7 +566,7 @@ class Slices:
         return self._found(layout)[0].shape
 
     def _found(self, layout: Layout) -> tuple[Array, list[tuple[int, ...]]]:
-        """(for every place in the mesh, of size 1 where it does not matter, the number of its slice, the slices)."""
+        """(for every place in the mesh, of size 1 if it does not matter, the number of its slice, the slices)."""
         if layout not in self._places:
             known: dict[tuple[int, ...], int] = {}
             numbers = [known.setdefault(layout.slice_index(rank), len(known)) for rank in self.kind.ranks]

@@ -70,7 +70,7 @@ class Readers:
             self._of.setdefault(value, []).extend(found)
 
     def _carried(self, node: Node, op: Loop) -> None:
-        """What a turn hands to the next one."""
+        """Connect the values that one iteration hands to the next."""
         body = node.regions[-1]
         for place, index in enumerate(op.carried_operands):
             inside = op.inside(len(node.regions) - 1, index)
@@ -96,7 +96,7 @@ class Readers:
                     waiting.append(reader)
 
     def read_by(self, value: Value) -> list[Value]:
-        """What a node reads, and what parameters of graphs stand for."""
+        """Return the operands of a node, and the values that parameters of graphs stand for."""
         return self._sources.get(value, [])
 
     def known_before(self, value: Value, known: Collection[Node]) -> Iterator[Node]:
@@ -118,7 +118,8 @@ class Readers:
         return value in self._handed_out or bool(self._of.get(value))
 
     def behind(self, value: Value) -> set[Value]:
-        """All that is computed of a value in one step, also by way of what is overwritten and read behind that."""
+        """Return all values computed from a value in one step, also through memory that is overwritten and read
+        afterwards."""
         seen: set[Value] = set()
         waiting = [value]
         while waiting:
@@ -154,7 +155,8 @@ class Readers:
         return found
 
     def places_of_sums(self) -> set[tuple[str, str, str]]:
-        """Between which operators ranks add up: (phase, operator of what is added up, that of a reader of the sum)."""
+        """Return the operators between which ranks add up: (phase, operator of the terms, that of a reader of the sum).
+        """
         found: set[tuple[str, str, str]] = set()
         for value, readers in self._of.items():
             for node in readers:
@@ -176,9 +178,9 @@ class Readers:
     def sources(
         self, node: Value, known: Collection[Node], moved: bool = False, linear: bool = False
     ) -> list[Node]:
-        """The nodes whose values a node reads, and past those that are not known what these read, but for what ranks
-        add up. moved: past sums, too, and else only past nodes that hand tensors on; linear: past these and nodes of
-        which a part of a sum makes a part of one."""
+        """Return the nodes whose values a node reads, and past unknown ones their operands, except sums over ranks.
+        moved: past sums, too, and else only past nodes that hand tensors on; linear: past these and nodes linear in
+        parts of a sum."""
         found: dict[Node, None] = {}
         waiting: list[Value] = [node]
         seen: set[Value] = set()
@@ -235,7 +237,7 @@ def _index_of(reader: Value, source: Node) -> int:
 
 
 def adds_up(value: Value) -> bool:
-    """Whether a value is what ranks have added up."""
+    """Whether a value is a sum over ranks."""
     return isinstance(value, Node) and isinstance(value.op, AllReduce | ReduceScatter)
 
 
@@ -298,16 +300,16 @@ def _casts(op: FusedElementwise) -> bool:
     return all(isinstance(step.op, Cast) or step.op.reshapes for step in steps_of(op))
 
 
-# Says whether places in tables are made with numbers of a script, which stay where tables become smaller.
+# Places in tables that are computed with numbers of a script stay the same if tables become smaller.
 
 
 HANDS_ON = (Elementwise, FusedElementwise, BroadcastTo, Concat, Transpose, StridedSlice, AllGather)
-"""Operators whose results are places where their operands are."""
+"""Operators that map places to places."""
 
 
 def has_multiples(places: Value) -> bool:
     """Whether places are made of multiples by a number of the script: as the first place of an expert is its number
-    times its room. What a sort or a choice of the best gives has none."""
+    times its room. Results of a sort or a top-k have none."""
     seen: set[Value] = set()
     waiting = [places]
     while waiting:
@@ -324,7 +326,6 @@ def has_multiples(places: Value) -> bool:
 
 
 def _factors(node: Node) -> Iterator[Value]:
-    """What a node multiplies by."""
     if isinstance(node.op, Mul):
         yield from node.inputs
     if isinstance(node.op, FusedElementwise):

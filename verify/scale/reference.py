@@ -1,4 +1,4 @@
-"""What ranks are held to: one device that runs the network of small sizes on the global batch."""
+"""The judge of the ranks: one device that runs the network of small sizes on the global batch."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ Inputs = Sequence[Mapping[str, Array]]
 class ReferenceRun(Protocol):
     """One device, or one in the place of every rank.
 
-    graph: what it runs. fed: which slices of global inputs ranks have, by name, where their programs do not say it.
+    graph: its program. fed: which slices of global inputs ranks have, by name, if their programs do not say it.
     """
 
     graph: Graph
     fed: Mapping[str, Layout]
 
     def result(self, step: int, number: int) -> Array | None:
-        """A result of a step, None where there is none."""
+        """Return a result of a step, or None."""
         ...
 
     def stored(self, step: int, name: str) -> Array:
-        """A parameter behind a step."""
+        """Return a parameter after a step."""
         ...
 
     def of_ranks(self, slices: Slices, array: Array, layout: Layout | None) -> Array:
-        """What the ranks of a kind hold of such a value, with leading dimensions."""
+        """Return the slices of such a value on the ranks of a kind, with leading dimensions."""
         ...
 
     def noise(self, step: int, key: Any) -> Noise:
@@ -74,11 +74,11 @@ class OneDeviceReference:
         self._weights, self._inputs = weights, inputs
         self._device = OneDevice(graph, weights, [[list(step.values()) for step in inputs]], "")
         self._told: Connection | None = None
-        """What one device in another process tells."""
+        """The connection to one device in another process."""
 
     @contextmanager
     def beside(self) -> Generator[None]:
-        """Compute what is expected in a process of its own meanwhile, where there can be one."""
+        """Compute the expected values in a process of its own meanwhile, if possible."""
         if "fork" not in get_all_start_methods():
             yield
             return
@@ -128,7 +128,7 @@ class OneDeviceReference:
         return values
 
     def state(self) -> KindState:
-        """What it stores at first, as a kind of one rank."""
+        """Return its first stored values, as a kind of one rank."""
         kind = RankKind((0,), self.graph, mesh=(1,))
         held = {p.name: np.array(self._weights[p.name])[None] for p in self.graph.parameters if p.kind != "input"}
         return KindState(kind, held)
@@ -142,11 +142,12 @@ def _run(device: OneDevice, told: Connection) -> None:
     told.send(device.run())
 
 
-# One device in the place of every rank, where ranks feed rows of their own.
+# If ranks feed rows of their own, one device takes the place of every rank.
 #
-# Input:  the network on a rank's rows, and the rows of all ranks. Output: what it computes on the rows of every rank,
-# all of them at once, with the gradients that updates read added up, or their mean, as data parallel mode says.
-# Random numbers are drawn for the rows of all, and what speaks of a batch speaks of all rows.
+# Input:  the network on a rank's rows, and the rows of all ranks.
+# Output: its values on the rows of every rank, all of them at once, with the gradients that updates read added up, or
+#         their mean, as data parallel mode says. Random numbers are drawn for the rows of all, and operators over a
+#         batch compute over all rows.
 
 
 TOTAL = "total_gradient_of"
@@ -156,8 +157,8 @@ TOTAL = "total_gradient_of"
 @dataclass(frozen=True)
 class OwnRows:
     """How ranks feed. ranks: how many there are. layouts: of the global inputs, which slices ranks have. mean: updates
-    read the mean of the ranks' gradients. batch: the network on the rows of all ranks, whose shapes say where rows are;
-    None where it cannot be had."""
+    read the mean of the ranks' gradients. batch: the network on the rows of all ranks, whose shapes show the rows; None
+    if there is none."""
 
     ranks: int
     layouts: tuple[Layout, ...]
@@ -173,7 +174,7 @@ class OwnRows:
         return found
 
     def draws(self, real: Graph, small: Graph) -> dict[Node, Rows]:
-        """Where rows are in what operators draw, in the small program."""
+        """Find the rows in random results of the small program."""
         sharded = [any(layout.dims) for layout in self.layouts]
         if self.batch is None:
             return rows_of_draws(small, sharded, None)
@@ -183,8 +184,8 @@ class OwnRows:
 
 
 class OwnRowsReference:
-    """One device in the place of every rank. graph: on a rank's rows; gets what adds up gradients. draws: where rows
-    are in what operators draw. weights: first values."""
+    """One device in the place of every rank. graph: on a rank's rows; gets sums of gradients. draws: the rows in random
+    results. weights: first values."""
 
     def __init__(
         self, graph: Graph, own: OwnRows, draws: Mapping[Node, Rows], weights: dict[str, Array], inputs: Inputs
@@ -194,7 +195,7 @@ class OwnRowsReference:
         names = [p.name for p in graph.parameters if p.kind == "input"]
         self.fed = dict(zip(names, own.layouts, strict=True))
         self._kinds = [RankKind(tuple(range(own.ranks)), graph, mesh=(own.ranks,))]
-        """Several where ranks go different ways, as the data say."""
+        """Several if ranks go different ways because of their data."""
 
     @cached_property
     def _expected(self) -> list[dict[Any, Array]]:
@@ -206,7 +207,7 @@ class OwnRowsReference:
         return [(move, self._run(len(self._inputs), move=move)) for move in moves]
 
     def _run(self, steps: int, seen: Seen | None = None, move: Movement | None = None) -> list[dict[Any, Array]]:
-        """By step the results and what is stored, with a dimension of ranks."""
+        """By step the results and stored values, with a dimension of ranks."""
         while True:
             try:
                 return self._run_kinds(steps, seen, move)
@@ -237,7 +238,7 @@ class OwnRowsReference:
         return found
 
     def _together(self, parts: Sequence[Array]) -> Array:
-        """What the kinds have, in the order of ranks."""
+        """The values of the kinds, in the order of ranks."""
         if len(parts) == 1:
             return parts[0]
         rows = {
@@ -300,7 +301,7 @@ def add_totals(graph: Graph, ranks: int, mean: bool) -> None:
 
 
 class OwnRowsRun(KindRun):
-    """A step in the places of all ranks. draws: see `OwnRowsReference`. move: what moves by rounding."""
+    """A step in the places of all ranks. draws: see `OwnRowsReference`. move: adds rounding errors."""
 
     def __init__(
         self, state: KindState, step: int, seen: Seen | None, draws: Mapping[Node, Rows], move: Movement | None
@@ -321,7 +322,7 @@ class OwnRowsRun(KindRun):
         return found
 
     def _drawn(self, node: Node, rows: Rows, operands: Sequence[Array]) -> Any:
-        """What is drawn for the rows of all ranks, each rank's own."""
+        """Draw for the rows of all ranks, and give each its own."""
         op, dimension, count = node.op, rows[0], len(self.kind.ranks)
         read, made = rows_beside(node, rows)
         shape = getattr(op, "shape", ())
@@ -335,7 +336,7 @@ class OwnRowsRun(KindRun):
             for array, place in zip(operands, read, strict=True)
         ]
         kernel, found = op.kernel(self._backend), list[tuple[Array, ...]]()
-        for rank in range(max((len(array) for array in given), default=1)):  # others read what is each rank's own
+        for rank in range(max((len(array) for array in given), default=1)):  # others read each rank's own
             found.append(parts_of(kernel(*(array[rank % len(array)] for array in given))))
         results: list[Array] = []
         for number, place in enumerate(made):
@@ -349,7 +350,7 @@ class OwnRowsRun(KindRun):
     def _of_batch(
         self, node: Node, groups: Sequence[Sequence[int]], operands: list[Array], values: dict[Value, Any]
     ) -> Any:
-        """What an operator makes of the rows of each group of ranks together, each rank's own of it."""
+        """Run an operator on the rows of each group of ranks together, and give each rank its own."""
         op, ranks = node.op, self.kind.ranks
         assert isinstance(op, Op)
         kernel = op.kernel(self._backend)
@@ -375,7 +376,7 @@ class OwnRowsRun(KindRun):
 
 
 def _groups(op: Any, ranks: int) -> list[Sequence[int]]:
-    """The groups of ranks over whose rows an operator speaks; none where it speaks of each rank's own."""
+    """The groups of ranks over whose rows an operator computes; none if it computes over each rank's own."""
     if not isinstance(op, Op):
         return []
     groups = list(op.over_all_ranks(tuple(range(ranks))).attributes().get("groups", ()))

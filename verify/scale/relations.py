@@ -1,7 +1,7 @@
-"""Says what values of ranks are of one device's: slices, copies, or parts of sums.
+"""Relates values of ranks to those of one device: slices, copies, or parts of sums.
 
-A value of a rank is found among the pieces of one device's value by a product with a random vector, which tells pieces
-apart; so no layout that a pass has chosen is trusted.
+A value of a rank is found among the pieces of one device's value by its dot product with a random vector, which
+identifies pieces; so no layout that a pass has chosen is trusted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ from mspc.ops.fused.elementwise import FusedElementwise, steps_of
 from mspc.verify.same_values import MARK, mark_of_line
 from mspc.verify.scale.rank_kinds import RankKind, widened
 
-# The pieces of a whole value, told apart by their products with a random vector.
-
-
 Array = Any
 CLOSE = 1e-9
-"""How far a product with a random vector may be off, relative to the size of what is multiplied."""
+"""The tolerance of a dot product with a random vector, relative to the size of the operands."""
 MOST_PIECES = 4096
 FAR = 1e3
 """Numbers that are so many times the usual size, and so many times 1, as those that hide scores, count as no larger,
@@ -55,7 +52,7 @@ class Pieces:
 
     @staticmethod
     def of(whole: Array, own: tuple[int, ...]) -> Pieces | None:
-        """The pieces; None where a value is not made of such."""
+        """Return the pieces, or None if a value has no pieces of that shape."""
         local = (1, *own)
         if len(local) != whole.ndim or any(not n or total % n for n, total in zip(local, whole.shape, strict=True)):
             return None
@@ -63,7 +60,7 @@ class Pieces:
         return Pieces(whole, own) if count <= MOST_PIECES else None
 
     def product(self, value: Array, depth: int) -> Array:
-        """The products of what ranks have, with `depth` leading dimensions."""
+        """Return the dot products of the ranks' values, with `depth` leading dimensions."""
         with np.errstate(all="ignore"):
             return self._bounded(value.reshape(*value.shape[:depth], -1)) @ self._vector
 
@@ -108,9 +105,9 @@ def _usual(rows: Array) -> float:
 
 @dataclass(frozen=True)
 class Relation:
-    """What a value of all ranks of a kind is. summed: dimensions of the ranks' mesh along which it has to be added up
-    first. how: "sum", or "mean" where the sum has to be divided by the number of ranks. ranks: how many have a part of
-    one sum. equal: these parts are equal. places: the number of the piece that every rank has, where it can be told."""
+    """The relation of all ranks' values to one device's. summed: dimensions of the ranks' mesh along which to add up.
+    how: "sum", or "mean" if the sum has to be divided by the number of ranks. ranks: how many have a part of one sum.
+    equal: these parts are equal. places: the number of the piece that every rank has, if known."""
 
     summed: tuple[int, ...] = ()
     how: str = "sum"
@@ -120,13 +117,13 @@ class Relation:
 
     @property
     def words(self) -> str:
-        """A part of what it is; "" for a slice or a copy."""
+        """Describe a part; "" for a slice or a copy."""
         return f"a part of a {self.how} over {self.ranks} ranks" if self.summed else ""
 
 
 def relation(value: Array, whole: Array, kind: RankKind, is_mean: bool = False) -> Relation | None:
-    """What a value with leading dimensions is of a whole value; None: nothing that is known. is_mean: whether its
-    operator takes means, which of parts are parts of a mean."""
+    """Relate a value with leading dimensions to a whole value; None if unknown. is_mean: its operator takes means, of
+    which parts are parts of a mean."""
     pieces = Pieces.of(whole, value.shape[kind.depth :])
     if pieces is None:
         return None
@@ -171,8 +168,7 @@ def _places(pieces: Pieces, products: Array, kind: RankKind) -> dict[int, int]:
 
 
 def scaled(value: Array, whole: Array, kind: RankKind) -> float | None:
-    """The number by which a value is too large on all ranks that have a wrong one; None where there is no such number.
-    """
+    """Return the factor by which a value is too large on all ranks that have a wrong one, or None."""
     pieces = Pieces.of(whole, value.shape[kind.depth :])
     if pieces is None:
         return None
@@ -190,8 +186,7 @@ def scaled(value: Array, whole: Array, kind: RankKind) -> float | None:
 
 
 def likeness(value: Array, wanted: Array, kind: RankKind) -> str:
-    """What a value would have to be added up or multiplied for to be what is wanted of every rank, in words; "" where
-    nothing is found. Both have leading dimensions."""
+    """Describe the sum or factor that would make a value right on every rank, or "". Both have leading dimensions."""
     wide_axes = [axis for axis, n in enumerate(kind.mesh) if n > 1]
     for count in range(1, len(wide_axes) + 1):
         for axes in itertools.combinations(wide_axes, count):
@@ -206,7 +201,7 @@ def likeness(value: Array, wanted: Array, kind: RankKind) -> str:
 
 
 def times(factor: float, kind: RankKind) -> str:
-    """A factor in words, with what may make it where it is the number of ranks along some dimensions."""
+    """Describe a factor, and its possible cause if it is the number of ranks along some dimensions."""
     ratio = max(abs(factor), 1 / abs(factor))
     said = f"{factor:g}" if abs(factor) >= 1 else f"1/{1 / factor:g}"
     sizes = {math.prod(axes) for n in range(len(kind.mesh)) for axes in itertools.combinations(kind.mesh, n + 1)}
@@ -220,7 +215,7 @@ def times(factor: float, kind: RankKind) -> str:
 
 
 def wrong_ranks(value: Array, whole: Array, kind: RankKind) -> tuple[int, ...]:
-    """The ranks that have no piece of a value; all where each has one, and not that of its place."""
+    """Return the ranks that have no piece of a value; all if each has one, but not that of its place."""
     pieces = Pieces.of(whole, value.shape[kind.depth :])
     assert pieces is not None
     right = np.broadcast_to(pieces.has(pieces.product(value, kind.depth)), kind.mesh).reshape(-1)
@@ -246,9 +241,8 @@ class OfName(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceCandidates:
-    """Values of one device that a tensor of ranks may be. number: of the tensor in its node's result. own: the one that
-    it is where ranks and one device run the operators of a place in one order; None where they have more or fewer of
-    them."""
+    """Values of one device that a tensor of ranks may be. number: of the tensor in its node's result. own: the expected
+    one, if ranks and one device run the operators of a place in one order; None if they have more or fewer of them."""
 
     number: int
     wholes: Sequence[Whole] = field(default_factory=list[Whole])
@@ -267,7 +261,7 @@ class PlacesOfScript:
                 self._known.setdefault(OfName(name, node.phase), []).append((node, number))
 
     def of(self, kind: RankKind) -> Iterator[tuple[Node, ReferenceCandidates]]:
-        """What each tensor of a kind may be, of those of which anything is known."""
+        """Return the candidates of each tensor of a kind that has any."""
         tensors = [(key, node, number) for key, node, number in keyed(kind.graph) if key in self._known]
         counts = Counter(key for key, _, _ in tensors)
         seen: Counter[Hashable] = Counter()
@@ -279,9 +273,9 @@ class PlacesOfScript:
 
 
 def keyed(graph: Graph) -> Iterator[tuple[Hashable, Node, int]]:
-    """Of a program every operator of the script, with a key that programs share: (key, node, number of the tensor in
-    its result). Several may have one key. A node that is fused of several says where one of these stands, so that its
-    key is the operator's name and phase."""
+    """Return every operator of the script in a program, with a key that programs share: (key, node, number of the
+    tensor in its result). Several may have one key. A fused node has the place of one of its members, so its key is the
+    operator's name and phase."""
     for each in graph.graphs():
         for node in each.nodes:
             for number, name in _named(node):
@@ -318,8 +312,9 @@ ANOTHER = "it is the value that {} has at the same place of the script"
 
 
 class Identities:
-    """Which values of one device those of ranks are. Where several operators stand at one place of the script, each of
-    ranks should be the one of its turn: what is another's is taken from there, unless they are all in another order."""
+    """The identity of the ranks' values with values of one device. If several operators are at one place of the script,
+    each of the ranks' should be the one of its turn: a value of another one is taken from there, unless they are all in
+    another order."""
 
     def __init__(self) -> None:
         self._found: dict[Node, dict[int, set[Whole]]] = {}
@@ -339,7 +334,7 @@ class Identities:
         return {whole for found in self._found.get(node, {}).values() for whole in found}
 
     def taken_from(self, node: Node) -> str:
-        """Where the value of a node is that of another, what is said of it, "" else."""
+        """Say that the value of a node is that of another, or ""."""
         for number, own in self._own.get(node, {}).items():
             for whole in self._found[node][number] - {own}:
                 for maker, place in self._makers.get(whole, ()):

@@ -1,8 +1,8 @@
-"""Says before anything is run whether the small programs fit into memory, where dimensions could not shrink.
+"""Checks before a run whether the small programs fit into memory if dimensions could not shrink.
 
-Counted is what is certainly there at once: first values, inputs, what ranks store, and of one device or of a kind of
-ranks the values of a step that are alive together, with the ranks as leading dimensions where these have values of
-their own. What numpy hands on as a view is not counted again.
+It counts only memory that is certainly used at once: first values, inputs, stored values of the ranks, and of one
+device or of a kind of ranks the values of a step that are alive together, with the ranks as leading dimensions if these
+have values of their own. NumPy's views are not counted again.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Part = tuple[Value, int]
 """A tensor of a value."""
 VIEWS = (*STRUCTURE, BroadcastTo, Split, StridedSlice, Transpose)
 SAME_BEHIND = (AllGather, AllReduce, Broadcast)
-"""Collectives behind which the ranks of a group have equal values."""
+"""Collectives after which the ranks of a group have equal values."""
 MOST = 4
 """Parameters that are named."""
 
 
 @dataclass
 class Peak:
-    """The bytes that are alive at once where they are most, and the largest value among them."""
+    """The largest number of bytes alive at once, and the largest value among them."""
 
     nbytes: int = 0
     largest: Value | None = None
@@ -46,11 +46,11 @@ class Peak:
 
 
 def check_fits(one: Graph, kinds: Sequence[RankKind], real: Graph, steps: int) -> None:
-    """See that the small programs fit. one: that of one device; real: the same at real sizes. steps: whose inputs are
+    """Check that the small programs fit. one: that of one device; real: the same at real sizes. steps: whose inputs are
     there at once.
 
     Raises:
-        MspcError: they do not; it names the largest value and what did not shrink.
+        MspcError: they do not; it names the largest value and the sizes that did not shrink.
     """
     stored = sum(_nbytes(p) * (steps if p.kind == "input" else 1) for p in one.parameters)
     peaks = [_Alive(None, (1,)).peak(one, {})]
@@ -94,7 +94,7 @@ def values_nbytes(one: Graph, kinds: Sequence[RankKind]) -> int:
 
 
 def _kept(real: Graph, small: Graph) -> list[str]:
-    """What of parameters did not shrink, of the largest."""
+    """Name the largest parameters' dimensions that did not shrink."""
     pairs = sorted(zip(real.parameters, small.parameters, strict=True), key=lambda pair: -_nbytes(pair[1]))
     said = [
         f"{a.name} {a.shape} becomes {b.shape}" if a.shape != b.shape else f"{a.name} {a.shape} keeps its sizes"
@@ -115,14 +115,13 @@ def _nbytes(value: Value) -> int:
 
 
 class _Alive:
-    """Goes through the program of a kind, or of one device. alone: the leading dimensions of what all ranks share."""
+    """Visits the program of a kind, or of one device. alone: the leading dimensions of values that all ranks share."""
 
     def __init__(self, kind: RankKind | None, alone: Lead) -> None:
         self._kind, self._alone = kind, alone
 
     def peak(self, graph: Graph, leads: dict[Part, Lead]) -> Peak:
-        """What is alive at most of what the nodes make. leads: of the parameters' tensors; those of all values stand
-        there behind it."""
+        """Return the peak of all values of the nodes. leads: of the parameters' tensors; gets those of all values."""
         owners: dict[Part, tuple[Part, ...]] = {}
         inner: dict[Node, int] = {}
         last: dict[Part, int] = {}
@@ -148,7 +147,7 @@ class _Alive:
                     alive += held[part]
             if alive + inner.get(node, 0) > found.nbytes:
                 part = max(held, key=held.__getitem__, default=None)
-                found = Peak(alive + inner.get(node, 0), None if part is None else part[0], held.get(part, 0))  # type: ignore[arg-type]  # a part stands where its node is
+                found = Peak(alive + inner.get(node, 0), None if part is None else part[0], held.get(part, 0))  # type: ignore[arg-type]  # a part is there if its node is
             for part in ending.get(number, ()):
                 alive -= held.pop(part, 0)
         return found
@@ -183,7 +182,7 @@ class _Alive:
             owners[part] = shared if is_view else (part,)
 
     def _own(self, op: object, lead: Lead) -> Lead:
-        """The leading dimensions behind an operator."""
+        """The leading dimensions after an operator."""
         kind = self._kind
         if kind is None or not isinstance(op, Op):
             return lead

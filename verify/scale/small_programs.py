@@ -1,8 +1,8 @@
 """Makes programs of small sizes: the same nodes, numbers replaced, in Float64.
 
-The programs of one device and of all kinds of ranks get their divisors together (`sizes.py`), so that a slice is the
-same slice of the same tensor. Where an operator does not take the small sizes, or gives a type of another shape than
-divided, its dimensions keep their sizes, and all is done again.
+The programs of one device and of all kinds of ranks get their divisors together (`program_sizes.py`), so that a slice
+is the same slice of the same tensor. If an operator does not take the small sizes, or gives a type of another shape
+than divided, its dimensions keep their sizes, and all is done again.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from mspc.verify.scale.rank_kinds import STRUCTURE, RankKind, told_apart
 
 
 def made_apart(graph: Graph, constants: dict[int, tuple[Constant, ...]]) -> None:
-    """Copy nodes without operands, and constants of several elements, for each place where they are read, in a graph
-    and its regions. constants: by identity those that ranks have of their own, which gets those of the copies."""
+    """Copy nodes without operands, and constants of several elements, for each of their readers, in a graph and its
+    regions. constants: by identity those of which ranks have their own; gets those of the copies."""
     for each in graph.graphs():
         _made_apart(each, constants)
 
@@ -261,8 +261,7 @@ def thinned(array: Any, shape: Sequence[int]) -> Any:
 
 
 def exact(array: Any) -> Any:
-    """Floats in Float64; what is the reciprocal of a whole number but for rounding to a narrower type is that, as where
-    ranks take a mean."""
+    """Convert floats to Float64. A rounded reciprocal of a whole number, as of a mean over ranks, becomes exact."""
     if array.dtype.kind not in "fV" or array.dtype == np.float64:
         return array
     with np.errstate(all="ignore"):
@@ -275,8 +274,8 @@ def exact(array: Any) -> Any:
 def small_programs(
     one: Graph, kinds: Sequence[RankKind], kept: Sequence[Value] = (), one_way: bool = False
 ) -> tuple[Graph, list[RankKind], Sizing]:
-    """The small programs of one device and of all kinds of ranks. kept: values whose dimensions keep their sizes.
-    one_way: there is room for rows that are routed where all go one way.
+    """Make the small programs of one device and of all kinds of ranks. kept: values whose dimensions keep their sizes.
+    one_way: there is room for rows that are routed if all go one way.
 
     Raises:
         Unfit: a program does not take Float64 even at its own sizes.
@@ -302,7 +301,6 @@ def small_programs(
                 raise
 
 
-# First values of what the small program stores.
 
 
 Array = Any
@@ -311,8 +309,9 @@ Array = Any
 def first_weights(
     one: Graph, small: Graph, values: Sequence[Any], seed: int
 ) -> dict[str, Array]:
-    """First values for the small program: what is trained and what optimizers store are random numbers, so that none
-    stands for another; counters and numbers are the script's own. All are where values decide how often a loop turns.
+    """Make first values for the small program: trained weights and optimizer states are random numbers, so that no two
+    are equal; counters and scalars are the script's own. All are the script's own if values decide how often a loop
+    runs.
 
     values: the program's first values (`output.first_values`).
     """

@@ -54,7 +54,7 @@ MOST_WRONG = 64
 
 
 def _hands_on(node: Node) -> bool:
-    """Whether a node gives a tensor of what another has made, and was looked at."""
+    """Whether a node hands on a tensor of another node, which was checked."""
     return isinstance(node.op, TupleGetItem) and isinstance(node.inputs[0], Node) and not node.inputs[0].regions
 
 
@@ -80,14 +80,14 @@ class ValueWatch:
     def __init__(self, one: Graph, values: Known, kinds: Sequence[RankKind]) -> None:
         self._wrong: dict[Node, FirstWrong] = {}
         self._other: dict[Node, FirstWrong] = {}
-        """Of nodes that have the value of another at their place of the script, what is wrong if that is not so on one
-        device."""
+        """For nodes that have the value of another at their place of the script: the error, unless one device has it
+        so, too."""
         self._turns: dict[Node, int] = {}
         """In which order nodes have such values first."""
         self._identities = Identities()
         self._aside: set[Node] = set()
-        """Nodes that are fused of several operators, of which another is right: the wrong one may be of a pass, unless
-        what reads it is wrong for no other reason."""
+        """Fused nodes of which another is right: the wrong one may be an intermediate of a pass, unless its readers are
+        wrong for no other reason."""
         self.right: set[Node] = set()
         self.whole = True
         self._candidates: dict[tuple[int, Node], list[ReferenceCandidates]] = {}
@@ -102,21 +102,21 @@ class ValueWatch:
         self._told: dict[Node, Relation] = {}
         self._sums = OtherRanks()
         self._over_others: dict[Node, str] = {}
-        """What is wrong with sums, as where they are over other ranks than have parts of them; "" of others."""
+        """Errors of sums, as sums over other ranks than have parts of them; "" if right."""
         self._taken = SumsTaken()
         self._readers: dict[int, Readers] = {}
 
     @property
     def first(self) -> FirstWrong | None:
-        """The first value that is none of one device's, and of which something is computed that is none, either: a
-        rank may come to right values in another way than one device. Where that comes of an operand that is a part of a
-        sum still, or lies in another order, where that begins."""
+        """Return the first value that differs from all of one device's, and has a reader that differs, too: a rank may
+        reach right values in another way than one device. If an operand is a part of a sum still, or in another order,
+        return the beginning of that."""
         looked = {node for node in self.right | self._wrong.keys() if not _hands_on(node)}
         others = ((node, self._identities.taken_from(node)) for node in self._other)
         bad = self._wrong | {node: replace(self._other[node], equals=said) for node, said in others if said}
         for node, wrong in sorted(bad.items(), key=lambda item: self._turns[item[0]]):
             if not set(wrong.ranks) & set(wrong.kind.ranks):
-                continue  # another kind of the family has what is wrong
+                continue  # another kind of the family has the error
             readers = self._readers_of(wrong.kind)
             found = [n for n in readers.next(node, looked) if n in looked]
             if node in self._aside and not any(self._is_of(n, node, readers) for n in found):
@@ -141,8 +141,8 @@ class ValueWatch:
         return node in sources and not any(source in self._wrong for source in sources - {node, reader})
 
     def written_by(self, wrong: FirstWrong) -> FirstWrong:
-        """A wrong update, or what it reads that is none of one device's, or the place from which on that lies in
-        another order."""
+        """Return the first wrong update, the first operand that matches no single-device value, or the position from
+        which on their order differs."""
         if wrong.equals:
             return wrong
         sources = self._readers_of(wrong.kind).sources(wrong.node, self.right | self._wrong.keys())
@@ -196,8 +196,8 @@ class ValueWatch:
     def _look(
         self, value: Together, fitting: Sequence[Fitting], candidates: ReferenceCandidates, operands: Sequence[Any]
     ) -> bool:
-        """Note what a value is of those of one device that have pieces of its shape; whether it is any. candidates: of
-        the tensor. operands: that it is computed of."""
+        """Relate a value to those of one device that have pieces of its shape; return whether it is any. candidates: of
+        the tensor. operands: its node's."""
         mean = any(_takes_mean(node.op) for _, node in value.nodes)
         relations = ((of, relation(value.value, whole, value.kind, mean)) for of, whole in fitting)
         of, found = next(((of, each) for of, each in relations if each is not None), (None, None))
@@ -229,7 +229,7 @@ class ValueWatch:
     def _tried(
         self, wrong: FirstWrong, kind: RankKind, fitting: Sequence[Array], number: int, operands: Sequence[Any]
     ) -> FirstWrong:
-        """A wrong value with what it would be right with: operands that are parts of sums added up before, or a sum
+        """Describe the change that makes a wrong value right: operands that are parts of sums added up before, or a sum
         among other ranks."""
 
         def is_right(given: list[Array], in_parts: bool = False) -> bool:
@@ -272,7 +272,7 @@ class ValueWatch:
 
 
 def known_values(seen: dict[Node, dict[tuple[int, ...], Any]]) -> Any:
-    """What is told of every value of the reference, to keep it. seen: by node, and by the turns of the loops around."""
+    """Make a recorder of every value of the reference. seen: by node, and by the iterations of the loops around."""
 
     def note(kind: RankKind, node: Node, result: Any, around: tuple[int, ...], operands: Sequence[Any]) -> None:
         seen.setdefault(node, {})[around] = mapped(result, np.asarray)
