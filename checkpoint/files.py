@@ -20,9 +20,9 @@ from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.regular import check_regular
 from mspc.ir.files.tensors import TensorFile
 
-# Checksums of stored slices are XXH3 with 64 bits where the library xxhash is installed, else CRC-32 of zlib.
+# Checksums of stored slices are XXH3 with 64 bits if the library xxhash is installed, else CRC-32 of zlib.
 #
-# A checksum is text, the name of its kind before its digits, so that a file says by what it can be checked.
+# A checksum is text, the name of its kind before its digits, so that a file names its kind.
 
 
 AT_ONCE = 1 << 19
@@ -71,7 +71,7 @@ def empty(kind: str) -> str:
 
 
 def started(kind: str) -> Running | None:
-    """A checksum of nothing yet; None where this kind cannot be computed here."""
+    """Start a checksum; None if this kind cannot be computed here."""
     if kind == "crc32":
         return _Crc32()
     made = _fast()
@@ -105,7 +105,7 @@ _BEFORE = f'"{SEAL}":"'.encode()
 
 
 def placeholder() -> str:
-    """The text that stands for the checksum until the text is sealed."""
+    """Return the placeholder for the checksum until the text is sealed."""
     return empty(kind_here())
 
 
@@ -116,11 +116,11 @@ def sealed(text: bytes) -> bytes:
 
 
 def is_sealed(text: bytes, said: Any, what: str) -> bool:
-    """Whether a text is as it was written. said: its entry of the checksum, None where it has none. what: how the
-    message names the text.
+    """Check that a text is as it was written. said: its entry of the checksum, or None. what: the name of the text in
+    messages.
 
     Returns:
-        False where that cannot be known: there is no checksum, or of a kind that cannot be computed here.
+        False if that cannot be known: there is no checksum, or of a kind that cannot be computed here.
 
     Raises:
         ValueError: it is not.
@@ -146,15 +146,15 @@ def _sum(text: bytes, kind: str) -> str:
 
 
 MOST_OPEN = 200
-"""Files that are opened ahead, so that nothing can take them away before they are read; of more, each when it is
-needed."""
+"""Files that are opened at once, so that nothing can take them away before they are read; the others open when needed.
+"""
 
 
 class Files:
     """Files by number.
 
     Args:
-        sizes: bytes of each, None where nobody knows.
+        sizes: bytes of each, None if unknown.
 
     Raises:
         MspcError: one is missing or has another size.
@@ -221,7 +221,7 @@ class Files:
         self.bytes_read += len(target)
 
     def mapped(self, number: int, offset: int, size: int) -> Any:
-        """Bytes of a file as an array that reads them where it is looked at. Raises MspcError."""
+        """Map bytes of a file as an array. Raises MspcError."""
         descriptor = self._descriptor(number)
         first = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         try:

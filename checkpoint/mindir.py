@@ -23,7 +23,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, DType, TensorType
 
 ORDER = ("Load", "Depend")
-"""Operators that give their first input: what else they take is there for the order of effects."""
+"""Operators that return their first input: the others are for the order of effects."""
 SAME = frozenset(
     """ACos Abs Acosh Add Asin Asinh Atan Atan2 Atanh BatchMatMulExt BitwiseAnd BitwiseOr BitwiseXor Ceil Cos Cosh
     Div DivNoNan Equal Erf Erfc Erfinv Exp Expm1 FastGeLU Flatten Floor FloorDiv FloorMod GatherNd GeLU
@@ -93,8 +93,8 @@ SIGNATURES: dict[str, str] = {
     "ResizeBilinearV2": "0 size | align_corners half_pixel_centers",
     "ResizeNearestNeighbor": "0 | size align_corners",
 }
-"""What nodes take: operands by their numbers, all as one tuple `()`, fields by their names, values that change nothing
-here with `=`. The words behind the bar are handed to the Primitive's class, those before it to the Primitive."""
+"""The inputs of nodes: operands by their numbers, all as one tuple `()`, fields by their names, values without effect
+here with `=`. The words after the bar are handed to the Primitive's class, those before it to the Primitive."""
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "Conv2D": ("out_channel", "kernel_size", "mode", "pad_mode", "pad", "stride", "dilation", "group"),
     "MaxPool": ("kernel_size", "strides", "pad_mode"),
@@ -125,7 +125,7 @@ _ALL_DIMENSIONS = ("kernel_size", "strides", "stride", "dilation")
 
 
 def words_of(operator: str) -> tuple[list[str], list[str]]:
-    """The words of an operator in `SIGNATURES`, before and behind the bar."""
+    """Return the words of an operator in `SIGNATURES`, before and after the bar."""
     before, _, behind = SIGNATURES[operator].partition("|")
     return before.split(), behind.split()
 
@@ -158,7 +158,7 @@ def fields_of_attributes(operator: str, attributes: Mapping[str, Any]) -> dict[s
 
 
 def input_of_field(operator: str, name: str, value: Any) -> Any:
-    """The input of a node that stands for a field."""
+    """Return the input of a node for a field."""
     if isinstance(value, DType):
         return next(code for code, dtype in _TYPES.items() if dtype == value.name)
     if name in _WORDS:
@@ -191,7 +191,7 @@ def attributes_of_fields(operator: str, fields: Mapping[str, Any]) -> dict[str, 
 
 
 REFERENCE = "REF::"
-"""Stands before the name of a primitive, a graph or a node where a node has its operator."""
+"""The prefix of the name of a primitive, a graph or a node in the place of an operator."""
 CALL, CHOICE, LOOP = "call", "choice", "loop"
 """Operators of nodes that call a graph, their first input, and of those that are made of calls: a choice by its input
 has blocks `then` and `else`; a loop blocks `condition` and `body`, and in the attribute `carried` names that both read,
@@ -231,11 +231,11 @@ def all_nodes(nodes: Iterable[MindirNode]) -> Iterator[MindirNode]:
 
 @dataclass(frozen=True)
 class MindirGraph:
-    """A graph. name: by which others call it. inputs, outputs: names.
+    """A graph. name: of the graph in calls. inputs, outputs: names.
 
-    parameters: (the name that nodes know, the script's name, the value). constants: values by name; without one it is
-    a mark of MindSpore's for the order of effects. types: of inputs that are tensors, where the file tells them. marks:
-    inputs that are such marks.
+    parameters: (the name that nodes know, the script's name, the value). constants: values by name; without one it is a
+    mark of MindSpore's for the order of effects. types: of inputs that are tensors, if the file has them. marks: inputs
+    that are such marks.
     """
 
     name: str
@@ -262,7 +262,7 @@ def is_scalar(value: Any) -> bool:
 
 
 def scalar_result(operator: str, operands: Sequence[Any]) -> np.ndarray | None:
-    """What an operator gives of known scalars, or None where that is not known here."""
+    """Compute an operator of known scalars, or return None if it is unknown here."""
     if operator == "Cast" and len(operands) == 2:
         try:
             return np.asarray(operands[0]).astype(dtype_of_code(operands[1]).numpy)
@@ -278,11 +278,10 @@ def scalar_result(operator: str, operands: Sequence[Any]) -> np.ndarray | None:
         return None
 
 
-# This module finds the loops of a `.mindir` file: MindSpore writes a loop as graphs that call each other as their last
-# step.
+# Loops of a `.mindir` file: MindSpore writes a loop as graphs that call each other as their last step.
 #
 # Of `while i < n: x = f(x)` there are three: the head computes `i < n` and chooses between the body, whose last step
-# calls the head with the next values, and what comes behind the loop.
+# calls the head with the next values, and the graph after the loop.
 
 
 Graphs = Mapping[str, MindirGraph]
@@ -290,7 +289,7 @@ Graphs = Mapping[str, MindirGraph]
 
 @dataclass(frozen=True)
 class TailCall:
-    """A call that is the last step of a graph, of one of two where it chooses. inputs: as the caller names them."""
+    """A call that is the last step of a graph, or one of two if it chooses. inputs: as the caller names them."""
 
     graph: str
     inputs: tuple[str, ...]
@@ -300,9 +299,9 @@ class TailCall:
 class MindirLoop:
     """A loop around a graph, its head.
 
-    members: graphs of a turn, the head too. exits: graphs that come behind, in order. stands: of each of them and of
-    the members, for each input the number of the head's input whose value of this turn it has, None where it has none.
-    fixed: numbers of the head's inputs that no turn changes. again: whether any turn calls the head.
+    members: graphs of an iteration, the head too. exits: graphs after the loop, in order. stands: of each of them and
+    of the members, for each input the number of the head's input whose value in this iteration it has, or None. fixed:
+    numbers of the head's inputs that no iteration changes. again: whether any iteration calls the head.
     """
 
     head: str
@@ -314,7 +313,7 @@ class MindirLoop:
 
 
 def last_call(graph: MindirGraph) -> str:
-    """The name of the node that calls a graph as the last step; "" where a graph ends otherwise."""
+    """Return the name of the node that calls a graph as the last step; "" if a graph ends otherwise."""
     nodes = {node.name: node for node in graph.nodes}
     name = graph.outputs[0] if len(graph.outputs) == 1 else ""
     seen = set[str]()
@@ -330,7 +329,7 @@ def last_call(graph: MindirGraph) -> str:
 
 
 def tails_of(graph: MindirGraph, graphs: Graphs) -> tuple[TailCall, ...]:
-    """What a graph calls as its last step: one, two where it chooses, nothing where it ends otherwise."""
+    """Return the calls of a graph's last step: one, two if it chooses, nothing if it ends otherwise."""
     name = last_call(graph)
     if not name:
         return ()
@@ -398,20 +397,18 @@ def _reached(first: str, edges: Mapping[str, set[str]], without: frozenset[str])
     return frozenset(found)
 
 
-# This module makes a loop of the graphs of a `.mindir` file that call each other as their last step, as `mindir_tails`
-# finds them.
+# Graphs that call each other as their last step become a loop.
 #
-# Every turn begins with the head. A turn ends with a call of the head, which begins the next one, or of a graph
-# behind the loop. Where the head alone chooses between the two, its condition becomes that of the loop. Else
-# (`break`, `return`) the loop carries a number that says which graph comes next, -1 for another turn, and what that
-# graph is given.
+# Every iteration begins with the head. It ends with a call of the head, which begins the next one, or of a graph after
+# the loop. If the head alone chooses between the two, its condition becomes that of the loop. Else (`break`, `return`)
+# the loop carries a number that says which graph comes next, -1 for another iteration, and that graph's inputs.
 
 
 Steps = Generator["Steps", Any, Any]
-"""Work that hands over what has to be done first, and is handed its result: loops are deeper than Python's stack."""
+"""Work that yields its prerequisites, and receives their results: loops are deeper than Python's stack."""
 NEXT_TURN = -1
 _MARK = "#order"
-"""A constant that stands for MindSpore's marks of the order of effects."""
+"""A constant for MindSpore's marks of the order of effects."""
 
 
 class HasLoop(Exception):
@@ -419,7 +416,7 @@ class HasLoop(Exception):
 
 
 class HasRecursion(Exception):
-    """A graph calls itself ahead of its last step."""
+    """A graph calls itself before its last step."""
 
 
 @dataclass(frozen=True)
@@ -448,9 +445,10 @@ class CallerGraphs:
 
 @dataclass(frozen=True)
 class LoopIteration:
-    """A turn that is being made. given: the names of the head's inputs. carried: numbers of those that turns change.
-    slots: for each graph behind the loop the numbers of its inputs that a turn computes, where the loop counts by
-    numbers; None where its condition is the head's. kept: the names of these slots ahead of the turn, in order."""
+    """An iteration that is being made. given: the names of the head's inputs. carried: numbers of those that iterations
+    change. slots: for each graph after the loop the numbers of its inputs that an iteration computes, if the loop
+    counts by numbers; None if its condition is the head's. kept: the names of these slots before the iteration, in
+    order."""
 
     loop: MindirLoop
     given: tuple[str, ...]
@@ -460,8 +458,8 @@ class LoopIteration:
 
 
 class LoopMaker(ABC):
-    """What makes one graph of several, as far as loops are concerned. nodes: of the block that is being made. heads:
-    graphs that loops are known to be around. active: heads of the loops that are being made."""
+    """Makes one graph of several, as far as loops are concerned. nodes: of the block that is being made. heads: graphs
+    that loops are known to be around. active: heads of the loops that are being made."""
 
     def __init__(self, graphs: Graphs, constants: dict[str, Any], heads: frozenset[str]) -> None:
         self.nodes: list[MindirNode] = []
@@ -472,20 +470,20 @@ class LoopMaker(ABC):
 
     @abstractmethod
     def new_name(self, name: str) -> str:
-        """A name that nothing has. Raises ValueError where there are too many."""
+        """Return a new name. Raises ValueError if there are too many."""
 
     @abstractmethod
     def add_nodes(self, graph: MindirGraph, given: Sequence[str], around: CallerGraphs, last: str) -> Steps:
-        """Add a graph's nodes but for the node `last` and what follows from it. Returns (the names of its values, the
-        parts and choices of calls by name)."""
+        """Add a graph's nodes except the node `last` and those that follow from it. Return (the names of its values,
+        the parts and choices of calls by name)."""
 
     @abstractmethod
     def called(self, known: Any, name: str) -> Partial | ConditionalCall:
-        """What a name calls. Raises ValueError."""
+        """Return the target of a call by name. Raises ValueError."""
 
     @abstractmethod
     def followed(self, call: Partial, inputs: Sequence[str], around: CallerGraphs) -> Steps:
-        """The name of what a graph gives."""
+        """Return the name of a called graph's result."""
 
     @abstractmethod
     def known(self, name: str) -> Any:
@@ -526,8 +524,8 @@ class LoopMaker(ABC):
     # Loops ----------------------------------------------------------------------------------------------
 
     def looped(self, head: str, given: Sequence[str], outer: LoopIteration | None, around: CallerGraphs) -> Steps:
-        """Add a loop and what comes behind it: the names of its results, of a turn of the loop around it those of that
-        turn."""
+        """Add a loop and the graphs after it; return the names of its results, within an iteration of an outer loop
+        those of that iteration."""
         if head in self.active:
             raise HasRecursion(head)
         loop = loop_of(head, self.graphs, frozenset(self.active))
@@ -549,7 +547,7 @@ class LoopMaker(ABC):
         return name in self.constants and self.constants[name] is None
 
     def _chooses_alone(self, loop: MindirLoop) -> bool:
-        """Whether the head's choice alone ends the loop, and what comes behind takes what it carries."""
+        """Whether the head's choice alone ends the loop, and the graph after it takes only carried values."""
         leaving = [
             (name, tail.graph) for name in loop.members for tail in tails_of(self.graphs[name], self.graphs)
             if tail.graph not in loop.members
@@ -562,7 +560,7 @@ class LoopMaker(ABC):
         )
 
     def _slots(self, loop: MindirLoop) -> dict[str, tuple[int, ...]]:
-        """For the graphs behind a loop the numbers of their inputs that are none of the head's."""
+        """For the graphs after a loop the numbers of their inputs that are none of the head's."""
         found: dict[str, tuple[int, ...]] = {}
         for name in loop.exits:
             graph = self.graphs[name]
@@ -571,7 +569,7 @@ class LoopMaker(ABC):
         return found
 
     def _by_condition(self, turn: LoopIteration) -> Steps:
-        """A loop that ends by the head's condition: (nothing, the last values of what it carries, no slots)."""
+        """A loop that ends by the head's condition: (nothing, the last carried values, no slots)."""
         names, inside = self._carried(turn)
         condition: MindirBlock = yield self.block(self._condition(inside))
         body: MindirBlock = yield self.block(self._turn(inside.loop.head, inside.given, inside, CallerGraphs()))
@@ -580,8 +578,8 @@ class LoopMaker(ABC):
         return "", dict(zip(turn.carried, final, strict=True)), {}
 
     def _by_number(self, turn: LoopIteration) -> Steps:
-        """A loop that carries which graph comes next: (the name of that number, the last values of what else it
-        carries, those of the slots by graph)."""
+        """A loop that carries which graph comes next: (the name of that number, the last values of other carried
+        values, those of the slots by graph)."""
         slots = self._slots(turn.loop)
         names, inside = self._carried(turn)
         number = self.new_name("next")
@@ -598,7 +596,7 @@ class LoopMaker(ABC):
         return final[0], dict(zip(turn.carried, final[1:count], strict=True)), last
 
     def _carried(self, turn: LoopIteration) -> tuple[tuple[str, ...], LoopIteration]:
-        """(the names in a turn of what it carries, the turn with these)"""
+        """(the names of carried values in an iteration, the iteration with these)"""
         inside = list(turn.given)
         for i in turn.carried:
             inside[i] = self.new_name(turn.given[i])
@@ -613,7 +611,7 @@ class LoopMaker(ABC):
         return self._items(name, len(carried))
 
     def _zeros(self, name: str, number: int) -> str:
-        """What a slot holds before a turn fills it."""
+        """The value of a slot before an iteration fills it."""
         graph = self.graphs[name]
         type = graph.types.get(graph.inputs[number])
         if type is None:
@@ -637,7 +635,8 @@ class LoopMaker(ABC):
         return (call.condition if stays else self._node("LogicalNot", call.condition),)
 
     def _turn(self, name: str, given: Sequence[str], turn: LoopIteration, around: CallerGraphs) -> Steps:
-        """Add what a graph of a turn does from its begin to the end of the turn; the names of the turn's results."""
+        """Add a graph of an iteration from its beginning to the end of the iteration; return the names of its results.
+        """
         graph = self.graphs[name]
         if len(given) != len(graph.inputs):
             raise ValueError(f"graph {name!r} takes {len(graph.inputs)} inputs, not {len(given)}")
@@ -659,7 +658,7 @@ class LoopMaker(ABC):
         return (yield self.chosen(call.condition, works))
 
     def _ended(self, name: str, given: Sequence[str], turn: LoopIteration, around: CallerGraphs) -> Steps:
-        """The names of a turn's results where a graph is called as the last step of one."""
+        """The names of an iteration's results if a graph is called as its last step."""
         loop = turn.loop
         if name == loop.head:
             if len(given) != len(turn.given):
@@ -685,7 +684,7 @@ class LoopMaker(ABC):
     def _given_to(
         self, name: str, loop: MindirLoop, values: Sequence[str], slots: dict[str, dict[int, str]]
     ) -> tuple[str, ...]:
-        """What a graph behind a loop is given."""
+        """The inputs of a graph after a loop."""
         own = slots.get(name, {})
         self.constants.setdefault(_MARK, None)
         return tuple(
@@ -701,8 +700,8 @@ class LoopMaker(ABC):
         outer: LoopIteration | None,
         around: CallerGraphs,
     ) -> Steps:
-        """The names of the results behind a loop: of the graph in `behind` whose place the number says, from one place
-        on."""
+        """The names of the results after a loop: of the graph in `behind` that the number chooses, from one place on.
+        """
         name, given = behind[place]
 
         def this() -> Steps:
@@ -733,11 +732,11 @@ MOST_CALLS = 2**13
 
 
 def inlined(main: MindirGraph, others: Mapping[str, MindirGraph]) -> MindirGraph:
-    """`main` without calls of `others`, graphs by name.
+    """Return `main` without calls of `others`, graphs by name.
 
     Raises:
-        HasRecursion: a graph calls itself ahead of its last step, by what is not known before it runs. ValueError: a
-            call cannot be followed.
+        HasRecursion: a graph calls itself before its last step, by a condition that is unknown before it runs.
+            ValueError: a call cannot be followed.
     """
     heads: frozenset[str] = frozenset()
     while True:
@@ -754,8 +753,8 @@ def inlined(main: MindirGraph, others: Mapping[str, MindirGraph]) -> MindirGraph
 
 
 class _Inlining(LoopMaker):
-    """What was called so far. nodes: of the one graph, or of a block of it. constants: of all graphs, and what follows
-    from scalars."""
+    """The calls so far. nodes: of the one graph, or of a block of it. constants: of all graphs, and those computed from
+    scalars."""
 
     def __init__(self, graphs: Mapping[str, MindirGraph], constants: dict[str, Any], heads: frozenset[str]) -> None:
         super().__init__(graphs, constants, heads)
@@ -906,10 +905,11 @@ _SEQUENCES, _MONADS, _NONE = (20, 21), (23, 24), 25
 
 
 def read_mindir(path: Path) -> MindirGraph:
-    """The graph of a file.
+    """Read the graph of a file.
 
     Raises:
-        MspcError: the file is missing, cannot be read, is damaged, or has what is not read: loops, values in others.
+        MspcError: the file is missing, cannot be read, is damaged, or has unsupported content: recursion, values in
+            other files.
     """
     try:
         check_regular(path)
@@ -990,7 +990,7 @@ def _named(data: bytes, part: WireField) -> str:
 
 
 def _text(data: bytes, inside: list[WireField], number: int) -> str:
-    """The text of the first field of a number. Raises ValueError where there is none."""
+    """The text of the first field of a number. Raises ValueError if there is none."""
     found = next((field for field in inside if field.number == number), None)
     if found is None:
         raise ValueError(f"a message lacks its field {number}")
@@ -1016,7 +1016,7 @@ def _node(data: bytes, part: WireField, primitives: dict[str, tuple[str, dict[st
 
 
 def _attribute(data: bytes, part: WireField) -> tuple[str, Any]:
-    """(name, value) of an attribute; of an element of a tuple the name is "". What is of no known kind is None."""
+    """(name, value) of an attribute; of an element of a tuple the name is "". Unknown kinds are None."""
     inside = _inside(data, part)
     kind = next((field.value for field in inside if field.number == 16), 0)
     name = next((text(data, field) for field in inside if field.number == 1), "")

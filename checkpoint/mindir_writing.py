@@ -32,8 +32,8 @@ class WrittenGraph:
     """A graph to write.
 
     name: of the network. inputs, parameters, constants, nodes, types: by the names that nodes know; parameters have the
-    script's names, too. output: the name of what the graph gives. functions: operators that MindSpore has as functions
-    of all their inputs. called: graphs that this one and they call, by their names.
+    script's names, too. output: the name of the graph's result. functions: operators that MindSpore has as functions of
+    all their inputs. called: graphs that this one and they call, by their names.
     """
 
     name: str
@@ -87,7 +87,7 @@ def type_of(array: np.ndarray) -> TensorType:
 
 
 def _primitive_of(node: MindirNode, known: dict[str, bytes], graph: WrittenGraph) -> str:
-    """The name of a node's primitive, which is noted among those known, or of what it calls."""
+    """The name of a node's primitive, which is added to the known ones, or of its callee."""
     if node.operator == CALL:
         return node.inputs[0]
     attributes = b"".join(put_bytes(3, put_text(1, name) + _value(value)) for name, value in node.attributes.items())

@@ -1,10 +1,10 @@
-"""This module reads and writes MindSpore's `.ckpt` files: parameters by name as messages of Protocol Buffers.
+"""Reads and writes MindSpore's `.ckpt` files: parameters by name as messages of Protocol Buffers.
 
 The format, as MindSpore 2.10 has it (`mindspore.train.checkpoint_pb2`): `Checkpoint` has `Value`s in field 1; a `Value`
 the name in field 1 and a tensor in field 2; a tensor its sizes in field 1, the name of its element type in field 2 and
-its bytes in field 3. A tensor of more than 512 MiB is split into several values of one name, one behind another. A
-text is a "tensor" of type "str" in UTF-32. A file may end in `crc_num` and the CRC-32 of all that is before in ten
-bytes. Tensors are found by walking from length to length; their bytes are read when somebody needs them.
+its bytes in field 3. A tensor of more than 512 MiB is split into several consecutive values of one name. A text is a
+"tensor" of type "str" in UTF-32. A file may end in `crc_num` and the CRC-32 of all that is before in ten bytes. Tensors
+are found by walking from length to length; their bytes are read when somebody needs them.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def open_file(path: Path, crc_check: bool = False) -> Checkpoint:
 
 
 def _checked_end(data: Any, size: int, crc_check: bool) -> int:
-    """Where the messages end. Raises ValueError where the checksum behind them is wrong, or there should be one."""
+    """The end of the messages. Raises ValueError if the checksum after them is wrong, or missing."""
     if size < TRAILER or data[size - TRAILER : size - TRAILER + len(MARK)] != MARK:
         if crc_check:
             raise ValueError("crc_check is asked for, and it ends without a checksum")

@@ -172,8 +172,8 @@ def _is_tensors(path: Path) -> bool:
 
 
 def own_state(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
-    """The state that the file of a rank holds for this rank alone, or the first rank's where it has no file. Empty for
-    a file that was merged of several before they had it.
+    """Return the state that the file of a rank holds for this rank alone, or the first rank's if it has no file. Empty
+    for a file that was merged of several before they had it.
 
     Raises:
         MspcError: the file is damaged.

@@ -53,8 +53,8 @@ BEGINNING = re.compile(r'\{"format": "mspc checkpoint", "version": 1, "sequence"
 class RankFile:
     """A rank's file of a set, as its header describes it.
 
-    about: what its header says beside the places. header: the checksum that it has of itself, "" for none. is_sealed:
-    whether that was compared. is_own: whether mspc wrote it.
+    about: the header except the places. header: its own checksum, "" for none. is_sealed: whether that was compared.
+    is_own: whether mspc wrote it.
     """
 
     path: Path
@@ -161,7 +161,7 @@ def read_index(path: Path) -> Checkpoint:
 
 
 def _files(content: dict[str, Any], path: Path) -> tuple[list[Path], list[int], list[str]]:
-    """Paths, sizes and checksums of headers, "" where there is none."""
+    """Paths, sizes and checksums of headers, "" if there is none."""
     paths: list[Path] = []
     sizes: list[int] = []
     headers: list[str] = []
@@ -210,7 +210,7 @@ def _stored(name: str, given: Any, files: Sequence[int]) -> TensorPieces:
 
 
 def _box(name: str, begin: tuple[int, ...], shape: tuple[int, ...], global_shape: tuple[int, ...]) -> Box:
-    """The box of a slice. Raises ValueError where it lies outside of its tensor."""
+    """The box of a slice. Raises ValueError if it is outside of its tensor."""
     fits = len(begin) == len(shape) == len(global_shape)
     if not fits or any(b + n > w for b, n, w in zip(begin, shape, global_shape, strict=True)):
         raise ValueError(f"tensor {name!r} of shape {global_shape} has a slice of shape {shape} at {begin}")
@@ -235,7 +235,7 @@ def _object(value: Any, what: str) -> dict[str, Any]:
 RANK_FILE = re.compile(r"rank_(\d{1,6})-(\d{1,15})\.safetensors")
 SUFFIX, CKPT = ".safetensors", ".ckpt"
 CALLED = re.compile(r"(.+)-(\d+)_(\d+)(\.safetensors|\.ckpt)?")
-"""What checkpoints of runs are called: prefix, epoch, step; without a suffix it is the folder of a set."""
+"""The names of checkpoints of runs: prefix, epoch, step; without a suffix it is the folder of a set."""
 
 
 @dataclass(frozen=True)
@@ -274,8 +274,8 @@ def unreadable(folder: Path, prefix: str, found: Sequence[FoundCheckpoint]) -> l
 
 
 def prefixes_in(folder: Path) -> list[str]:
-    """The prefixes of the checkpoints that runs have published in a folder, sorted, those included of which all are
-    damaged. What killed runs have left of sets does not count, nor do files of MindSpore's format."""
+    """Return the prefixes of the checkpoints that runs have published in a folder, sorted, also those of which all are
+    damaged. Unfinished sets of killed runs do not count, nor do files of MindSpore's format."""
     matches = [CALLED.fullmatch(name) for name in _listed(folder)]
     called = sorted({match[1] for match in matches if match and match[4] != CKPT})
     return [
@@ -293,7 +293,7 @@ def of_mindspores_format(folder: Path, prefix: str) -> list[str]:
 
 
 def newest_of(folder: Path) -> Path | None:
-    """The newest checkpoint of a folder, None where it has none.
+    """Return the newest checkpoint of a folder, or None.
 
     Raises:
         MspcError: the folder has checkpoints of several prefixes, or a later one that is damaged.
@@ -316,7 +316,7 @@ def newest_of(folder: Path) -> Path | None:
 
 
 def _position(path: Path) -> tuple[int, int]:
-    """(epoch, step) of what is called as checkpoints are."""
+    """(epoch, step) in the name of a checkpoint."""
     match = CALLED.fullmatch(path.name)
     assert match
     return int(match[2]), int(match[3])
@@ -367,7 +367,7 @@ def remove_set(path: Path) -> None:
 
 
 def remove_unfinished(folder: Path, prefix: str, own: Sequence[Path] = ()) -> None:
-    """Remove what killed runs have left of sets that were never published, but for those of `own`."""
+    """Remove unpublished sets of killed runs, except those of `own`."""
     for name in _names(folder, prefix):
         place = folder / name
         if place.is_dir() and place not in own and not (place / INDEX).exists():

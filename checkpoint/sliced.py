@@ -31,8 +31,8 @@ BEGIN = 4096
 
 
 def layouts_of(strategies: StrategyFile) -> dict[str, Layout]:
-    """The layouts of a strategy file's parameters, which a file of several stages calls `STAGE-NAME`. Raises MspcError
-    for layouts that cannot be, and where two stages shard a parameter otherwise."""
+    """Return the layouts of a strategy file's parameters, which a file of several stages calls `STAGE-NAME`. Raises
+    MspcError for impossible layouts, and if two stages shard a parameter otherwise."""
     found: dict[str, Layout] = {}
     for name, sharding in strategies.parameters.items():
         stage, _, rest = name.partition("-")
@@ -49,7 +49,7 @@ def layouts_in(path: Path | None) -> dict[str, Layout]:
 
 
 def ranks_of(layouts: Layouts) -> int:
-    """How many ranks there are; 1 where nothing is sharded. Raises MspcError where layouts do not agree."""
+    """Return the number of ranks; 1 if nothing is sharded. Raises MspcError if layouts do not agree."""
     counts = {layout.ranks for layout in layouts.values()}
     if len(counts) > 1:
         raise MspcError(f"a strategy file has parameters on {sorted(counts)} ranks; it must be one number")
@@ -60,9 +60,9 @@ def open_slices(paths: Mapping[int, Path], layouts: Layouts, name: str = "") -> 
     """Open files by the ranks that wrote them as one checkpoint.
 
     Args:
-        layouts: how tensors are sharded; every file has all of those that it does not name. Files that say themselves
-            where their slices belong need none. Of a network in several stages they are of one stage's ranks: then the
-            files of the ranks behind are of the next stages, and have what those hold.
+        layouts: how tensors are sharded; every file has all tensors that it does not name. Files that name the places
+            of their slices need none. In a network of several stages they are of one stage's ranks: the files of later
+            ranks are of the next stages, and have their tensors.
 
     Raises:
         MspcError: a file is missing or damaged, or does not fit the layouts.
@@ -120,7 +120,7 @@ def _placed(key: str, stored: TensorPieces, rank: int, layout: Layout | None, nu
     """A rank's tensor at its place in the global tensor."""
     (piece,) = stored.pieces
     own = extent(piece.box)
-    if piece.checksum or layout is None:  # the file says where it belongs, or it is replicated
+    if piece.checksum or layout is None:  # the file says its place, or it is replicated
         return replace(stored, pieces=(replace(piece, file=number),))
     if len(layout.dims) != len(own):
         raise MspcError(f"{path} has {key!r} of shape {own}, the strategy file shards {len(layout.dims)} dimensions")
@@ -132,7 +132,7 @@ def _placed(key: str, stored: TensorPieces, rank: int, layout: Layout | None, nu
 
 
 def needed_ranks(rank: int, source: Layouts, target: Layouts) -> list[int]:
-    """The ranks whose files hold what a rank of the target needs, ascending."""
+    """Return the ranks whose files a rank of the target needs, ascending."""
     found: set[int] = set()
     for name, layout in source.items():
         wanted = target.get(name)
@@ -174,7 +174,7 @@ def _few(checkpoint: Checkpoint) -> str:
 
 
 def write_part(source: Checkpoint, layouts: Layouts, rank: int, path: Path, format: str) -> None:
-    """Write what a rank holds of a checkpoint under other layouts; no more than one slice is in memory at a time.
+    """Write a rank's slices of a checkpoint under other layouts; no more than one slice is in memory at a time.
 
     Raises:
         MspcError: the source is damaged, or the file cannot be written.
@@ -195,7 +195,7 @@ def write_part(source: Checkpoint, layouts: Layouts, rank: int, path: Path, form
 def slices_of(
     source: Checkpoint, layouts: Layouts, boxes: Mapping[str, Box], read: Callable[[str], Any] | None = None
 ) -> list[TensorSlice]:
-    """The slices in these boxes, to be written. read: gives global tensors, where a box is all of one."""
+    """Return the slices in these boxes, to be written. read: gives global tensors, if a box is all of one."""
     return [
         TensorSlice(
             name, stored.type, boxes[name].begin, extent(boxes[name]), str(layouts.get(name, "")),
@@ -210,8 +210,7 @@ def _maker(source: Checkpoint, name: str, box: Box) -> Callable[[], Any]:
 
 
 def in_threads(work: Sequence[Callable[[], object]], threads: int, done: Callable[[int], object]) -> None:
-    """Do some work in threads, so many jobs of it at a time; `done` is told how many have ended. Raises what one of
-    them raises."""
+    """Run some jobs in so many threads; `done` gets the number of ended ones. Raises the error of one of them."""
     lock, count = threading.Lock(), 0
 
     def one(task: Callable[[], object]) -> None:

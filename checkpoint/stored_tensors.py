@@ -1,4 +1,4 @@
-"""This module finds where the elements of a part of a tensor lie in the bytes of stored slices, by arithmetic alone.
+"""Finds the elements of a part of a tensor in the bytes of stored slices, by arithmetic alone, and reads them.
 
 A slice is stored row by row. The part of it that a reader wants is a box; its bytes are runs, each of elements that
 follow each other both in the file and in the array that is filled.
@@ -42,7 +42,7 @@ class StoredSlice:
 
 @dataclass(frozen=True, slots=True)
 class ByteRun:
-    """Bytes that are read together: where they begin in the stored slice, where in the array, and how many."""
+    """Bytes that are read together: their beginning in the stored slice and in the array, and how many."""
 
     source: int
     target: int
@@ -72,7 +72,7 @@ def extent(box: Box) -> tuple[int, ...]:
 
 
 def run_length(part: Box, stored: Box, target: Box) -> int:
-    """Elements of every run of `part`, which lies in both boxes."""
+    """Elements of every run of `part`, which is within both boxes."""
     length = 1
     for n, s, t in zip(*(reversed(extent(box)) for box in (part, stored, target)), strict=True):
         length *= n
@@ -158,10 +158,9 @@ def _check_cover(parts: Sequence[Box], wanted: Box) -> None:
         raise ValueError("two of its slices overlap")
 
 
-# A checkpoint that is open for reading gives tensors by name, and parts of them, whatever its format.
+# A checkpoint that is open for reading gives tensors by name, and parts of them, in any format.
 #
-# A reader gets the part that it wants out of the stored slices that meet it, and no other byte of them is read. Where
-# all of a slice is read its checksum is compared.
+# Only the bytes of the wanted part are read from the stored slices. If all of a slice is read its checksum is compared.
 
 
 SHORT = 1 << 16
@@ -181,11 +180,11 @@ class TensorPieces:
 class Checkpoint:
     """An open checkpoint.
 
-    name: what messages call it. tensors: by name. state: of the run that was saved. texts: entries that are no
-    tensors. prefer: the file whose replicas this reader takes. ranks: that have written it, 0 where that is unknown.
-    sequence: the number of the set among those of its folder. headers: of the files of a set, the checksum that the
-    index has of their headers, "" for none. is_sealed: whether what describes the tensors has checksums of its own, or
-    is not written by mspc; False for what mspc wrote before it had them, or where they cannot be computed.
+    name: in messages. tensors: by name. state: of the run that was saved. texts: entries that are no tensors. prefer:
+    the file whose replicas this reader takes. ranks: the number of writers, 0 if unknown. sequence: the number of the
+    set among those of its folder. headers: of the files of a set, the checksum of their headers in the index, "" for
+    none. is_sealed: whether the description of the tensors has checksums of its own, or is not written by mspc; False
+    for sets that mspc wrote before it had them, or if they cannot be computed.
     """
 
     name: str
@@ -201,7 +200,7 @@ class Checkpoint:
     is_sealed: bool = True
 
     def header(self, number: int) -> Mapping[str, str]:
-        """What the header of a file of a set says about it. Raises MspcError where it is not as the index has it."""
+        """Return the entries of the header of a file of a set. Raises MspcError if it is not as the index has it."""
         path, wanted = self.files.paths[number], self.headers[number] if self.headers else ""
         about = read_header(path)[0].about
         found = about.get(SEAL, "none")
@@ -268,7 +267,7 @@ class Checkpoint:
             raise MspcError(f"{shown_path(self.files.paths[piece.file])} is damaged: a tensor ends before its shape")
 
     def _copy(self, array: Any, wanted: Box, piece: StoredSlice, part: Box, running: Running | None) -> None:
-        """A part of short runs, from the file's pages; only the pages that it lies on are looked at."""
+        """A part of short runs, from the file's pages; only its own pages are read."""
         offset, size = piece.segments[0]
         shape = extent(piece.box)
         stored = self.files.mapped(piece.file, offset, size)
@@ -280,8 +279,8 @@ class Checkpoint:
         self.files.bytes_read += part.size * array.itemsize
 
     def verified(self) -> Iterator[tuple[str, str]]:
-        """Reads everything; (name of a file or of a tensor, what is wrong with it, "" where nothing is) one after
-        another: files of a set for their headers, then tensors."""
+        """Read everything; yield (name of a file or of a tensor, its error or ""): files of a set for their headers,
+        then tensors."""
         for number in range(len(self.headers)):
             wrong = ""
             try:

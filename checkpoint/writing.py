@@ -30,7 +30,7 @@ def write_synced(path: Path, write: Callable[[BinaryIO], object]) -> None:
     its name, and the name when this returns.
 
     Raises:
-        MspcError: it cannot be written; what was there before still is.
+        MspcError: it cannot be written; the earlier file stays.
     """
     try:
         remove_left_over(path.parent)
@@ -75,8 +75,8 @@ def make_synced_folder(folder: Path) -> None:
 
 @contextmanager
 def published_together(place: Path) -> Generator[Path]:
-    """A new folder for folders of files. Behind the block all of these files get their names in folders of the same
-    names in `place`, over files that are there; where the block raises or is killed, what is in `place` stays as it is.
+    """Make a new folder for folders of files. After the block all of these files get their names in folders of the same
+    names in `place`, over files that are there; if the block raises or is killed, `place` stays as it is.
 
     Raises:
         MspcError: something cannot be written.
@@ -103,15 +103,15 @@ def published_together(place: Path) -> Generator[Path]:
 
 
 PLACES = "mspc"
-"""The entry of a header that says where the slices belong, as JSON."""
+"""The entry of a header with the places of the slices, as JSON."""
 
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """What a rank writes of a tensor.
+    """A rank's slice of a tensor.
 
-    global_type: of the global tensor. begin: where the slice begins in it. shape: of the slice. layout: how the
-    tensor is sharded, as text. make: gives the slice as an array.
+    global_type: of the global tensor. begin: of the slice in it. shape: of the slice. layout: how the tensor is
+    sharded, as text. make: gives the slice as an array.
     """
 
     name: str

@@ -115,13 +115,13 @@ class CompiledCall:
         return own
 
     def _number(self, scalar: GraphParameter) -> float | None:
-        """What a scalar parameter holds now; None where a graph changes it."""
+        """The current value of a scalar parameter; None if a graph changes it."""
         self._attached(scalar)
         parameter = self._traced.parameters[scalar.name]
         return None if self._store.varies(parameter) else float(self._store.part(parameter)[1])  # of this stage alone
 
     def take_begun(self) -> list[RankInitialValue]:
-        """What its constants, and those of its parameters that no graph before had, begin with; given once."""
+        """Return the first values of its constants, and of parameters that no graph before had; given once."""
         found, self._begun = self._begun, []
         return found
 
@@ -148,14 +148,13 @@ def _constant(full: Any, parameter: GraphParameter, rank: int) -> Array:
 
 
 def _fit(parameter: GraphParameter, array: Array, rank: int) -> Array:
-    """What the graph takes of what the script feeds: the array itself, or this rank's slice of a global
-    one."""
+    """This rank's slice of a fed array, or the array itself."""
     if array.shape == parameter.shape:
         return array
     return slice_parameter(parameter, array, rank, "argument")
 
 
-# Puts what several ranks have computed together from what each of them has.
+# Outputs of a graph over the data of several ranks are gathered.
 
 
 def ranks_that(comm: Communicator, *answers: bool) -> list[list[int]]:
@@ -165,7 +164,7 @@ def ranks_that(comm: Communicator, *answers: bool) -> list[list[int]]:
 
 
 def check_all_have(name: str, config: Config, ranks: Sequence[int]) -> None:
-    """Raises MspcError where only some ranks have data for a graph that all must run."""
+    """Raises MspcError if only some ranks have data for a graph that all must run."""
     if not config.sharded or len(ranks) == config.all_ranks:
         return
     without = [rank for rank in range(config.all_ranks) if rank not in ranks]
@@ -179,13 +178,13 @@ def check_all_have(name: str, config: Config, ranks: Sequence[int]) -> None:
 def global_outputs(
     comm: Communicator, config: Config, values: Sequence[Value], own: Sequence[Array] | None
 ) -> list[Array]:
-    """The outputs of a graph over the data of all ranks; all ranks call this together.
+    """Return the outputs of a graph over the data of all ranks; all ranks call this together.
 
-    Rows come in the order of the ranks. Of single numbers, which ranks compute each of its own rows, the mean is taken
-    where they are floating-point numbers, and all are in one row else.
+    Rows come in the order of the ranks. Floating-point scalars, which ranks compute each from its own rows, become
+    their mean; other scalars become one row.
 
     Args:
-        values: the graph's results, before slicing. own: what this rank has computed, None where it had no data.
+        values: the graph's results, before slicing. own: this rank's results, None if it had no data.
     """
     if config.sharded:
         return [_gathered(comm, value, array) for value, array in zip(values, own or (), strict=True)]
@@ -242,10 +241,10 @@ def _type(text: str) -> tuple[tuple[int, ...], Any]:
     return tuple(int(size) for size in sizes.split(",") if size), dtype_of(name).numpy
 
 
-# Counts the steps that the graphs of a script have run in all, also in the runs that this one resumes.
+# Steps of the graphs of a script are counted over all runs, also those that this one resumes.
 #
-# Random masks depend on the number of a step. Graphs are told apart by what they are for and the order in which the
-# script runs them first, as `train.0`, so that a run on other ranks, with other graphs, finds its own.
+# Random masks depend on the number of a step. Graphs are identified by their purpose and the order in which the script
+# runs them first, as `train.0`, so that a run on other ranks, with other graphs, finds its own.
 
 
 ENDED = 1024
@@ -262,14 +261,14 @@ class StepCounts:
         self._numbers: Counter[str] = Counter()
         """How many graphs of a kind have names, those that are gone among them."""
         self._latest: dict[Any, tuple[Any, Any]] = {}
-        """The target and the graph that began last, by what tells such graphs apart from others."""
+        """The target and the graph that began last, by identity."""
         self._ended: dict[Any, list[tuple[str, Callable[[], Any]]]] = {}
-        """Names of graphs that are no longer stored, by what tells such graphs apart from others, and what the script
-        has if it can make further ones."""
+        """Names of graphs that are no longer stored, by identity, with the object that the script needs to make further
+        ones."""
 
     def begin(self, executor: Any, identity: Any = None, target: Any = None) -> None:
-        """Have a graph that runs for the first time go on where it was, or where that of the same `identity` ended or,
-        if the latest of these is stored and that of another `target`, where that one is."""
+        """Let a graph that runs for the first time continue its own count, or that of an ended graph of the same
+        `identity`, or that of the latest of these if it is stored and of another `target`."""
         self._drop_gone()
         if self._ended.get(identity):
             self._named[id(executor)] = self._ended[identity].pop(0)[0], executor
@@ -282,8 +281,8 @@ class StepCounts:
             executor.go_on(steps - executor.step)
 
     def end(self, executor: Any, identity: Any, counted: Callable[[], Any]) -> None:
-        """A graph is no longer stored. counted: returns the object without which the script makes no graph that goes on
-        where this one was, or None if that is gone."""
+        """Note that a graph is no longer stored. counted: returns the object without which the script makes no graph
+        that continues its count, or None if that is gone."""
         name = self._name(executor)
         self._earlier[name] = executor.step + executor.earlier_steps
         self._ended.setdefault(identity, []).append((name, counted))
@@ -384,7 +383,7 @@ class RankCalls:
         self.on_first_compile: Callable[[], None] = _nothing
         self._known = Variants(graphs_to_keep(), by_use=job.size == 1, keeps=_keeps_changed)
         self._last: dict[Any, CompiledCall] = {}
-        """What `launch_global` has run last of a target, by its `identity`."""
+        """The last run of `launch_global` for a target, by its `identity`."""
         self._ran: CompiledCall | None = None
         self._graphs = {False: count(), True: count()}
         """Numbers of further graphs, of those too that meet no other rank."""
@@ -401,10 +400,10 @@ class RankCalls:
         return self._handed_out(*self._run(target, args))
 
     def call_on_all_ranks(self, target: Any, args: tuple[Any, ...] | None) -> Any:
-        """Run `target(*args)` and hand out what all ranks have computed; see `api.call_handler.CallHandler`.
+        """Run `target(*args)` and return the outputs over all ranks; see `api.call_handler.CallHandler`.
 
         Raises:
-            MspcError: as `launch` does, and where ranks that must compute together have different numbers of batches.
+            MspcError: as `launch` does, and if ranks that must compute together have different numbers of batches.
         """
         job = self.job
         with joint_call(job, f"computes a batch of all ranks with {name_of(target)}", "", EVERYONE):
@@ -441,7 +440,7 @@ class RankCalls:
         """Whether any rank calls `target` with data; all ranks ask this together.
 
         Raises:
-            MspcError: where all must compile or run one graph, some have no data, or data of other shapes.
+            MspcError: if all must compile or run one graph, some have no data, or data of other shapes.
         """
         job, frozen, call = self.job, self._context(target), describe_call(args or (), [])
         config = self.config(frozen)
@@ -475,7 +474,7 @@ class RankCalls:
             self._counts.begin(compiled_call.executor)
 
     def _run(self, target: Any, args: tuple[Any, ...]) -> tuple[CompiledCall, list[Array]]:
-        """The compiled target, and what it computes on this rank."""
+        """Return the compiled target, and its results on this rank."""
         self._release_gone()
         tensors: list[Tensor] = []
         call = describe_call(args, tensors)
@@ -508,7 +507,7 @@ class RankCalls:
         return run_collective(self.job, op, types, arrays)
 
     def synchronize(self) -> None:
-        """Wait for all steps under way. Raises ExecutionError for what failed in them."""
+        """Wait for all steps under way. Raises ExecutionError for failures in them."""
         with self.job.outside_user_code():
             self.job.hardware.memory.finish()
 
@@ -521,7 +520,7 @@ class RankCalls:
         return self.job.hardware.memory.most()
 
     def _compile(self, target: Any, call: Call, frozen: FrozenContext) -> tuple[CompiledCall, Traced]:
-        """The graph of a call on this rank, and what was read for it."""
+        """Return the graph of a call on this rank, and the attributes read for it."""
         error: MspcError | None = None
         built: tuple[Compiled, Traced] | None = None
         asked = DeviceRequest(**asked_device())
@@ -568,7 +567,7 @@ class RankCalls:
         return place if not alone else OWN_GRAPHS + GRAPHS * place
 
     def _drop_surplus(self, target: Any) -> None:
-        """Give up a graph of the target where there are more than are stored."""
+        """Drop a graph of the target if there are too many."""
         found = self._known.surplus(identity(target))
         if found is None:
             return
@@ -605,8 +604,8 @@ class RankCalls:
         del self.compiled_calls[compiled_call.number]
 
     def _stays(self, compiled_call: CompiledCall) -> bool:
-        """Whether a graph is stored in any case: where ranks meet in it, and each may have called others before or its
-        GPU knows the memory of theirs."""
+        """Whether a graph is always stored: if ranks meet in it, each may have called others before, or its GPU knows
+        the memory of theirs."""
         if self.job.size == 1 or compiled_call.number >= OWN_GRAPHS:
             return False
         return compiled_call.compiled.config.mode in EACH_ITS_OWN or self.job.hardware.device is not None
@@ -614,7 +613,7 @@ class RankCalls:
     def _settled(
         self, target: Any, call: Call, error: MspcError | None, built: tuple[Compiled, Traced] | None
     ) -> tuple[Compiled, Traced]:
-        """What this rank has compiled, once all ranks have what fits together.
+        """Return this rank's compile, once all ranks have compiles that fit together.
 
         The ranks meet on a communicator of its own: one may come that others do not come with, as it alone calls the
         network with tensors of another shape.
@@ -646,8 +645,7 @@ class RankCalls:
             agree_on_collectives(meeting, compiled.rank_graph(self.job.rank))
 
     def _warn(self, target: Any, compiled: Compiled, frozen: FrozenContext) -> None:
-        """Rank 0 says once what the compiler noticed, what does not happen in this mode, and which settings do not
-        count here."""
+        """Let rank 0 print once the compiler's warnings, and settings that have no effect in this mode."""
         if self.job.rank:
             return
         for name, text in frozen.changing_nothing("run", compiled.config.device):
@@ -658,7 +656,7 @@ class RankCalls:
                 print(f"warning: {text}", file=sys.stderr, flush=True)
 
     def build(self, target: Any, call: Call, config: Config) -> tuple[Compiled, Traced]:
-        """The compiled target, and what was read: this rank's own Parameters and cells are in it."""
+        """Return the compiled target, and the attributes read: this rank's own Parameters and cells are in it."""
         read = trace_call(target, call, config)
         return self.compiled(read), read.traced
 
@@ -686,7 +684,7 @@ class RankCalls:
         )
 
     def describe(self, rank: int, number: int, index: int) -> ExecutionError:
-        """Where another rank is: `at NODE`, with the node's frames."""
+        """The place of another rank: `at NODE`, with the node's frames."""
         node = self.graph_of(rank, number).nodes[index]
         return ExecutionError(f"at {node.label}", frames=node.frames)
 
@@ -697,7 +695,7 @@ class RankCalls:
 
 
 def _warnings_of(target: Any, compiled: Compiled) -> list[str]:
-    """What the compiler noticed, and what does not happen in this mode."""
+    """The compiler's warnings, and settings without effect in this mode."""
     said = list(compiled.traced.warnings)
     ignored, mode = compiled.traced.ignored_strategies, compiled.config.mode
     if ignored:

@@ -34,11 +34,11 @@ from mspc.ops.collective.base import Collective
 
 @dataclass(frozen=True)
 class CapturedCall:
-    """What a script asked to run first.
+    """The first launch of a script.
 
     target: the cell or function. args: its tensors, as one rank hands them in, or global types when `global_types`.
-    context: the settings at that moment. script: the file. later: launches after it, which are not compiled.
-    place: the innermost line of the script in the launch.
+    context: the settings at that moment. script: the file. later: launches after it, which are not compiled. place: the
+    innermost line of the script in the launch.
     """
 
     target: Any
@@ -83,7 +83,7 @@ class _Recorder:
         return [number]
 
     def collective(self, op: Collective, types: Sequence[Type], arrays: Sequence[Any]) -> Any:
-        """What comes out where all ranks bring the same: no other rank runs."""
+        """Return the result if all ranks bring the same: no other rank runs."""
         from mspc.engine.own_collectives import Alike, alone  # late: it brings the runtime along
 
         session = state.current()
@@ -150,7 +150,7 @@ def _with_sizes(target: Any, args: tuple[Any, ...], context: FrozenContext, rank
     """The arguments of a launch, with types of some size in the places of tensors that were declared without."""
     if not any(map(is_open, args)):
         return args
-    from mspc.compiler.config import Config  # late: few scripts compile what has no sizes
+    from mspc.compiler.config import Config  # late: few scripts compile values without sizes
     from mspc.compiler.declared_sizes import compiled_for_declared
     from mspc.compiler.driver import compile_call
 
@@ -174,10 +174,10 @@ class NamedTarget:
 
 
 def parse_target(text: str) -> NamedTarget | Path:
-    """The network that `text` names, or the path of a script.
+    """Return the network that `text` names, or the path of a script.
 
     Raises:
-        MspcError: what follows `.py:` is no call with literal arguments.
+        MspcError: the text after `.py:` is no call with literal arguments.
     """
     match = re.fullmatch(r"(.*\.py):(.+)", text, re.DOTALL)
     if match is None:
@@ -224,8 +224,8 @@ def parse_input(text: str) -> TensorType:
 
 
 def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) -> CapturedCall:
-    """The network that `target` names, called with global inputs of the given types, by the settings of its file; in
-    semi-automatic mode where that sets none that shards.
+    """Build the network that `target` names, called with global inputs of the given types, by the settings of its file;
+    in semi-automatic mode if that sets none that shards.
 
     Raises:
         MspcError: the file, the name or the arguments are wrong.
@@ -237,7 +237,7 @@ def build(target: NamedTarget, inputs: Sequence[str], session: state.Session) ->
 
 
 def made_by(target: NamedTarget) -> Any:
-    """What the class or function that `target` names gives, in the session that is current.
+    """Call the class or function that `target` names, in the current session.
 
     Raises:
         MspcError: the file, the name or the arguments are wrong.
@@ -246,7 +246,7 @@ def made_by(target: NamedTarget) -> Any:
     try:
         with _undone():
             namespace = run_script_as(name, target.path, ()).__dict__
-    except _Stop:  # the file also launches something; what it defines is there all the same
+    except _Stop:  # the file also launches something; its definitions are there all the same
         namespace = sys.modules[name].__dict__ if name in sys.modules else {}
     if target.name not in namespace:
         raise MspcError(f"{target.path} defines no {target.name!r}", notes=_similar(target.name, namespace))
@@ -269,11 +269,11 @@ def capture_made(
     make: Callable[[], tuple[Any, Sequence[TensorType]]], path: Path, session: state.Session,
     data: Callable[[Sequence[TensorType]], str | tuple[Any, ...]],
 ) -> CapturedCall:  # fmt: skip
-    """A network that no script launches, called with global inputs of the given types, in semi-automatic mode.
+    """Capture a network that no script launches, called with global inputs of the given types, in semi-automatic mode.
 
     Args:
-        make: makes it and says what it is called with, in the session. path: of the file that it comes from. data: says
-            how inputs are sharded, as `dataset_strategy` does.
+        make: makes it and its inputs, in the session. path: of the file that it comes from. data: says how inputs are
+            sharded, as `dataset_strategy` does.
 
     Raises:
         MspcError: `make` does.

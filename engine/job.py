@@ -201,7 +201,7 @@ def _warn(text: str) -> None:
 
 
 def explain(error: BaseException) -> tuple[str, int]:
-    """The message for the user and the exit status of what ended a rank."""
+    """Return the message for the user and the exit status for the error that ended a rank."""
     if isinstance(error, MspcError):
         at_users_line(error)
         return error.render(), error.exit_status

@@ -23,7 +23,7 @@ from mspc.runtime.comm.interface import Communicator
 from mspc.runtime.faults.failure import StoppedByOther
 from mspc.runtime.faults.stalled import shown_ranks
 
-# Notes where in its script a rank waits for the others, for the message that is printed if they never come.
+# Ranks note the line of the script at which they wait for others, for the message that is printed if these never come.
 
 
 LONGEST = 512
@@ -44,7 +44,8 @@ EVERYONE = (
 
 @contextlib.contextmanager
 def joint_call(job: Job, what: str, how: str, *notes: str) -> Generator[None]:
-    """A context in which this rank does `what` ("reads ...") at a line of the script, `how`, and needs the others."""
+    """Make a context in which this rank does `what` ("reads ...") at a line of the script, `how`, and needs the others.
+    """
     if job.size == 1:
         yield
         return
@@ -53,7 +54,7 @@ def joint_call(job: Job, what: str, how: str, *notes: str) -> Generator[None]:
     line = (f"the line is {place.text.strip()}",) if place else ()
     job.say("\n".join((f"{what}{where}{how}", *line, *notes)))
     yield
-    job.say("")  # not after a failure: then it is still what the rank was about
+    job.say("")  # not after a failure: then the message is still needed
 
 
 def described(call: Call) -> str:
@@ -63,13 +64,13 @@ def described(call: Call) -> str:
 
 
 def name_of(target: Any) -> str:
-    """What a target is called in messages."""
+    """Return the name of a target in messages."""
     return getattr(target, "__name__", "") or type(target).__name__
 
 
 def different_calls(comm: Communicator, target: Any, call: Call) -> MspcError | None:
-    """The error of ranks that call a network with tensors of different shapes; all ranks call this together. None where
-    they do not."""
+    """Return the error of ranks that call a network with tensors of different shapes, or None; all ranks call this
+    together."""
     own = described(call).encode()[:LONGEST].ljust(LONGEST)
     rows = comm.all_gather(np.frombuffer(own, np.uint8)[None], tuple(range(comm.size)), 0)
     texts = [bytes(row).rstrip().decode(errors="ignore") for row in rows]
@@ -184,7 +185,7 @@ def _text(row: Array) -> str:
 
 
 class Alike:
-    """The communicator of a script that is only compiled: every other rank brings what this one brings, and sends
+    """The communicator of a script that is only compiled: every other rank brings the same as this one, and sends
     zeros."""
 
     def __init__(self, rank: int, size: int) -> None:

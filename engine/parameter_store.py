@@ -35,9 +35,9 @@ Array = Any
 
 
 def on_all_stages(job: Job, parameter: GraphParameter, full: Array | None) -> Array:
-    """The full tensor of a parameter that some stages hold; all ranks call this together.
+    """Return the full tensor of a parameter that some stages hold; all ranks call this together.
 
-    full: what the ranks of these stages have; None on all others.
+    full: the tensor on the ranks of these stages; None on all others.
     """
     assert isinstance(parameter.layout, Layout)
     type = full_type(parameter)
@@ -46,7 +46,7 @@ def on_all_stages(job: Job, parameter: GraphParameter, full: Array | None) -> Ar
 
 
 class OtherStage:
-    """Where the values of a parameter are for the ranks that do not hold it."""
+    """The values of a parameter for the ranks that do not hold it."""
 
     holds = False
 
@@ -70,14 +70,14 @@ class OtherStage:
         raise AssertionError(f"no part of '{parameter.name}' is here")
 
 
-# First values are drawn ahead, several tensors at the same time: random numbers are most of the time that a large
+# First values are drawn early, several tensors at the same time: random numbers are most of the time that a large
 # network's first step takes on a processor.
 
 
 WORTH = 1 << 22
 """Elements of all tensors together from which threads pay: some 40 ms of one core."""
 LEAST = 1 << 15
-"""Elements of a tensor from which it is drawn ahead."""
+"""Tensors with at least so many elements are drawn early."""
 MOST_BYTES = 1 << 30
 """Of tensors that are drawn and not taken yet; one alone may have more."""
 
@@ -92,7 +92,7 @@ class _Wanted(NamedTuple):
 class FirstValues:
     """The drawn first values of Parameters, which are taken in the order of `wanted`.
 
-    Only what mspc's own initializers draw is drawn ahead, by the same numbers as in its turn. rank: whose slices.
+    Only mspc's own initializers are drawn early, with the same numbers as in order. rank: whose slices.
     """
 
     def __init__(self, wanted: Iterable[tuple[Any, GraphParameter]], rank: int) -> None:
@@ -104,14 +104,14 @@ class FirstValues:
         if threads < 2 or sum(each.nbytes for each in self._waiting) < 4 * WORTH:
             self._waiting.clear()
             return
-        from concurrent.futures import ThreadPoolExecutor  # late: what is small needs none
+        from concurrent.futures import ThreadPoolExecutor  # late: small tensors need none
 
         self._pool = ThreadPoolExecutor(threads, "mspc-first-values")
         self._begin()
 
     def take(self, parameter: Any) -> Array | None:
-        """This rank's slice of a Parameter's first values; None where they are still to be made. Raises what drawing
-        them raises."""
+        """Return this rank's slice of a Parameter's first values; None if they are still to be made. Raises the error
+        of drawing them."""
         found = self._begun.pop(id(parameter), None)
         if found is None:
             return None
@@ -149,14 +149,14 @@ class FirstValues:
 def _is_random(initial: Any) -> bool:
     try:
         described = initial.description()
-    except MspcError:  # it is told in its turn
+    except MspcError:  # it is reported in order
         return False
     return described is not None and described.distribution.random
 
 
 @dataclass
 class _Slice:
-    """One graph's slice of a parameter. array: where the job's device stores it. version: of the values in it."""
+    """One graph's slice of a parameter. array: in the memory of the job's device. version: of the values in it."""
 
     graph_parameter: GraphParameter
     array: Array
@@ -197,8 +197,8 @@ class ParameterStore:
         self._begun: list[RankInitialValue | None] = []
         self._borrowed: dict[int, list[tuple[_StoredParameter, int]]] = {}
         self._several: dict[int, list[tuple[_StoredParameter, int]]] = {}
-        """Of what a graph borrowed, by its number, the parameters of which there are several slices; others always have
-        the newest values. Needed at every step, so stored."""
+        """Of the parameters that a graph borrowed, by its number, those with several slices; others always have the
+        newest values. Needed at every step, so cached."""
 
     @contextmanager
     def drawn_ahead(self, wanted: Iterable[tuple[Any, GraphParameter]]) -> Generator[None]:
@@ -238,7 +238,7 @@ class ParameterStore:
         return array
 
     def _begin(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
-        """The first values on this rank, where the job's device stores them."""
+        """The first values on this rank, in the memory of the job's device."""
         memory, type = self._job.hardware.memory, graph_parameter.tensor_type
         described = None if parameter.initial is None else parameter.initial.description()
         if described is not None and described.is_zero and not self._takes_part(parameter, graph_parameter):
@@ -246,8 +246,8 @@ class ParameterStore:
         return memory.place(self._first(parameter, graph_parameter), OFFLOAD in graph_parameter.attrs)
 
     def _first(self, parameter: Any, graph_parameter: GraphParameter) -> Array:
-        """The first values on this rank, those of rank 0 where the script wants them on all; then all ranks ask for
-        them together."""
+        """The first values on this rank, those of rank 0 if the script wants them on all; then all ranks ask for them
+        together."""
         mine = self._initial(parameter, graph_parameter)
         if not self._takes_part(parameter, graph_parameter):
             return mine
@@ -345,7 +345,7 @@ class ParameterStore:
         return gather(local, newest.graph_parameter.layout, shape, self._job.aside)
 
     def read(self, parameter: Any) -> Array:
-        """The full tensor, gathered where it is sharded; then all ranks must read it."""
+        """Return the full tensor, gathered if it is sharded; then all ranks must read it."""
         stored = self._stored[id(parameter)]
         of_graph = stored.slices[stored.newest].graph_parameter
         layout, staged = of_graph.layout, bool(stages_of(of_graph.attrs))
@@ -362,8 +362,8 @@ class ParameterStore:
             parameter.released(OtherStage(self._job, graph_parameter))
 
     def part(self, parameter: Any) -> tuple[Layout | None, Array]:
-        """How the newest values are sharded (None: not at all), and this rank's slice of them. Of what a stage alone
-        holds the layout says so."""
+        """Return how the newest values are sharded (None: not at all), and this rank's slice of them. The layout says
+        so if only a stage holds them."""
         stored = self._stored[id(parameter)]
         newest = stored.slices[stored.newest]
         layout = newest.graph_parameter.layout

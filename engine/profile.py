@@ -1,7 +1,7 @@
 """Profiles a run for `mspc run --profile`: times steps on every rank, gathers the times on rank 0, writes the trace.
 
-It times the launches of the first graph that trains, or of the first graph where none does. Its first two steps
-prepare: they count only where the run has no others.
+It times the launches of the first graph that trains, or of the first graph if none does. Its first two steps prepare:
+they count only if the run has no others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Noted:
         (self.preparing if step <= PREPARING else self.steps).append(times)
 
     def best(self) -> tuple[int, list[list[NodeTiming]]]:
-        """(number of the first, times) of the steps that say most; no steps where none has times."""
+        """Return (number of the first, times) of the most useful steps; no steps if none has times."""
         if self.steps:
             return PREPARING + 1, self.steps
         for number in range(len(self.preparing), 0, -1):
@@ -55,9 +55,9 @@ class _Noted:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What rank 0 knows of all ranks: times of their steps, the number of the first of these, their graphs.
+    """The data of all ranks on rank 0: times of their steps, the number of the first of these, their graphs.
 
-    executor: rank 0's, None where no network ran. job: rank 0's. file: of the trace, as the command names it.
+    executor: rank 0's, None if no network ran. job: rank 0's. file: of the trace, as the command names it.
     """
 
     steps: Mapping[int, list[list[NodeTiming]]]
@@ -72,7 +72,7 @@ class StepProfiler:
     """Times the steps of one rank.
 
     Args:
-        out: where the tables are printed, whatever becomes of the script's output. show: prints them.
+        out: the stream of the tables, even if the script redirects its output. show: prints them.
     """
 
     def __init__(self, options: ProfileOptions, out: Any, show: Callable[[Gathered], None]) -> None:
@@ -84,7 +84,7 @@ class StepProfiler:
         self._over = False
 
     def run(self, executor: Any, inputs: Sequence[Any], origins: Sequence[Any]) -> list[Any]:
-        """A step as `executor.run` makes it, timed where it is one of those that count."""
+        """Run a step as `executor.run` does, timed if it is one of those that count."""
         if not self._times(executor):
             return executor.run(inputs, origins)
         assert self._noted is not None
@@ -113,7 +113,7 @@ class StepProfiler:
         self.end(job)
 
     def end(self, job: Any) -> None:
-        """The run has ended, on all ranks: write what was timed, unless that is done.
+        """Write the times at the end of a run, on all ranks, unless that is done.
 
         Raises:
             MspcError: the file cannot be written.
@@ -136,7 +136,7 @@ class StepProfiler:
 
 
 def _gather(job: Any, noted: _Noted | None, file: Path) -> Gathered:
-    """The times of all ranks, which call this together; what is wanted of graphs is on rank 0 alone."""
+    """The times of all ranks, which call this together; data of graphs are on rank 0 alone."""
     comm = job.aside
     first, steps = noted.best() if noted is not None else (0, [])
     everyone = tuple(range(comm.size))

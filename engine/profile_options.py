@@ -13,7 +13,7 @@ STEPS = 5
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """file: where the trace goes, as the user wrote it. steps: the most that are timed."""
+    """file: the path of the trace, as the user wrote it. steps: the most that are timed."""
 
     file: Path
     steps: int = STEPS
@@ -32,7 +32,7 @@ class ProfileOptions:
 
 
 def profile_options(file: Path | None, steps: int | None) -> ProfileOptions | None:
-    """What `--profile` and `--profile-steps` say; None where neither is given.
+    """Return the options `--profile` and `--profile-steps`, or None if neither is given.
 
     Raises:
         MspcError: the number of steps without the file.

@@ -84,10 +84,10 @@ def _count(ranks: int) -> str:
 def simulate_program(
     options: Options, program: Program, wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None
 ) -> None:
-    """Run all ranks in this process. `profiler` makes what times the steps of one rank.
+    """Run all ranks in this process. `profiler` makes an object that times the steps of one rank.
 
     Raises:
-        MspcError: what the first rank that failed raised.
+        MspcError: of the first rank that failed.
     """
     from mspc.engine.simulate import simulated_hardware  # brings the compiler along
 
@@ -117,8 +117,8 @@ class ReadAhead:
 
 
 def read_ahead(folder: Path, rank: int, frames: bool = False) -> ReadAhead | None:
-    """Read a rank's graph before MPI is up, with its source lines where `frames` says so; None where that fails, which
-    the run itself then reports."""
+    """Read a rank's graph before MPI is up, with its source lines if `frames` says so; None if that fails, which the
+    run itself then reports."""
     try:
         program = load_program(folder)
         text = program.text(rank)
@@ -218,7 +218,8 @@ def _stages(program: Program, graph: Graph, ranks: int) -> int:
 
 
 def _executor(graph: Graph, values: dict[str, Array], job: Job, settings: Settings) -> Any:
-    """What runs the graph on this rank's device. Raises MspcError, on all ranks together, where one cannot be made."""
+    """Make the executor of the graph on this rank's device. Raises MspcError, on all ranks together, if one cannot be
+    made."""
     hardware = job.hardware
     hardware.agree(job.comm)
     error: MspcError | None = None
@@ -233,7 +234,7 @@ def _executor(graph: Graph, values: dict[str, Array], job: Job, settings: Settin
 
 
 def _show(step: int, prepared: _Prepared, results: list[Array], job: Job) -> None:
-    """Rank 0 says what came out: the loss of a training step, a summary of each output otherwise."""
+    """Let rank 0 print the results: the loss of a training step, a summary of each output otherwise."""
     if prepared.trains and results:
         if job.rank == 0:
             print(f"step: {step}, loss is {number(results[0])}", flush=True)
@@ -255,7 +256,7 @@ def number(array: Array) -> str:
 
 
 def _global_outputs(layouts: list[Layout | None], results: list[Array], job: Job) -> list[Array]:
-    """The full outputs, gathered where the ranks hold slices of them."""
+    """The full outputs, gathered if the ranks hold slices of them."""
     outputs: list[Array] = []
     for layout, array in zip(layouts, results, strict=True):
         array = np.asarray(array)
@@ -284,7 +285,7 @@ def _save_parameters(path: Path, executor: Any, job: Job) -> None:
 
 
 def _of_all_stages(own: list[StoredTensor], job: Job) -> list[StoredTensor]:
-    """The tensors of all ranks: what a rank's stage does not hold is handed on by the first rank that does."""
+    """The tensors of all ranks: values that a rank's stage does not hold come from the first rank that does."""
     make = {tensor.name: tensor.make for tensor in own}
     found: dict[str, StoredTensor] = {}
     everyone = tuple(range(job.size))

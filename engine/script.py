@@ -1,4 +1,4 @@
-"""Runs a user's script as `python script.py` would, and reports what goes wrong in it with its own lines."""
+"""Runs a user's script as `python script.py` would, and reports its errors with its own lines."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def read_script(path: Path) -> CodeType:
 
 
 def name_of(path: Path) -> str:
-    """The name of the module that a file defines: with its packages, where it imports from these by dots."""
+    """Return the name of the module that a file defines: with its packages, if it imports from these by dots."""
     try:
         tree = ast.parse(source_of(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return path.stem  # what is wrong is reported when it is run
+        return path.stem  # errors are reported when it is run
     if not any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
         return path.stem
     folder, parts = path.resolve().parent, [path.stem]
@@ -101,15 +101,15 @@ def name_of(path: Path) -> str:
 
 
 def run_script_as(name: str, path: Path, arguments: Sequence[str]) -> ModuleType:
-    """Run the script as module `name`: "__main__", or another name to only define what it defines. Of a member of a
+    """Run the script as module `name`: "__main__", or another name to only make its definitions. For a member of a
     package, as `name_of` has it, the package is imported first.
 
-    `sys.argv`, `sys.path[0]` and `sys.modules` are as under `python script.py`, and stay so: functions of the
-    script may be called later. The working folder is left alone.
+    `sys.argv`, `sys.path[0]` and `sys.modules` are as under `python script.py`, and stay so: functions of the script
+    may be called later. The working folder is left alone.
 
     Raises:
-        ScriptError: the script raised an exception. MspcError: mistakes found by mspc. Exceptions that are no
-        errors (SystemExit, KeyboardInterrupt) pass through.
+        ScriptError: the script raised an exception. MspcError: mistakes found by mspc. Exceptions that are no errors
+            (SystemExit, KeyboardInterrupt) pass through.
     """
     code = read_script(path)
     module = ModuleType(name)
@@ -150,9 +150,9 @@ def _put_first(folder: str) -> None:
 
 
 def forget_script(path: Path) -> None:
-    """Let go of what a script has made, of which nothing is called any more: its network holds all its tensors.
+    """Release the objects of a script of which nothing is called any more: its network holds all its tensors.
 
-    What first values are still made of stays, and the rest goes with the next search for garbage.
+    Objects that first values still need stay, and the rest goes with the next garbage collection.
     """
     for name, module in list(sys.modules.items()):
         if getattr(module, "__file__", None) == str(path):
@@ -166,7 +166,7 @@ def _names_lacking(error: BaseException) -> list[str]:
     are hardly read for it: an error does not wait for a scan of a large tree, which `mspc doctor` makes."""
     if not isinstance(error, ImportError | AttributeError):
         return []
-    from mspc.doctor.program import PUBLIC  # late, as what follows: only on the way to an error
+    from mspc.doctor.program import PUBLIC  # late, as the imports that follow: only on the way to an error
 
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] not in PUBLIC:
         return []
@@ -194,18 +194,18 @@ def _summary(error: BaseException) -> list[str]:
     return "".join(found.format()).rstrip("\n").split("\n")
 
 
-# Finds whether a script reads its rank for a name alone: of a folder of checkpoints, or in what it prints.
+# A script may read its rank only for a name: of a folder of checkpoints, or in a printed text.
 #
-# What a script makes of its rank may decide anything, so that it is run for other ranks too. Not where the number goes,
+# A value made of the rank may decide anything, so that the script is run for other ranks too. Not if the number goes,
 # in the very expression that asks for it, into a text or a path and from there to something that only names files or
 # writes to the screen: `ModelCheckpoint(directory=f"rank_{get_rank()}")`, `print("rank", get_rank())`.
 
 
 ASKING = (get_rank, get_local_rank)
 TEXTS = (str, repr, os.path.join, Path)
-"""What makes a text or a path of its arguments and nothing else."""
+"""Functions that make a text or a path of their arguments and nothing else."""
 WRITING = (print, os.makedirs)
-"""What takes a text and hands nothing back."""
+"""Functions that take a text and return nothing."""
 NAMING = ("mspc.api.train.checkpointing", "ModelCheckpoint")
 """The callback whose arguments name files."""
 
@@ -240,7 +240,7 @@ def only_named(frame: FrameType | None) -> bool:
 
 
 def _is_one(called: Any, among: Sequence[Any]) -> bool:
-    """Identity, as what a script has may compare as it likes."""
+    """Identity, as objects of a script may compare as they like."""
     return any(called is each for each in among)
 
 
@@ -260,7 +260,7 @@ def _is_format(function: ast.expr) -> bool:
 
 
 def _meant(function: ast.expr, frame: FrameType) -> Any:
-    """What a name, or a name of a module, refers to where a script runs; None for anything else."""
+    """The object of a name, or of a name in a module, in the frame of a script; None for anything else."""
     if isinstance(function, ast.Name):
         for names in (frame.f_locals, frame.f_globals, vars(builtins)):
             if function.id in names:

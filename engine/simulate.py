@@ -36,10 +36,10 @@ class UserState:
     Between `enter` and `leave` this rank's script runs; only one rank is inside at a time.
 
     Args:
-        session: of the rank. handler: that its cells call. shown: whether its output is printed.
-        shared_modules: names of modules that are no rank's own; those that are there now when None. Names of modules
-            of mspc, Python and installed libraries that are loaded later are added to it. What a script has imported
-            besides is set aside while this rank's runs.
+        session: of the rank. handler: that its cells call. shown: whether its output is printed. shared_modules: names
+            of modules that are no rank's own; those that are there now when None. Names of modules of mspc, Python and
+            installed libraries that are loaded later are added to it. Other imports of a script are set aside while
+            this rank's runs.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class UserState:
         return {name: sys.modules.pop(name) for name in own if name != "__main__"}
 
     def close(self) -> None:
-        """Print what is left of an unfinished line."""
+        """Print the rest of an unfinished line."""
         self._output.flush_line()
 
 
@@ -174,11 +174,11 @@ class HeldBack(TextIOBase):
             self._target.flush()
 
     def drop(self) -> None:
-        """Forget what was held."""
+        """Drop held output."""
         self._held = []
 
     def release(self) -> None:
-        """Pass on what was held and what follows."""
+        """Pass on held output and all that follows."""
         held, self._held = self._held, None
         for text in held or ():
             self._target.write(text)
@@ -221,10 +221,10 @@ class SimulatedJob(Job):
 
 
 class SharedCompiles:
-    """What the ranks' launchers share: a graph is compiled by the first rank that launches it.
+    """The compiles that the ranks' launchers share: a graph is compiled by the first rank that launches it.
 
-    Ranks launch their own copies of one network; the copies are told apart by the order in which a rank
-    launches them, and are the same program when the front end finds the same graph in them.
+    Ranks launch their own copies of one network; the copies are identified by the order in which a rank launches them,
+    and are the same program when the front end finds the same graph in them.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -246,7 +246,7 @@ class SharedCompiles:
 
 
 class SimulatedCalls(RankCalls):
-    """A launcher that looks for what another rank has compiled already."""
+    """A launcher that looks for compiles of other ranks."""
 
     has_own_process: ClassVar[bool] = False
 
@@ -266,13 +266,12 @@ def simulate_script(
     path: Path, ranks: int, ranks_given: bool, only_rank: int | None, arguments: Sequence[str],
     wishes: Wishes | None = None, profiler: Callable[[], Any] = lambda: None, strategies: Path | None = None,
 ) -> None:  # fmt: skip
-    """Run a script on `ranks` simulated ranks. `profiler` makes what times the steps of one rank. strategies: a file by
-    which operators are sharded.
+    """Run a script on `ranks` simulated ranks. `profiler` makes an object that times the steps of one rank. strategies:
+    a file by which operators are sharded.
 
     Raises:
-        RanksWanted: the script asks for another number, and `--ranks` was not given.
-        MspcError: the first failure of a rank, with the rank's number in its message. SystemExit: a
-        rank's own.
+        RanksWanted: the script asks for another number, and `--ranks` was not given. MspcError: the first failure of a
+            rank, with the rank's number in its message. SystemExit: a rank's own.
     """
     shared = SharedCompiles(ranks)
     users: list[UserState] = []
@@ -311,7 +310,7 @@ def simulated_hardware(wishes: Wishes | None, rank: int) -> Hardware:
 
 
 def _naming(rank: int, ranks: int, body: Callable[[], object]) -> None:
-    """Run a rank's script; a failure names the rank where there are several."""
+    """Run a rank's script; a failure names the rank if there are several."""
     try:
         body()
     except (RanksWanted, StoppedByOther):

@@ -41,9 +41,9 @@ def sharded_by_file(context: FrozenContext, file: Path) -> FrozenContext:
 
 
 class StrategyFiles:
-    """The files of one script. A network that trains is written whenever it is compiled, another one where no file was
-    written before it. rank: of the script; rank 0 writes what is the same for all. own_process: no other rank runs in
-    this process."""
+    """The files of one script. A network that trains is written whenever it is compiled, another one if no file was
+    written before it. rank: of the script; rank 0 writes the part that is the same for all. own_process: no other rank
+    runs in this process."""
 
     def __init__(self, rank: int = 0, own_process: bool = True) -> None:
         self._rank = rank
@@ -51,7 +51,7 @@ class StrategyFiles:
         self._written: set[str] = set()
 
     def write(self, compiled: Compiled, context: FrozenContext, trains: bool) -> None:
-        """Write what the script asks for, where the mode shards anything. Raises MspcError."""
+        """Write the files that the script asks for, if the mode shards anything. Raises MspcError."""
         self.write_groups(compiled, context, trains)
         if not self._rank:
             self.write_shardings(compiled, context, trains)
@@ -94,14 +94,15 @@ class StrategyFiles:
 
 
 def write_once(compiled: Compiled, context: FrozenContext) -> None:
-    """Write what the script asks for of one compile. Raises MspcError."""
+    """Write the files that the script asks for, of one compile. Raises MspcError."""
     files = StrategyFiles(vars(state.current())["rank"])
     files.write_groups(compiled, context, trains=True)
     files.write_shardings(compiled, context, trains=True)
 
 
 def _content_of(compiled: Compiled, trainable_only: bool, of_operators: bool) -> StrategyFile:
-    """What a strategy file says of a compiled network; with `of_operators` of all operators, and of no parameter."""
+    """The content of a strategy file of a compiled network; with `of_operators` of all operators, and of no parameter.
+    """
     from mspc.plans.contents import sharded_parameters
     from mspc.plans.files.strategy_file import StrategyFile
 

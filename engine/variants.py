@@ -24,11 +24,11 @@ VARIABLE = "MSPC_KEPT_GRAPHS"
 MOST_GRAPHS = 64
 
 Keeps = Callable[[Any, str], bool]
-"""(the name of a target, what has changed) -> whether its graph is used all the same."""
+"""(the name of a target, the change) -> whether its graph is used all the same."""
 
 
 def graphs_to_keep() -> int:
-    """How many graphs are stored of a target. Raises MspcError where the environment says no number from 1."""
+    """Return how many graphs are stored of a target. Raises MspcError if the environment says no number from 1."""
     given = os.environ.get(VARIABLE, str(MOST_GRAPHS))
     number = number_of(given, 1 << 30)
     if not number:
@@ -81,11 +81,11 @@ class _Variant:
     nothing can call the graph.
 
     Args:
-        name: of the target, for messages. reads: what else was read.
-        target: the objects that its key names as the target by their ids, which Python may give to others once they
-            are gone. needed: further objects without which it is not found. gone: gets the variant when one is gone.
-        as_it_trained: whether it still holds when its cells train no longer. stays: whether it is stored in any case.
-        used: when it was called last.
+        name: of the target, for messages. reads: other attributes that were read. target: the objects that its key
+            names as the target by their ids, which Python may give to others once they are gone. needed: further
+            objects without which it is not found. gone: gets the variant when one is gone. as_it_trained: whether it
+            still holds when its cells train no longer. stays: whether it is stored in any case. used: when it was
+            called last.
     """
 
     def __init__(
@@ -150,12 +150,12 @@ def watched(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[
 
 
 class Variants:
-    """The compiled graphs of a script's calls, by what is called and how: keys are tuples that begin with the
-    `identity` of the target, and its arguments.
+    """The compiled graphs of a script's calls, by target and arguments: keys are tuples that begin with the `identity`
+    of the target, and its arguments.
 
-    most: how many graphs are stored of a target, see `surplus`. by_use: the graph goes first that was not called for
-    longest. It is the oldest else: that is the same one on all ranks, which compile together but need not call alike.
-    keeps: asked whether a graph of a target is used although something that it was read from has changed.
+    most: how many graphs are stored of a target, see `surplus`. by_use: the graph that was unused for longest goes
+    first. Otherwise the oldest goes: that is the same one on all ranks, which compile together but need not call alike.
+    keeps: asked whether a graph of a target is used although an attribute that it was read from has changed.
     """
 
     def __init__(self, most: int, by_use: bool, keeps: Keeps) -> None:
@@ -167,7 +167,7 @@ class Variants:
         self._clock = count()
 
     def find(self, key: Any) -> Any:
-        """The graph of a call as its cells are now, None where it is still to be compiled."""
+        """Return the graph of a call as its cells are now, or None if it is still to be compiled."""
         for variant in self._known.get(key, ()):
             if variant.holds(self._keeps):
                 if self.by_use:
@@ -204,8 +204,8 @@ class Variants:
         return found
 
     def surplus(self, target: Hashable) -> tuple[Any, Any] | None:
-        """(key, graph) of the graph of a target, given by its `identity`, that goes as there are more than are stored;
-        it is no longer known. None where there are not."""
+        """Return (key, graph) of the graph of a target, given by its `identity`, that is dropped because there are too
+        many; it is forgotten. None if there are not."""
         own = [(key, variant) for key in self._known if key[0] == target for variant in self._known[key]]
         found = [(key, variant) for key, variant in own if not variant.stays]
         if len(found) <= self.most:

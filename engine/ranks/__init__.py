@@ -1,1 +1,1 @@
-"""This is the only reader of what a launcher tells a rank by its environment. It starts mpirun, too."""
+"""Ranks are started under mpirun, and read the variables of their launcher here and nowhere else."""

@@ -1,4 +1,4 @@
-"""Reads what the launcher tells a rank by its environment. No other file reads such variables.
+"""Reads the variables that a launcher sets for a rank. No other file reads such variables.
 
 Imports nothing heavy: the number of BLAS threads must be set before NumPy is imported.
 """
@@ -30,7 +30,7 @@ class _Launcher:
 
 _LAUNCHERS = (
     _Launcher(*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
-    # srun speaks PMIx or PMI2 with MPI's ranks; in a batch script, where it does not, it sets the SLURM_ names too.
+    # srun speaks PMIx or PMI2 with MPI's ranks; in a batch script, which has neither, it sets the SLURM_ names too.
     _Launcher("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE", ("PMIX_RANK",)),
     _Launcher("PMI_RANK", "PMI_SIZE", "SLURM_LOCALID", "SLURM_TASKS_PER_NODE", ("PMI_FD",)),
 )
@@ -50,7 +50,7 @@ def _number(text: str) -> int | None:
 
 
 def mpi_size(environment: Mapping[str, str] | None = None) -> int:
-    """The number of ranks that mpirun or srun started, 0 where none of them started this process."""
+    """Return the number of ranks that mpirun or srun started, 0 if none of them started this process."""
     found = os.environ if environment is None else environment
     launcher = _launcher(found)
     return int(found[launcher.size]) if launcher else 0
@@ -79,8 +79,8 @@ def job_name() -> str:
 
 
 def limit_threads(local_ranks: int = 0) -> None:
-    """Give every rank its share of the cores: one BLAS thread where ranks outnumber cores. Values that
-    the user set remain. Without effect once NumPy is loaded."""
+    """Give every rank its share of the cores: one BLAS thread if ranks outnumber cores. Values that the user set
+    remain. Without effect once NumPy is loaded."""
     local = local_ranks or (local_place()[1] if mpi_size() else 0)
     if local <= 1:
         return
@@ -96,8 +96,8 @@ def session_folder() -> str:
 
 
 def place() -> dict[str, int]:
-    """Rank and size of this process, in the job and on its host, as its launcher says; one rank without one. claimed:
-    how many ranks RANK_SIZE speaks of where no launcher has started any."""
+    """Return rank and size of this process, in the job and on its host, as its launcher says; one rank without one.
+    claimed: the ranks in RANK_SIZE if no launcher has started any."""
     if not mpi_size():
         claimed = _number(os.environ.get("RANK_SIZE", ""))
         return {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "claimed": 1 if claimed is None else claimed}
@@ -112,8 +112,8 @@ _RANK = re.compile(rb"(?:^|\0)(?:OMPI_COMM_WORLD_RANK|SLURM_PROCID)=(\d+)(?=\0|$
 
 
 def ranks_of_this_launcher() -> dict[int, int]:
-    """The process of every rank that was started by what has started this one, by rank; read from /proc, so {} where
-    there is none."""
+    """Return the process of every rank with the same launcher as this one, by rank; read from /proc, so {} if there is
+    none."""
     launcher = os.getppid()
     found: dict[int, int] = {}
     try:

@@ -87,7 +87,7 @@ def is_host(name: str) -> bool:
 
 
 def check_slots(hosts: Sequence[Host], ranks: int) -> None:
-    """Raises MspcError where the hosts take fewer ranks."""
+    """Raises MspcError if the hosts take fewer ranks."""
     slots = sum(host.slots for host in hosts)
     if ranks > slots:
         listed = ", ".join(f"{host.name} {host.slots}" for host in hosts[:SHOWN])

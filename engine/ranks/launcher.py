@@ -1,4 +1,4 @@
-"""Runs the jobs of `mspc launch`: ranks under mpirun, each with a log of its own, restarted where an option says so."""
+"""Runs the jobs of `mspc launch`: ranks under mpirun, each with a log of its own, restarted if an option says so."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.faults.orphaned import LAST_WORDS
 
-# Finds out why a job of `mspc launch` has ended, from what mpirun and the ranks have printed: the cause first.
+# The reason why a job has ended is found in the output of mpirun and the ranks: the cause comes first.
 
 
 LAST_LINES = 20
 """Lines of a failed rank's log that are shown."""
 WAIT = 3.0
-"""Seconds for the ranks of a lost mpirun to say where they were."""
+"""Seconds for the ranks of a lost mpirun to say their places."""
 _FAILED = (
     re.compile(rb"Process name: \[[^\]]*,(\d+)\]"),
     re.compile(rb"process rank (\d+) with PID"),
@@ -40,17 +40,17 @@ CONSEQUENCES = re.compile(
     LAST_WORDS.pattern
     + rb"|\[[^\]\n]*\] \*\*\* An error occurred in |(?:-{40,}\n)?An MPI communication peer process has unexpectedly"
 )
-"""Finds what a rank, or MPI in it, prints where mpirun or another rank has left it: the cause is printed before
-that."""
+"""Finds lines that a rank, or MPI in it, prints after mpirun or another rank has left it: the cause is printed before.
+"""
 
 
 @dataclass(frozen=True)
 class Ended:
     """A job that has ended.
 
-    status: mpirun's, negative for a signal. said: what mpirun has printed. scheduler_log: where that is. logs: of all
-    ranks, where they are on this host. begins: bytes of each that are of earlier starts. printed: whether the lines of
-    a rank have been printed. hosts: of the job; () for this one.
+    status: mpirun's, negative for a signal. said: mpirun's output. scheduler_log: its path. logs: of all ranks, if they
+    are on this host. begins: bytes of each that are of earlier starts. printed: whether the lines of a rank have been
+    printed. hosts: of the job; () for this one.
     """
 
     status: int
@@ -62,7 +62,7 @@ class Ended:
     hosts: Sequence[Host] = ()
 
     def explain(self) -> None:
-        """Say on stderr which host was lost, or which rank failed first, with where it was and its last lines."""
+        """Say on stderr which host was lost, or which rank failed first, with its place and its last lines."""
         lost, rank = lost_host(self.said), failed_rank(self.said)
         if lost is not None:
             complain(f"error: the host {lost[1]} is lost: mpirun's part there does not answer any more"
@@ -89,7 +89,7 @@ class Ended:
         complain(_last_lines(own) if path.exists() else "  (it is on another host)")
 
     def _of_others(self, rank: int) -> str | None:
-        """What another rank, whose lines have not been printed, says of one that could not say it itself."""
+        """The report of another rank, whose lines have not been printed, about one that could not report itself."""
         start = f"error: rank {rank} ".encode()
         for other in range(len(self.logs)):
             if other == rank or self.printed(other):
@@ -107,7 +107,7 @@ class Ended:
             return b""
 
     def _place(self) -> str:
-        """Where a rank of this host was that mpirun has left; "" where none says so."""
+        """The place of a rank of this host that mpirun has left; "" if none says so."""
         limit = time.monotonic() + WAIT
         while time.monotonic() < limit:
             for rank in range(len(self.logs)):
@@ -134,7 +134,8 @@ class Ended:
 
 
 def lost_host(said: bytes) -> tuple[int, str] | None:
-    """(number of mpirun's part there, 0 where mpirun does not say it; name) of a host that mpirun says it has lost."""
+    """Return (number of mpirun's part there, 0 if mpirun does not say it; name) of a host that mpirun says it has lost.
+    """
     found = [match for pattern in _LOST for match in pattern.finditer(said)]
     if not found:
         return None
@@ -143,13 +144,13 @@ def lost_host(said: bytes) -> tuple[int, str] | None:
 
 
 def failed_rank(said: bytes) -> int | None:
-    """The rank that failed first, by what mpirun printed; None where it names none."""
+    """Return the rank that failed first, by mpirun's output; None if it names none."""
     found = [(match.start(), int(match[1])) for pattern in _FAILED for match in [pattern.search(said)] if match]
     return min(found)[1] if found else None
 
 
 def _is_here(name: str) -> bool:
-    """Whether a name or address is this host's: what listens can have it."""
+    """Whether a name or address is this host's: a listening socket can have it."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -184,11 +185,11 @@ _FORWARDED = ("PATH", "PYTHONPATH", "PYTHONHASHSEED", "VIRTUAL_ENV", "DATA_PATH"
 
 @dataclass(frozen=True)
 class LaunchJob:
-    """What is started, and where.
+    """A job to start.
 
-    command: of every rank. ranks: how many. hosts: where; () for this one. folder: of the logs. log_name: of a rank's,
-    with `{rank}` and `{local_rank}`. cores: see `worker`. variables: names that other hosts get too. shown: ranks whose
-    logs are printed while they grow; None for all. start_within: seconds for the hosts to come up.
+    command: of every rank. ranks: how many. hosts: () for this one. folder: of the logs. log_name: of a rank's, with
+    `{rank}` and `{local_rank}`. cores: see `worker`. variables: names that other hosts get too. shown: ranks whose logs
+    are printed while they grow; None for all. start_within: seconds for the hosts to come up.
     """
 
     command: tuple[str, ...]
@@ -202,7 +203,7 @@ class LaunchJob:
     start_within: int = 600
 
     def log(self, rank: int) -> Path:
-        """The log of a rank, where it is on this host."""
+        """Return the log of a rank, if it is on this host."""
         index = bisect_right(self._ends, rank)
         local = rank - (self._ends[index - 1] if index else 0)
         return self.folder / self.log_name.format(rank=rank, local_rank=local)
@@ -226,8 +227,8 @@ class LaunchJob:
 
 
 def launch(job: LaunchJob, restarts: int) -> int:
-    """Run the job to its end and return its status; 0 where all ranks ended well. Where one fails, the first one's last
-    lines are printed, and the job starts again up to `restarts` times. Ctrl-C and SIGTERM end it."""
+    """Run the job to its end and return its status; 0 if all ranks ended well. If one fails, the first one's last lines
+    are printed, and the job starts again up to `restarts` times. Ctrl-C and SIGTERM end it."""
     for number in range(restarts + 1):
         begins = {rank: _size(job.log(rank)) if number else 0 for rank in range(job.ranks)}
         status, ended_by, places = _run(job, number, dict(begins))
@@ -246,7 +247,7 @@ def _run(job: LaunchJob, number: int, places: dict[int, int]) -> tuple[int, int 
     """(mpirun's status, the signal that this process got, bytes of the logs that were printed) of one start. places:
     bytes of the logs, by rank, that earlier starts wrote."""
     environment = {**mpirun_environment(), RESTARTS: str(number)}
-    for rank in range(job.ranks if not number else 0):  # what a rank of an earlier job printed is not this one's
+    for rank in range(job.ranks if not number else 0):  # output of an earlier job's rank is not this one's
         job.log(rank).unlink(missing_ok=True)
     with open(job.folder / SCHEDULER_LOG, "ab" if number else "wb") as log:
         try:
@@ -269,8 +270,8 @@ def _run(job: LaunchJob, number: int, places: dict[int, int]) -> tuple[int, int 
 
 
 def _show_all(job: LaunchJob, places: dict[int, int], over: bool = False) -> None:
-    """Print what the shown ranks have written from these bytes on, but until the job is `over` not what they say of
-    having been left: the cause is printed first."""
+    """Print the shown ranks' output from these bytes on, but until the job is `over` not their lines about having been
+    left: the cause is printed first."""
     for rank in filter(job.shows, range(job.ranks)):
         places[rank] += _show(job.log(rank), places[rank], over)
 
@@ -299,7 +300,6 @@ def _show(path: Path, begin: int, over: bool) -> int:
 
 
 def _said(job: LaunchJob) -> bytes:
-    """What mpirun has printed."""
     try:
         return (job.folder / SCHEDULER_LOG).read_bytes()
     except OSError:
@@ -307,6 +307,7 @@ def _said(job: LaunchJob) -> bytes:
 
 
 def exported(environment: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Names of the variables that ranks on other hosts get: those that options name, and what Python and mspc read."""
+    """Return names of the variables for ranks on other hosts: those that options name, and those that Python and mspc
+    read."""
     found = {name for name in environment if name.startswith(("MSPC_", "MS_")) or name in _FORWARDED}
     yield from sorted({*names, *found, RESTARTS})

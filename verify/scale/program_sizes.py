@@ -95,7 +95,7 @@ class Divisors:
         self.frozen.update(self.resolved(tuple(product)))
 
     def equal(self, one: Product, other: Product) -> None:
-        """Let two products be the same number. Where both are of several unknowns, `settle` decides."""
+        """Let two products be the same number. If both have several unknowns, `settle` decides."""
         one, other = _without_common_ends(self.resolved(one), self.resolved(other))
         if one == other:
             return
@@ -134,8 +134,8 @@ class Divisors:
         self._least.append((product, number, least))
 
     def has_room(self, product: Product, number: int, other: Product, of: int, ways: int = 1) -> None:
-        """Let what is left of a size have room for what goes there of what is left of another, if not by its own size:
-        for all, or for many times what goes each way where all ways are alike."""
+        """Let the rest of a size have room for the entries of another that are routed there, if it is too small by
+        itself: for all, or for many times the mean if all ways are alike."""
         self._roomy.append((product, number, other, of, ways))
 
     def values(self) -> dict[int, int]:
@@ -187,8 +187,8 @@ def _without_common_ends(one: Product, other: Product) -> tuple[Product, Product
 
 
 def _parts(number: int, place: int, few: bool) -> int:
-    """How many parts of a number are left: a divisor of it that is small, and not 1 where another one is. few: 2 are
-    as good as more."""
+    """Return how many parts of a number are left: a small divisor of it, and not 1 if there is another. few: 2 are as
+    good as more."""
     wanted = (2, 3) if few else WANTED[place % len(WANTED) :] + WANTED[: place % len(WANTED)]
     for parts in wanted:
         if number % parts == 0:
@@ -210,7 +210,7 @@ def _lesser(number: int) -> int:
     return 1
 
 
-# What the rule of an operator says of the divisors of its dimensions.
+# The rule of an operator relates the divisors of its dimensions.
 
 
 ReadDims = Sequence[Sequence[Product]]
@@ -227,12 +227,12 @@ def follow_rule(divisors: Divisors, op: Op, types: Sequence[TensorType], operand
                 divisors.freeze(dim)
         return
     sides = [*zip(rule.inputs, operands, strict=True), *zip(rule.outputs, made, strict=False)]
-    # Dimensions of one factor first: they tell what those are made of that several factors make.
+    # Dimensions of one factor come first: they determine the factors of the others.
     pairs = [(names, dim) for side, dims in sides for names, dim in zip(side, dims, strict=True)]
     factors: dict[int, Product] = {}
     for names, dim in sorted(pairs, key=lambda pair: len(pair[0]) > 1):
         product: list[int] = []
-        for factor in names:  # none where a dimension is of size 1, broadcast or sharded until one element is left
+        for factor in names:  # none if a dimension is of size 1, broadcast or sharded until one element is left
             if factor not in factors:
                 factors[factor] = divisors.new()
                 divisors.divides(factors[factor], rule.sizes[factor])
@@ -241,7 +241,7 @@ def follow_rule(divisors: Divisors, op: Op, types: Sequence[TensorType], operand
             divisors.equal(dim, tuple(product))
 
 
-# The dimensions of what ranks of several kinds send each other in exchanges.
+# Exchanges relate the dimensions of tensors that ranks of several kinds send each other.
 
 
 TradedDims = Sequence[list[Product]]
@@ -250,7 +250,7 @@ Pair = tuple[int, int]
 
 @dataclass
 class Traded:
-    """What one rank has sent another: by how many it has sent before. A tensor is met twice, by both ends."""
+    """The messages of one rank to another, by number. A tensor is met twice, by both ends."""
 
     _counts: dict[tuple[Pair, bool], int] = field(default_factory=dict[tuple[Pair, bool], int])
     _dims: dict[tuple[Pair, int], list[Product]] = field(default_factory=dict[tuple[Pair, int], list[Product]])
@@ -273,7 +273,7 @@ class Traded:
                     yield other, dims
 
 
-# Gives the dimensions of all values of some programs their divisors, by what the operators say (`dimensions.py`).
+# The dimensions of all values of some programs get their divisors by the rows of the operators.
 
 
 Dims = list[list[Product]]
@@ -311,7 +311,7 @@ class Sizing:
             self.divisors.divides(dim, n)
 
     def add(self, graph: Graph, kind: RankKind | None = None) -> None:
-        """Note what the nodes of a program say. kind: whose program it is, None for one device."""
+        """Note the constraints of a program's nodes. kind: whose program it is, None for one device."""
         for parameter in graph.parameters:
             own = self.dims(parameter)
             known = self._named.setdefault(parameter.name, own)
@@ -343,7 +343,7 @@ class Sizing:
             self._chosen(node, *named_by(node, readers))
 
     def _chosen(self, node: Node, named: Sequence[tuple[Node, Dim]], are_all: bool) -> None:
-        """Let what numbers of chosen ones name be of one dimension with that of which these are."""
+        """Unify the dimension indexed by top-k indices with the dimension they were taken from."""
         whole = self.dims(node.inputs[0])[0][-1]
         size = node.inputs[0].shape[-1]
         for reader, dim in named:
@@ -387,7 +387,7 @@ class Sizing:
                 self._operator(own, types, operands, list(element_types(node.type)), self.dims(node), kind)
 
     def _keep_rows(self, op: Any, operands: Dims, made: Dims) -> None:
-        """Let a table have as many rows as it has: it is looked up at places that would be behind the last one."""
+        """Let a table keep its number of rows: lookups would be past the end of a shorter one."""
         table = operands[0] if isinstance(op, FetchRows | TakeRows) else made[0]
         self.divisors.freeze(table[0])
 
@@ -534,7 +534,7 @@ class Sizing:
     # The small programs
 
     def all_dims(self) -> Mapping[Value, Dims]:
-        """The divisors of the dimensions of all values, operands ahead of what is made of them."""
+        """Return the divisors of the dimensions of all values, operands before results."""
         return self._dims
 
     def keep(self, values: Iterable[Value]) -> bool:
@@ -558,7 +558,7 @@ class Sizing:
         return self.divisors.value(product, self.found)
 
     def shape(self, tensor: TensorType, dims: Sequence[Product]) -> tuple[int, ...]:
-        """The shape divided. Raises ValueError where it cannot be."""
+        """Return the divided shape. Raises ValueError if it cannot be divided."""
         found: list[int] = []
         for n, dim in zip(tensor.shape, dims, strict=True):
             by = self.divisor(dim)
@@ -589,7 +589,7 @@ class Sizing:
 
 
 def keep_constants(sizing: Sizing) -> None:
-    """Freeze dimensions that constants alone have, and what is made of them."""
+    """Freeze dimensions that only constants have, and values computed from them."""
     sizing.divisors.settle()
     all_dims = sizing.all_dims()
     made: set[Value] = set()
@@ -624,7 +624,7 @@ class Tied:
 
 @dataclass(frozen=True)
 class Marked:
-    """The key of a value by the number of its operator ahead of sharding, and what it is: on a rank it may have become
+    """The key of a value by the number of its operator before sharding, and its node: on a rank it may have become
     several."""
 
     mark: int
@@ -632,8 +632,8 @@ class Marked:
 
 
 def tie(sizing: Sizing, one: Graph, other: Graph) -> None:
-    """Tie two programs: a dimension of which a rank has one element is not told from one of size 1 otherwise, as the
-    heads where every rank has one."""
+    """Tie two programs: otherwise a dimension of which a rank has one element looks like one of size 1, as the heads if
+    every rank has one."""
     by_place = not any(MARK in node.attrs for each in one.graphs() for node in each.nodes)
     known, tied = _by_key(sizing, one, by_place), _by_key(sizing, other, by_place)
     for key, values in tied.items():
@@ -643,8 +643,8 @@ def tie(sizing: Sizing, one: Graph, other: Graph) -> None:
 
 
 def _may_be_piece(whole: Tied, own: Tied) -> bool:
-    """Whether a value that stands at the same place is thought to be a piece of another. Several gradients stand at one
-    place: of these only those are that have one element along a dimension that has several."""
+    """Whether a value at the same place may be a piece of another. Several gradients are at one place: of these only
+    those with one element along a dimension that has several."""
     pairs = list(zip(whole.type.shape, own.type.shape, strict=True))
     if not all(mine and n % mine == 0 for n, mine in pairs):
         return False
@@ -663,7 +663,7 @@ def _by_key(sizing: Sizing, graph: Graph, by_place: bool) -> dict[Hashable, list
 
 
 def _pairs(known: Sequence[Tied], values: Sequence[Tied]) -> Iterator[tuple[Tied, Tied]]:
-    """Which of several values of one key are the same: one by one, or all where one device has them of one type."""
+    """Pair values of one key: one by one, or all if one device has them of one type."""
     pairs: Iterable[tuple[Tied, Tied]] = ()
     if len(known) == len(values):
         pairs = zip(known, values, strict=True)
@@ -673,8 +673,8 @@ def _pairs(known: Sequence[Tied], values: Sequence[Tied]) -> Iterator[tuple[Tied
 
 
 def _keys_of(node: Node, by_place: bool) -> list[Hashable]:
-    """For each tensor of a node's result what it is known by: its mark; by_place: of programs without marks, as a
-    folder's files, the place of the script that it stands at; None where that is not known, either."""
+    """Return a key for each tensor of a node's result: its mark; by_place: in programs without marks, as a folder's
+    files, its place in the script; None if unknown."""
     number = node.attrs.get(MARK)
     tensors = len(element_types(node.type))
     if isinstance(node.op, FusedElementwise):

@@ -34,17 +34,15 @@ from mspc.verify.scale.room import check_fits, values_nbytes
 from mspc.verify.scale.small_programs import Unfit, first_weights, small_programs
 from mspc.verify.scale.watch import ValueWatch
 
-# What a proof has compared, and what it has found.
-
 
 @dataclass
 class ScaleProof:
-    """What was compared, and what was found.
+    """The result of a proof.
 
-    ranks, kinds: how many there are. rows: every value of every kind and step that was compared. sizes: how the sizes
-    of parameters became smaller: (as it was, as it is). first: the first value that is wrong. stuck: the nodes at which
-    ranks wait for each other; failed: a node that cannot be computed on some ranks, and why. others: nodes at which
-    ranks are that should meet them there. odd: what a few ranks run otherwise than others, where that is one change.
+    ranks, kinds: how many there are. rows: every value of every kind and step that was compared. sizes: of parameters,
+    (real, small). first: the first wrong value. stuck: the nodes at which ranks wait for each other; failed: a node
+    that cannot be computed on some ranks, and why. others: nodes at which ranks are that should meet them there. odd:
+    the difference in the programs of a few ranks, if it is one change.
     """
 
     ranks: int
@@ -57,7 +55,7 @@ class ScaleProof:
     others: tuple[Node, ...] = ()
     odd: Odd | None = None
     memory: MemoryFound | None = None
-    """What is found of the memory that values share, at real sizes."""
+    """Misuses of memory that values share, at real sizes."""
     whole: bool = False
     """Whether all values have their own sizes: small ones would have said that something differs."""
 
@@ -68,7 +66,7 @@ class ScaleProof:
         return not self.stuck and self.failed is None and all(row.same for row in self.rows)
 
     def may_be_of(self, odd: Odd, kinds: Sequence[RankKind]) -> bool:
-        """Whether what a few ranks run otherwise may be what is wrong: ranks may do so in what is right, too."""
+        """Whether the difference in programs of a few ranks may be the error: right programs may differ, too."""
         if self.stuck or self.failed is not None:
             waiting = [kind for kind, _ in self.stuck] + [kind for kind in kinds if kind.runs_any(self.others)]
             return odd.may_stop([] if self.failed is None else [self.failed[0]], waiting)
@@ -83,7 +81,7 @@ NUMBER = "real_node"
 
 
 class FailedHere(Exception):
-    """A node of a small program cannot be computed. node: None where it is not known."""
+    """A node of a small program cannot be computed. node: None if unknown."""
 
     def __init__(self, node: Node | None) -> None:
         super().__init__("a node cannot be computed at small sizes")
@@ -111,11 +109,11 @@ def failed_node(graph: Graph, failure: NodeFailure) -> Node | None:
     return None
 
 
-# Whether all ranks take part where one of them finds an overflow: a step in which one is pretended.
+# All ranks must take part if one of them finds an overflow: a step pretends one.
 #
-# Where a network looks for one (`AllFinite`), the ranks that hold one slice of an operand find an infinity in it, and
-# so does one device. Of several stages those do that compute the operand, and they send it to others. What all store
-# behind the step has to be what one device does.
+# If a network looks for overflows (`AllFinite`), the ranks that hold one slice of an operand find an infinity in it,
+# and so does one device. In stages those do that compute the operand, and they send it to others. The stored values of
+# all after the step must be those of one device.
 
 
 Array = Any
@@ -128,7 +126,7 @@ CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class Overflow:
-    """An infinity in an operand of a node of a kind, and of a node of one device. nodes: this one, and where ranks that
+    """An infinity in an operand of a node of a kind, and of a node of one device. nodes: this one, and if ranks that
     store the same are of several kinds those of the others, all ranks of which find it then."""
 
     kind: RankKind
@@ -139,9 +137,9 @@ class Overflow:
 
 
 def overflows(one: Graph, kinds: Sequence[RankKind]) -> list[Overflow]:
-    """Where to pretend one: in the first and the last operand that a kind computes of what looks for it. A stage sends
-    it to all others that look for one, else it is left out, as these may make it anew of what they receive; where there
-    are many stages, some are taken from the first to the last."""
+    """List the overflows to pretend: in the first and the last operand that a kind computes for a node that looks for
+    one. A stage sends it to all others that look for one, else it is left out, as these may recompute it from their
+    messages; of many stages, some are taken from the first to the last."""
     looking = _looking(one)
     are_stages = bool(looking) and any(map(_sends, kinds))
     found: list[Overflow] = []
