@@ -1055,16 +1055,16 @@ def _tensor(data: bytes, part: WireField) -> tuple[str, str, np.ndarray]:
     """(name, name of the parameter, values) of a tensor."""
     sizes: list[int] = []
     dtype, raw, names = "", b"", {7: "", 13: ""}
-    for field in _inside(data, part):
-        if field.number == 1:
-            sizes += integers(data, field)
-        elif field.number == 2:
-            dtype = _DTYPES.get(signed(field.value), "")
-        elif field.number in names:
-            names[field.number] = text(data, field)
-        elif field.number == 9:
-            raw = data[field.begin : field.end]
-        elif field.number == 12:
+    for part_field in _inside(data, part):
+        if part_field.number == 1:
+            sizes += integers(data, part_field)
+        elif part_field.number == 2:
+            dtype = _DTYPES.get(signed(part_field.value), "")
+        elif part_field.number in names:
+            names[part_field.number] = text(data, part_field)
+        elif part_field.number == 9:
+            raw = data[part_field.begin : part_field.end]
+        elif part_field.number == 12:
             raise ValueError("its values are in other files, which are not read")
     if dtype not in DTYPES:
         raise ValueError(f"tensor {names[7]!r} is of an element type that is not read")

@@ -311,13 +311,13 @@ class StepCounts:
 
     def _drop_gone(self) -> None:
         """Forget graphs that no later graph goes on from."""
-        for identity, names in list(self._ended.items()):
+        for number, names in list(self._ended.items()):
             for name, counted in names:
                 if counted() is None:
                     del self._earlier[name]
-            self._ended[identity] = [(name, counted) for name, counted in names if counted() is not None]
-            if not self._ended[identity]:
-                del self._ended[identity]
+            self._ended[number] = [(name, counted) for name, counted in names if counted() is not None]
+            if not self._ended[number]:
+                del self._ended[number]
         while len(self._ended) > ENDED:
             for name, _ in self._ended.pop(next(iter(self._ended))):
                 del self._earlier[name]

@@ -14,10 +14,7 @@ from mspc.ops.optim import optimizer as updates
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 
-from mspc.verify.pytorch.optimizer_steps import (
-    Case,
-    update_formulas,
-)
+from mspc.verify.pytorch.optimizer_steps import Case, update_formulas  # noqa: E402
 from mspc.verify.pytorch.training_steps import cases, judged, judged_apart  # noqa: E402
 
 

@@ -597,7 +597,9 @@ def _type(array: Array) -> TensorType:
     return TensorType(dtype_of(array.dtype), array.shape)
 
 
-def _check_agreed(request: CollectiveRequest, ops: Mapping[int, Any], types: Mapping[int, Sequence[TensorType]]) -> None:
+def _check_agreed(
+    request: CollectiveRequest, ops: Mapping[int, Any], types: Mapping[int, Sequence[TensorType]]
+) -> None:
     """Raises NodeError if ranks that shall meet disagree, and would wait for each other."""
     said: dict[int, list[Rendezvous]] = {}
     for rank, op in ops.items():
