@@ -10,11 +10,13 @@ from typing import Any
 
 from mspc.api import VERSION
 from mspc.api.alias import install_public
+from mspc.api.call_handler import install_backend
 
 __version__ = VERSION
 
 
 install_public()
+install_backend(lambda: importlib.import_module("mspc.backend"))
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

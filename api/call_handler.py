@@ -1,9 +1,13 @@
-"""This is the hook through which a called cell reaches the compiler. Commands and `import mspc` decide what stands
-behind it."""
+"""The interfaces through which MindSpore's surface reaches the compiler, the runtime and the readers.
+
+`import mspc` installs the backend, and commands install the handler of calls, so that this package names no module of a
+higher layer.
+"""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -57,6 +61,43 @@ class CallHandler(Protocol):
         ...
 
 
+class Backend(Protocol):
+    """The layers above, as modules of scripts use them."""
+
+    def default_handler(self) -> CallHandler:
+        """Return the handler for the calls of a script that plain Python or mpirun started."""
+        ...
+
+    def launched_rank(self) -> dict[str, Any]:
+        """Return rank, size, local rank and local size as the launcher of this process set them."""
+        ...
+
+    def compile_in_memory(self, network: Any, args: tuple[Any, ...]) -> Any:
+        """Compile a call without running it: strategies, layouts, operators and `compile_id`."""
+        ...
+
+    def write_mindir(self, network: Any, inputs: tuple[Any, ...], path: Path) -> None:
+        """Write a network with its parameters as a `.mindir` file."""
+        ...
+
+    def exported_network(self, path: Path, returns: str | None, sizes: Mapping[str, int], precision: str) -> Any:
+        """Read a program of `torch.export.save` as a cell."""
+        ...
+
+
+_loaders: list[Callable[[], Backend]] = []
+
+
+def install_backend(load: Callable[[], Backend]) -> None:
+    """Set the function that loads the backend; it is called at the first use."""
+    _loaders[:] = [load]
+
+
+def backend() -> Backend:
+    """Return the installed backend."""
+    return _loaders[0]()
+
+
 _installed: list[CallHandler] = []
 
 
@@ -80,7 +121,5 @@ def shows_types_only() -> bool:
 def current() -> CallHandler:
     """The handler in place; the default one trains under plain `python` or `mpirun`."""
     if not _installed:
-        # By name: the layer of the commands stands above this one.
-        module = importlib.import_module("mspc.engine.default_handler")
-        _installed.append(module.default_handler())
+        _installed.append(backend().default_handler())
     return _installed[0]

@@ -6,10 +6,10 @@ A process under mpirun has one session. A simulation has one per rank and puts t
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import field
 from typing import Any
 
+from mspc.api.call_handler import backend
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.location import Location
 
@@ -64,8 +64,7 @@ class Session:
     @classmethod
     def from_environment(cls) -> Session:
         """Rank and size as the launcher of this process says; one rank without one."""
-        # By name: what reads a launcher's variables is above this layer.
-        return cls(**importlib.import_module("mspc.engine.ranks.environment").place())
+        return cls(**backend().launched_rank())
 
     @classmethod
     def of_rank(cls, rank: int, size: int) -> Session:

@@ -125,6 +125,12 @@ def test_folder_imports_only_lower_layers(folder: str) -> None:
         for module, _, line in imports(path):
             if module.startswith("mspc.") and not f"{module}.".startswith(lower):
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {module}")
+        name = ".".join(("mspc", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+        wrong += [
+            f"{path.relative_to(ROOT)} loads {module}"
+            for module in read(path).loaded
+            if module.startswith("mspc.") and not f"{module}.".startswith(lower) and LATE.get((name, module)) != _BOTH
+        ]
     assert not wrong
 
 
@@ -171,14 +177,10 @@ def packages_of(module: str) -> set[str]:
     return {".".join(parts[:count]) for count in range(2, len(parts))}
 
 
-_LAUNCHES = "a script that runs calls what stands above its network"
 _BOTH = "scripts know a module of this name, which is api's"
 LATE = {
     ("mspc.api.index.module", "mspc.api.index.asked"): "what a row makes may name every operator and function",
     ("mspc.api.ops", "mspc.api.common.tensor"): "operators that run at once make tensors",
-    ("mspc.api.call_handler", "mspc.engine.default_handler"): _LAUNCHES,
-    ("mspc.api.common.executor", "mspc.compiler.in_memory"): _LAUNCHES,
-    ("mspc.api.common.executor", "mspc.engine.strategy_files"): _LAUNCHES,
     ("mspc.ops", "mspc.api.ops"): _BOTH,
     ("mspc.ops", "mspc.api.alias"): _BOTH,
 }

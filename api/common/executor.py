@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+from mspc.api import call_handler
 from mspc.api.errors import ApiKeyError, ApiTypeError
 
 
@@ -53,9 +53,7 @@ class CellGraphExecutor:
         unknown = sorted(options.keys() - {"do_convert", "jit_config_dict"})
         if unknown:
             raise ApiTypeError(f"compile has no argument {unknown[0]!r}")
-        # By name: both are above this layer.
-        write = importlib.import_module("mspc.engine.strategy_files").write_once
-        facts = importlib.import_module("mspc.compiler.in_memory").compile_in_memory(obj, args, write)
+        facts = call_handler.backend().compile_in_memory(obj, args)
         if hasattr(obj, "__dict__"):  # not through its class: what asks for gradients is frozen
             vars(obj).update(parameter_layout_dict=facts.parameter_layouts, strategies_by_operator=facts.strategies)
         return Phase(f"{phase}.{facts.compile_id}", facts), True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mspc.api.call_handler import backend
 from mspc.api.errors import ApiTypeError
 
 if TYPE_CHECKING:
@@ -39,9 +39,4 @@ def load_torch(
         isinstance(sizes, Mapping) and all(isinstance(n, int) and not isinstance(n, bool) for n in sizes.values())
     ):
         raise ApiTypeError(f"load_torch: sizes must be a dictionary of integers, not {sizes!r:.60}")
-    reading = importlib.import_module("mspc.readers.pytorch.reading")
-    filled = importlib.import_module("mspc.readers.pytorch.sizes")
-    network = importlib.import_module("mspc.readers.pytorch.network")
-    program = filled.with_sizes(reading.read_program(Path(file_name)), dict(sizes or {}))
-    half = importlib.import_module("mspc.readers.pytorch.training").half_of(precision)
-    return network.ImportedNetwork(program, returns, half)
+    return backend().exported_network(Path(file_name), returns, sizes or {}, precision)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
+from mspc.api.call_handler import backend
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.checkpoint.mindir import MindirGraph, read_mindir
@@ -60,8 +60,7 @@ def export(net: Any, *inputs: Any, file_name: str, file_format: str, **kwargs: A
     for place, value in enumerate(inputs):
         _check_input(f"export: input {place}", value)
     path = Path(file_name if file_name.endswith(SUFFIX) else file_name + SUFFIX)
-    # By name: what compiles is above this layer.
-    importlib.import_module("mspc.output.mindir").write_network(net, inputs, path)
+    backend().write_mindir(net, inputs, path)
 
 
 def _check_input(what: str, value: Any) -> None:
