@@ -78,5 +78,5 @@ def test_a_list_of_commands_needs_no_arrays() -> None:
 
 def test_the_package_opens_with_little() -> None:
     before = set(loaded(""))
-    own = {"mspc", "mspc.api", "mspc.api.alias", "mspc.api.rooms"}
+    own = {"mspc", "mspc.api", "mspc.api.alias", "mspc.api.call_handler", "mspc.api.rooms"}
     assert set(loaded("import mspc")) - before == own | set(loaded("import functools, os, typing, types")) - before
