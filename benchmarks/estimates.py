@@ -33,7 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.gpu.networks.start import NETWORKS
+from benchmarks.gpu.networks.sizes import NETWORKS
 
 SCRIPT = Path(__file__).resolve().parent / "networks" / "planned.py"
 NAMED = SCRIPT.with_name("named.py")

@@ -1,4 +1,4 @@
-"""A real Chromium for tests and benchmarks of pages: found where `.ci/run` puts it or where the system has it."""
+"""A real Chromium for tests of pages: found where `.ci/run` puts it or where the system has it."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,13 +26,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mspc.engine.ranks.mpirun import find_mpirun, mpirun_environment
+
 HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE)
-
-from compare import TOLERANCE, measured, show  # noqa: E402  # beside this file
-
-from mspc.engine.ranks.mpirun import find_mpirun  # noqa: E402  # behind the change of the path
-
+TOLERANCE = {"tf32": 1e-3, "bf16": 1e-2}
+"""Largest relative difference of a loss from mspc's."""
 FULL = "--layers 24 --width 1024 --heads 16 --sequence 1024 --batch 64 --steps 20 --repeats 2 --rate 1e-4".split()
 SMALL = "--layers 8 --width 64 --heads 4 --sequence 16 --batch 8 --steps 2 --repeats 1".split()
 
@@ -72,6 +71,52 @@ def programs(options: argparse.Namespace, sizes: list[str], folder: Path) -> Ite
                 print(f"  no order that keeps {more} more: {failed}", flush=True)
                 continue
             yield f"mspc ordered, +{more} kept", commands([*sizes, "--order", str(table)], options.stages)["mspc"]
+
+
+def measured(command: list[str], limit: float) -> dict[str, Any]:
+    """What a program printed last, or {"error": why there is nothing}."""
+    environment = {**os.environ, **mpirun_environment(), "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, check=False, timeout=limit, cwd=HERE
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"more than {limit:.0f} s"}
+    except OSError as error:
+        return {"error": str(error.strerror)}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no message"]
+        first = next((k for k, line in enumerate(said) if "error" in line.lower()), len(said) - 1)
+        said = said[max(0, min(first, len(said) - 12)) :][:12]
+        return {"error": "\n      ".join(said)}
+    return {**json.loads(lines[-1]), "warnings": [w for w in done.stderr.splitlines() if w.startswith("warning")]}
+
+
+def differs(losses: list[float], wanted: list[float]) -> float:
+    """Return the largest relative difference of two lists of losses."""
+    return max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, wanted, strict=True))
+
+
+def show(name: str, found: dict[str, Any], ours: dict[str, Any], tolerance: float) -> None:
+    """One line of the table."""
+    if "error" in found:
+        print(f"  {name:22} failed: {found['error']}", flush=True)
+        return
+    times = [1000 * t for t in found["times"]]
+    line = (
+        f"  {name:22} {1000 * found['median']:9.3f} ms ({min(times):.3f} to {max(times):.3f}), "
+        f"first step {found['first']:5.1f} s"
+    )
+    if found is not ours and "median" in ours:
+        apart = differs(found["losses"], ours["losses"])
+        said = "losses agree" if apart <= tolerance else f"LOSSES DIFFER, more than {tolerance:g}"
+        line += f", mspc / it {ours['median'] / found['median']:.2f}, {said} ({apart:.1e})"
+    else:
+        line += f", loss {found['losses'][0]:.6f} to {found['losses'][-1]:.6f}"
+    for warning in found["warnings"][:3]:
+        line += f"\n      {warning}"
+    print(line, flush=True)
 
 
 def main() -> None:

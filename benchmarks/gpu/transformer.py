@@ -1,4 +1,4 @@
-"""The transformer of compare.py: its sizes, and the weights and data that all its programs start from.
+"""The transformer of pipelines.py: its sizes, and the weights and data that all its programs start from.
 
 Twelve layers of pre-norm attention and feed-forward, mean squared error, SGD with momentum; float32 master weights,
 computed in float32 (TF32 products) or in bfloat16. Needs NumPy alone, since each program has other libraries.
@@ -69,13 +69,6 @@ class Sizes:
     def rows(self) -> int:
         return self.batch * self.sequence
 
-    @property
-    def products(self) -> float:
-        """Floating-point operations of one step's matrix products, attention included."""
-        weights = 4 * self.width**2 + 2 * self.width * self.hidden
-        attention = 2 * self.batch * self.heads * self.sequence**2 * self.head
-        return 3.0 * self.layers * (2 * self.rows * weights + 2 * attention)
-
 
 def parsed() -> tuple[Sizes, argparse.Namespace]:
     """The sizes, and the other options, of a program's command line."""
@@ -90,7 +83,6 @@ def parsed() -> tuple[Sizes, argparse.Namespace]:
     parser.add_argument("--order", default="", help="a table of the order of the stages' work, which mspc reads")
     parser.add_argument("--rate", type=float, default=RATE, help="of learning")
     parser.add_argument("--precision", choices=("tf32", "bf16"), default="bf16")
-    parser.add_argument("--attention", default="fused", help="plain or fused, where a program has both")
     parser.add_argument("--steps", type=int, default=20, help="steps of one measurement")
     parser.add_argument("--repeats", type=int, default=5, help="measurements")
     options = parser.parse_args()

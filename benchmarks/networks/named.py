@@ -14,14 +14,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu.networks import steps_in_mspc
 from benchmarks.gpu.networks.program import Task
-from benchmarks.gpu.networks.start import sizes_of
+from benchmarks.gpu.networks.sizes import sizes_of
 
 NETWORK, STEPS, DTYPE, SIZE = (*sys.argv[1:], *("gpt2", "20", "bf16", "gpu")[len(sys.argv) - 1 :])
 WARM, REPEATS = 5, 3
 
-module, sizes = sizes_of(NETWORK, SIZE)
+network, sizes = sizes_of(NETWORK, SIZE)
 device = "gpu" if SIZE == "gpu" else "cpu"
-program = steps_in_mspc.built(Task(NETWORK, sizes, module.data(sizes), module.OPTIMIZER, device, DTYPE, ""))
+program = steps_in_mspc.built(Task(NETWORK, sizes, network.data(sizes), network.optimizer, device, DTYPE, ""))
 times, steps = [], max(1, int(STEPS) // REPEATS)
 for _ in range(WARM):
     program.step()

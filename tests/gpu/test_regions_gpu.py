@@ -221,8 +221,7 @@ def test_what_a_turn_overwrites_stays_in_its_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_decoder_generates_the_cpus_tokens(batch: int, tmp_path: Path) -> None:
-    from benchmarks.gpu.generation.in_mspc import Generator
-    from benchmarks.gpu.generation.sizes import SMALL, prompt_of
+    from benchmarks.gpu.generation import SMALL, Generator, prompt_of
 
     ms.set_seed(batch)
     network = Generator(SMALL, ms.float32)

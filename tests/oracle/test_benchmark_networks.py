@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu.networks.child import Child, Failed
-from benchmarks.gpu.networks.start import NETWORKS, same_name, sizes_of
+from benchmarks.gpu.networks.sizes import NETWORKS, same_name, sizes_of
 from benchmarks.gpu.networks.table import apart
 from tests.conftest import HANG
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.gpu.networks import table
 from benchmarks.gpu.networks.child import Child, Failed
-from benchmarks.gpu.networks.start import NETWORKS
+from benchmarks.gpu.networks.sizes import NETWORKS
 
 HERE = Path(__file__).resolve().parent
 WARM_UP = 4

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from benchmarks.gpu.networks.start import NETWORKS, Optimizer, sizes_of
+from benchmarks.gpu.networks.sizes import NETWORKS, Optimizer, sizes_of
 
 PEERS = {"mspc": "mspc", "torch": "torch", "torch.compile": "torch", "jax": "jax"}
 """The framework in which each peer is written."""
@@ -125,10 +125,10 @@ def main() -> None:
     options = parser.parse_args()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    module, sizes = sizes_of(options.network, options.size, not options.nothing_dropped)
+    network, sizes = sizes_of(options.network, options.size, not options.nothing_dropped)
     mode = options.mode if options.peer == "torch.compile" else ""
     task = Task(
-        options.network, sizes, module.data(sizes), module.OPTIMIZER, options.device, options.dtype, mode,
+        options.network, sizes, network.data(sizes), network.optimizer, options.device, options.dtype, mode,
         Ranks(options.data, options.tensor),
     )  # fmt: skip
     framework = importlib.import_module(f"benchmarks.gpu.networks.steps_in_{PEERS[options.peer]}")

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from benchmarks.gpu.networks.layers_in_jax import Keys, Weights
 from benchmarks.gpu.networks.program import Program, Task, resident
-from benchmarks.gpu.networks.start import Optimizer, first_values
+from benchmarks.gpu.networks.sizes import Optimizer, first_values
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import mspc as ms
 from benchmarks.gpu.networks.program import Program, Ranks, Task, next_line, resident
-from benchmarks.gpu.networks.start import Optimizer, first_values, same_name
+from benchmarks.gpu.networks.sizes import Optimizer, first_values, same_name
 from mspc import Tensor, amp, mint, nn, ops
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.networks.program import Program, Task, next_line, resident
-from benchmarks.gpu.networks.start import Optimizer, first_values
+from benchmarks.gpu.networks.sizes import Optimizer, first_values
 
 
 def optimizer_of(said: Optimizer, parameters: Any) -> torch.optim.Optimizer:

@@ -3,8 +3,8 @@
 import jax
 from jax import numpy as jnp
 
-from benchmarks.gpu.networks.convnext.sizes import SMOOTHING
 from benchmarks.gpu.networks.layers_in_jax import cross_entropy, dense, dropped, layer_norm
+from benchmarks.gpu.networks.sizes import SMOOTHING, dropped_paths
 
 
 def conv(w, x, outputs, length, stride=1, padding=0, groups=1):
@@ -28,7 +28,7 @@ def loss_of(w, images, classes, s, keys):
     """The loss of classes."""
     x = conv(w / "stem", images.transpose(0, 2, 3, 1), s.widths[0], 4, 4)
     x = layer_norm(w / "stem_norm" / "norm", x, 1e-6)
-    rates, number = s.paths(), 0
+    rates, number = dropped_paths(s), 0
     for depth, width in zip(s.depths, s.widths, strict=True):
         if width != x.shape[-1]:
             x = layer_norm(w / "layers" / number / "norm", x, 1e-6)

@@ -1,19 +1,9 @@
 """ConvNeXt in MindSpore's style."""
 
 import mspc as ms
-from benchmarks.gpu.networks.convnext.sizes import SMOOTHING
+from benchmarks.gpu.networks.sizes import SMOOTHING, dropped_paths
+from benchmarks.gpu.networks.vit.in_mspc import DropPath
 from mspc import Parameter, nn, ops
-
-
-class DropPath(nn.Cell):
-    """Leaves out what a block adds, image by image."""
-
-    def __init__(self, rate):
-        super().__init__()
-        self.dropout = nn.Dropout(p=rate)
-
-    def construct(self, x):
-        return x * self.dropout(ops.ones((x.shape[0], 1, 1, 1), ms.float32))
 
 
 class ChannelNorm(nn.Cell):
@@ -51,7 +41,7 @@ class Network(nn.Cell):
         super().__init__()
         self.stem = nn.Conv2d(3, s.widths[0], 4, 4, pad_mode="valid", has_bias=True)
         self.stem_norm = ChannelNorm(s.widths[0])
-        rates, layers, before = s.paths(), [], s.widths[0]
+        rates, layers, before = dropped_paths(s), [], s.widths[0]
         for depth, width in zip(s.depths, s.widths, strict=True):
             if width != before:
                 layers += [ChannelNorm(before), nn.Conv2d(before, width, 2, 2, pad_mode="valid", has_bias=True)]

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.gpu.networks.convnext.sizes import SMOOTHING
+from benchmarks.gpu.networks.sizes import SMOOTHING, dropped_paths
 from benchmarks.gpu.networks.vit.in_torch import DropPath
 
 CHANNELS_LAST = True
@@ -42,7 +42,7 @@ class Network(nn.Module):
     def __init__(self, s):
         super().__init__()
         self.stem, self.stem_norm = nn.Conv2d(3, s.widths[0], 4, 4), ChannelNorm(s.widths[0])
-        rates, layers, before = s.paths(), [], s.widths[0]
+        rates, layers, before = dropped_paths(s), [], s.widths[0]
         for depth, width in zip(s.depths, s.widths, strict=True):
             if width != before:
                 layers += [ChannelNorm(before), nn.Conv2d(before, width, 2, 2)]

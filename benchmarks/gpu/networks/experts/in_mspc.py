@@ -3,7 +3,7 @@
 import numpy as np
 
 import mspc as ms
-from benchmarks.gpu.networks.experts.sizes import EVEN
+from benchmarks.gpu.networks.sizes import EVEN, capacity
 from mspc import Parameter, Tensor, nn, ops
 
 
@@ -29,7 +29,7 @@ class Experts(nn.Cell):
 
     def __init__(self, s):
         super().__init__()
-        self.count, self.chosen, self.capacity = s.experts, s.chosen, s.capacity
+        self.count, self.chosen, self.capacity = s.experts, s.chosen, capacity(s)
         self.router = nn.Dense(s.width, s.experts, has_bias=False)
         self.w1 = Parameter(ops.zeros((s.experts, s.hidden, s.width), ms.float32))
         self.w3 = Parameter(ops.zeros((s.experts, s.hidden, s.width), ms.float32))

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.gpu.networks.experts.sizes import EVEN
+from benchmarks.gpu.networks.sizes import EVEN, capacity
 
 
 class Attention(nn.Module):
@@ -25,7 +25,7 @@ class Experts(nn.Module):
 
     def __init__(self, s):
         super().__init__()
-        self.count, self.chosen, self.capacity = s.experts, s.chosen, s.capacity
+        self.count, self.chosen, self.capacity = s.experts, s.chosen, capacity(s)
         self.router = nn.Linear(s.width, s.experts, bias=False)
         self.w1, self.w3 = (nn.Parameter(torch.empty(s.experts, s.hidden, s.width)) for _ in range(2))
         self.w2 = nn.Parameter(torch.empty(s.experts, s.width, s.hidden))

@@ -4,7 +4,7 @@ import jax
 from jax import numpy as jnp
 
 from benchmarks.gpu.networks.layers_in_jax import cross_entropy, dense, embedded, rms_norm
-from benchmarks.gpu.networks.llama.sizes import angles
+from benchmarks.gpu.networks.sizes import angles
 
 
 def rotated(x, turned):

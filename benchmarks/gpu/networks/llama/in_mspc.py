@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 import mspc as ms
-from benchmarks.gpu.networks.llama.sizes import angles
+from benchmarks.gpu.networks.sizes import angles
 from mspc import Parameter, Tensor, nn, ops
 
 

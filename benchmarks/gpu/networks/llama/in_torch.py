@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.gpu.networks.llama.sizes import angles
+from benchmarks.gpu.networks.sizes import angles
 
 
 class Attention(nn.Module):

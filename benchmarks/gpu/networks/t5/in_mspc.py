@@ -3,7 +3,7 @@
 import numpy as np
 
 import mspc as ms
-from benchmarks.gpu.networks.t5.sizes import buckets
+from benchmarks.gpu.networks.sizes import buckets
 from mspc import Parameter, Tensor, nn, ops
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.gpu.networks.t5.sizes import buckets
+from benchmarks.gpu.networks.sizes import buckets
 
 
 class Bias(nn.Module):

@@ -1,7 +1,7 @@
 """ViT in MindSpore's style."""
 
 import mspc as ms
-from benchmarks.gpu.networks.vit.sizes import SMOOTHING
+from benchmarks.gpu.networks.sizes import SMOOTHING
 from mspc import Parameter, nn, ops
 
 

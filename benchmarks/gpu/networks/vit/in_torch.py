@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.gpu.networks.vit.sizes import SMOOTHING
+from benchmarks.gpu.networks.sizes import SMOOTHING
 
 
 class DropPath(nn.Module):

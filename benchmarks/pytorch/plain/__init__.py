@@ -1,1 +1,0 @@
-"""Small modules in the style that users write, each with its loss."""
