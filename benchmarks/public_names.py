@@ -85,7 +85,10 @@ def listed() -> dict[str, Any]:
 
 def lacking(module: str, names: Iterable[str]) -> list[str]:
     """Those of some names that mspc lacks in a module."""
-    place = owner("mspc", module)
+    try:
+        place = owner("mspc", module)
+    except ModuleNotFoundError:
+        return list(names)
     return [name for name in names if not hasattr(place, name)]
 
 

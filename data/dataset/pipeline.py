@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from mspc.api.errors import ApiTypeError, ApiValueError, caller_location
+from mspc.api.common.tensor import Tensor
+from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
 from mspc.data.dataset import config
-from mspc.data.dataset.iterators import DatasetIterator
-from mspc.data.dataset.nodes.base import PipelineNode
+from mspc.data.dataset.nodes.base import PipelineNode, RowFault, read
 from mspc.data.dataset.nodes.batching import BatchChange, Batched, BucketBatched
 from mspc.data.dataset.nodes.block import Block
-from mspc.data.dataset.nodes.faults import RowFault
 from mspc.data.dataset.nodes.selection import (
     Concatenated,
     Filtered,
@@ -27,7 +26,17 @@ from mspc.data.dataset.nodes.selection import (
     Zipped,
 )
 from mspc.data.dataset.pipeline_random import DataPass
-from mspc.data.dataset.row_values import common_shape, distinct, flag, integer, names_of, next_shuffle, workers_of
+from mspc.data.dataset.row_values import (
+    Row,
+    common_shape,
+    distinct,
+    flag,
+    given,
+    integer,
+    names_of,
+    next_shuffle,
+    workers_of,
+)
 
 _MAP_OPTIONS = ("python_multiprocessing", "max_rowsize", "cache", "callbacks", "offload")
 
@@ -284,7 +293,7 @@ class Dataset:
     def split(self, sizes: Sequence[Any], randomize: bool = True) -> tuple[Dataset, ...]:
         """Data sets of so many rows each, or of such shares of all rows; with `randomize` in a random order, the same
         rows every epoch. Raises ValueError or RuntimeError for sizes that do not fit."""
-        from mspc.data.dataset.split import sizes_of_splits  # late: few scripts split
+        from mspc.data.dataset.pipeline import sizes_of_splits  # late: few scripts split
 
         key = next_shuffle() if flag("split", "randomize", randomize) else 0
         rows = self.get_dataset_size()
@@ -369,3 +378,113 @@ def _function(step: str, what: str, function: Any) -> Any:
         raise ApiTypeError(f"{step}: {shown} is no operation" if what == "operations" else
                            f"{step}: {what} must be a function, not {shown}")  # fmt: skip
     return function
+
+
+class DatasetIterator:
+    """Rows as lists, or as dicts where `names` is given. A loop over it reads one epoch; the next loop the next one.
+
+    begin: gives the number of the next epoch and its first row. epochs: how many there are, -1 for any number.
+    epoch, row: how far reading has come: the epoch's number, and how many of its rows were read.
+    """
+
+    def __init__(
+        self, node: PipelineNode, begin: Callable[[], tuple[int, int]], epochs: int, as_arrays: Any,
+        places: Sequence[int] | None = None, names: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
+        if isinstance(epochs, bool) or not isinstance(epochs, int):
+            raise ApiTypeError(f"num_epochs must be an integer, not {epochs!r}")
+        if epochs < 1 and epochs != -1:
+            raise ApiValueError(f"num_epochs {epochs} must be positive, or -1 for any number")
+        self._node = node
+        self._begin = begin
+        self._left = epochs
+        self._as_arrays = flag("create iterator", "output_numpy", as_arrays or False)
+        self._places = places
+        self._names = names
+        self._rows: Iterator[Row] | None = None
+        self._types_only = False
+        self.epoch = -1
+        self.row = 0
+
+    def __iter__(self) -> DatasetIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._rows is None:
+            if self._left == 0:
+                raise StopIteration
+            self._left -= 1 if self._left > 0 else 0
+            self.epoch, self.row = self._begin()
+            self._rows = _rows(self._node, DataPass.begin(self.epoch, self._types_only), self.row)
+        row = next(self._rows, None)
+        if row is None:
+            self._rows = None
+            raise StopIteration
+        self.row += 1
+        return self._given(row)
+
+    def _given(self, row: Row) -> Any:
+        chosen = row if self._places is None else tuple(row[place] for place in self._places)
+        values = [_as_given(given(value), self._as_arrays) for value in chosen]
+        return values if self._names is None else dict(zip(self._names, values, strict=True))
+
+    def glance(self) -> None:
+        """What is read from the next epoch on shows element types and shapes alone: rows as the source has them."""
+        self._types_only = True
+
+    def get_col_names(self) -> list[str]:
+        return list(self._node.columns)
+
+    def release(self) -> None:
+        """End reading, and the workers that read ahead."""
+        close = getattr(self._rows, "close", None)
+        if close is not None:
+            close()
+        self._rows, self._left = None, 0
+
+    stop = release
+
+
+def _as_given(value: Any, as_arrays: bool) -> Any:
+    """A value as an array or a Tensor, a dict as a dict of them."""
+    if isinstance(value, dict):
+        return {key: _as_given(each, as_arrays) for key, each in value.items()}
+    return value if as_arrays else Tensor.from_array(value)
+
+
+def _rows(node: PipelineNode, reading: DataPass, first: int) -> Iterator[Row]:
+    passed = 0
+    for block in read(node, reading, config.get_prefetch_size()):
+        if passed + len(block) <= first:
+            passed += len(block)
+            continue
+        for i in range(max(0, first - passed), len(block)):
+            yield block.row(i)
+        passed += len(block)
+
+
+def sizes_of_splits(sizes: Sequence[Any], rows: int) -> list[int]:
+    """Numbers of rows from numbers or shares; what rounding leaves goes to the first part that can take it.
+
+    Raises:
+        TypeError: `sizes` is no list of integers or of floats. ValueError: a share is not from 0 to 1, or they are not
+            1 in all. RuntimeError: the parts are not all rows, or one is empty.
+    """
+    given = list(sizes) if isinstance(sizes, (list, tuple)) else []
+    if given and all(isinstance(size, int) and not isinstance(size, bool) for size in given):
+        if any(size < 1 for size in given) or sum(given) != rows:
+            raise ApiRuntimeError(f"split: sizes {given} must be positive and {rows} in all, the rows of the data set")
+        return given
+    if not given or not all(isinstance(size, float) for size in given):
+        raise ApiTypeError(f"split: sizes must be a list of integers or of floats, not {sizes!r}")
+    if any(not 0 < share <= 1 for share in given) or abs(sum(given) - 1) > 1e-9:
+        raise ApiValueError(f"split: the shares {given} must be above 0 and 1 in all")
+    counts = [round(share * rows) for share in given]
+    left = rows - sum(counts)
+    for place, count in enumerate(counts):
+        if count + left > 0:
+            counts[place] += left
+            break
+    if min(counts) < 1:
+        raise ApiRuntimeError(f"split: the shares {given} of {rows} rows leave a part without rows")
+    return counts

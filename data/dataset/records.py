@@ -10,14 +10,13 @@ import numpy as np
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.data.dataset import config
+from mspc.data.dataset.nodes.base import Indexed
 from mspc.data.dataset.nodes.block import Column, column_of
-from mspc.data.dataset.nodes.indexed import Indexed
 from mspc.data.dataset.origins import MappableDataset, UnionBaseDataset
 from mspc.data.dataset.row_values import Row, integer, names_of, workers_of
 from mspc.data.dataset.samplers import BuiltinSampler, select_sampler
-from mspc.data.mindrecord.filereader import record_files
-from mspc.data.mindrecord.schema import RecordField
-from mspc.data.mindrecord.shard import RecordSet
+from mspc.data.mindrecord.file_format import RecordField
+from mspc.data.mindrecord.filereader import RecordSet, record_files
 
 
 class MindDataset(MappableDataset, UnionBaseDataset):

@@ -8,18 +8,14 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.arithmetic import Arithmetic, Step
-from mspc.data.dataset.column_operations import (  # noqa: F401  # for scripts
-    Concatenate,
-    Duplicate,
-    Mask,
-    PadEnd,
-    Relational,
-    Slice,
-    Unique,
+from mspc.data.dataset.operation import (
+    Arithmetic,
+    EachOperation,
+    Operation,
+    PyTensorOperation,  # noqa: F401  # for scripts
+    Step,
+    as_array,
 )
-from mspc.data.dataset.operation import Operation
-from mspc.data.dataset.own_operations import PyTensorOperation  # noqa: F401  # for scripts
 from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.data.dataset.row_values import integer
 from mspc.ir.types import dtype_of
@@ -132,3 +128,55 @@ def _listed(name: str, transforms: Any) -> list[Any]:
         if not callable(transform) or isinstance(transform, type):
             raise ApiTypeError(f"{name}: {transform!r} is no operation")
     return list(transforms)
+
+
+class PadEnd(EachOperation):
+    """Values truncated or filled up at the end of every dimension to a shape, None for a size that stays. pad_value:
+    what they are filled up with, 0 or an empty string unless given."""
+
+    def __init__(self, pad_shape: Sequence[int | None], pad_value: Any = None) -> None:
+        if not isinstance(pad_shape, list | tuple) or not pad_shape:
+            raise ApiTypeError(f"PadEnd: pad_shape must be a list of sizes, not {pad_shape!r}")
+        self.shape = [None if size is None else integer("PadEnd", "a size", size) for size in pad_shape]
+        self.value = pad_value
+
+    def single(self, value: np.ndarray, draws: PipelineDraws) -> np.ndarray:
+        if value.ndim != len(self.shape):
+            raise ApiValueError(f"PadEnd: pad_shape {self.shape} does not fit a value of shape {value.shape}")
+        texts = value.dtype.kind in "US"
+        filling = ("" if texts else 0) if self.value is None else self.value
+        if isinstance(filling, str) != texts:
+            raise ApiTypeError(f"PadEnd: pad_value {filling!r} does not fit {value.dtype}")
+        sizes = [have if wanted is None else wanted for have, wanted in zip(value.shape, self.shape, strict=True)]
+        made = np.full(sizes, filling, np.result_type(value.dtype, np.array(filling).dtype) if texts else value.dtype)
+        common = tuple(slice(0, min(pair)) for pair in zip(value.shape, sizes, strict=True))
+        made[common] = value[common]
+        return made
+
+
+class Concatenate:
+    """Values of one dimension, of one column or of several, behind one another: `prepend`, the values, `append`.
+    axis: 0 or -1."""
+
+    def __init__(self, axis: int = 0, prepend: Any = None, append: Any = None) -> None:
+        if axis not in (0, -1):
+            raise ApiValueError(f"Concatenate: axis {axis!r} must be 0 or -1: values have one dimension")
+        self.before = self._given("prepend", prepend)
+        self.after = self._given("append", append)
+
+    def _given(self, what: str, value: Any) -> list[np.ndarray]:
+        if value is None:
+            return []
+        array = as_array("Concatenate", value)
+        if array.ndim != 1:
+            raise ApiValueError(f"Concatenate: {what} must have one dimension, not shape {array.shape}")
+        return [array]
+
+    def __call__(self, *values: Any) -> np.ndarray:
+        parts = [*self.before, *(as_array("Concatenate", value) for value in values), *self.after]
+        kinds = {part.dtype.kind if part.dtype.kind in "US" else part.dtype for part in parts}
+        if len(kinds) > 1:
+            raise ApiTypeError(f"Concatenate: values of {', '.join(sorted(map(str, kinds)))} are not of one type")
+        if any(part.ndim != 1 for part in parts):
+            raise ApiValueError(f"Concatenate: values must have one dimension, not {[part.ndim for part in parts]}")
+        return np.concatenate(parts)

@@ -11,7 +11,7 @@ from typing import Any
 
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.setting_kind import place_of_caller, say_once
-from mspc.data.mindrecord.header import (
+from mspc.data.mindrecord.file_format import (
     BLOB,
     HEADER_SIZE,
     HEADER_SIZES,
@@ -20,10 +20,12 @@ from mspc.data.mindrecord.header import (
     PAGE_SIZES,
     RAW,
     Header,
+    RecordField,
+    Scalar,
+    fields_of,
+    pack,
 )
-from mspc.data.mindrecord.packing import Scalar, pack
-from mspc.data.mindrecord.schema import RecordField, fields_of
-from mspc.data.mindrecord.shard import INDEX
+from mspc.data.mindrecord.filereader import INDEX
 from mspc.ir.files.atomic_writing import cannot_write, write_atomically
 from mspc.ir.files.temporary import TemporaryPath, new_file, remove
 
@@ -301,3 +303,28 @@ def _index(
         index.execute("INSERT INTO SHARD_NAME VALUES(?)", (name,))
         index.commit()
         return index.serialize()
+
+
+_NOTE = "write and read the records as they are, and encrypt the files with a program of their own"
+
+
+def set_enc_key(enc_key: Any) -> None:
+    """None is the only key. Raises ValueError for any other."""
+    if enc_key is not None:
+        raise ApiValueError("set_enc_key: records are not encrypted", [_NOTE])
+
+
+def set_enc_mode(enc_mode: Any = "AES-GCM") -> None:
+    """Raises ValueError but for the default."""
+    _check_mode("set_enc_mode", enc_mode)
+
+
+def set_dec_mode(dec_mode: Any = "AES-GCM") -> None:
+    """Raises ValueError but for the default, or None."""
+    if dec_mode is not None:
+        _check_mode("set_dec_mode", dec_mode)
+
+
+def _check_mode(function: str, mode: Any) -> None:
+    if mode != "AES-GCM":
+        raise ApiValueError(f"{function}: records are not encrypted, so there is no mode {mode!r}", [_NOTE])

@@ -27,10 +27,8 @@ def test_data_sets_are_known_by_their_origin() -> None:
     assert issubclass(ds.NumpySlicesDataset, MappableDataset)
     assert issubclass(ds.MnistDataset, VisionBaseDataset)
     assert issubclass(ds.MnistDataset, MappableDataset)
-    assert issubclass(ds.TFRecordDataset, SourceDataset)
-    assert not issubclass(ds.TFRecordDataset, MappableDataset)
-    assert issubclass(ds.TextFileDataset, TextBaseDataset)
-    assert not issubclass(ds.TextFileDataset, VisionBaseDataset)
+    assert issubclass(ds.MindDataset, TextBaseDataset)
+    assert not issubclass(ds.MnistDataset, TextBaseDataset)
 
 
 def test_an_operation_of_a_script() -> None:

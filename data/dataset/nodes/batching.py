@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.data.dataset.nodes.base import PipelineNode, RowwiseNode
+from mspc.data.dataset.nodes.base import PipelineNode, RowFault, RowwiseNode, name_of, read
 from mspc.data.dataset.nodes.block import Block, Column, column_values, joined
-from mspc.data.dataset.nodes.faults import RowFault, name_of
-from mspc.data.dataset.nodes.reading import read
 from mspc.data.dataset.pipeline_random import DataPass
 from mspc.data.dataset.row_values import as_column, given, integer
 from mspc.data.dataset.samplers import IterSampler, Sampler

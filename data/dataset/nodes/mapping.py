@@ -11,16 +11,11 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiValueError
-from mspc.data.dataset.arithmetic import Chain, Room, in_one_pass
-from mspc.data.dataset.nodes.base import ROWS, PipelineNode, RowwiseNode
-from mspc.data.dataset.nodes.block import Block, Column, column_of, column_values
-from mspc.data.dataset.nodes.block_slices import Pace, RowSlice, pieces, united
-from mspc.data.dataset.nodes.faults import RowFault, name_of
+from mspc.data.dataset.nodes.base import PipelineNode, RowFault, RowwiseNode, each_row, grouped, name_of
+from mspc.data.dataset.nodes.block import ROWS, Block, Column, Pace, RowSlice, column_of, column_values, pieces, united
 from mspc.data.dataset.nodes.prefetching import in_order
-from mspc.data.dataset.nodes.processes import Task, can_fork, in_processes
-from mspc.data.dataset.nodes.reading import each_row, grouped
-from mspc.data.dataset.nodes.workers import Arena, by_crew
-from mspc.data.dataset.operation import Operation
+from mspc.data.dataset.nodes.processes import Arena, Task, by_crew, can_fork, in_processes
+from mspc.data.dataset.operation import Chain, Operation, Room, in_one_pass
 from mspc.data.dataset.pipeline_random import DataPass, PipelineDraws, own_generators, seed_row
 from mspc.data.dataset.row_values import Row, as_column, given, threads_of
 from mspc.ir.diagnostics import MspcError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from mspc.api.errors import caller_location
-from mspc.data.dataset.nodes.block import Block, Column
+from mspc.data.dataset.nodes.block import Block, nbytes
 from mspc.ir.diagnostics import MspcError
 
 if TYPE_CHECKING:
@@ -123,11 +123,3 @@ def in_order(function: Callable[[_T], _R], items: Iterable[_T], workers: int) ->
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def nbytes(block: Block) -> int:
-    return sum(map(_nbytes, block.columns))
-
-
-def _nbytes(column: Column) -> int:
-    return sum(value.nbytes for value in column) if isinstance(column, list) else column.nbytes

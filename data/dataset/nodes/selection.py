@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from mspc.api.errors import ApiValueError
-from mspc.data.dataset.nodes.base import ROWS, PipelineNode, RowwiseNode
-from mspc.data.dataset.nodes.block import Block, column_values, picked
-from mspc.data.dataset.nodes.faults import RowFault, name_of
-from mspc.data.dataset.nodes.reading import each_row, read
+from mspc.data.dataset.nodes.base import PipelineNode, RowFault, RowwiseNode, each_row, name_of, read
+from mspc.data.dataset.nodes.block import ROWS, Block, column_values, picked
 from mspc.data.dataset.pipeline_random import DataPass
 
 

@@ -1,4 +1,4 @@
-"""Operations on images take these choices: values between pixels, what borders hold, how patches are made."""
+"""Operations on images take these choices: values between pixels, and the contents of borders."""
 
 from __future__ import annotations
 
@@ -32,10 +32,3 @@ class Border(StrEnum):
     EDGE = "edge"
     REFLECT = "reflect"
     SYMMETRIC = "symmetric"
-
-
-class SliceMode(IntEnum):
-    """What becomes of an image that cannot be divided evenly: it gets more pixels (PAD), or loses some (DROP)."""
-
-    PAD = 0
-    DROP = 1

@@ -73,7 +73,7 @@ def test_cells() -> None:
 
 
 MODULES = """mspc mspc.amp mspc.boost mspc.common.initializer mspc.communication mspc.communication.comm_func
-    mspc.context mspc.dataset mspc.dataset.config mspc.dataset.text mspc.dataset.transforms mspc.dataset.vision
+    mspc.context mspc.dataset mspc.dataset.config mspc.dataset.transforms mspc.dataset.vision
     mspc.experimental.optim mspc.experimental.optim.lr_scheduler mspc.hal mspc.mindrecord mspc.mint
     mspc.mint.distributed mspc.mint.linalg
     mspc.mint.nn mspc.mint.nn.functional mspc.mint.optim mspc.mint.special mspc.nn mspc.nn.utils mspc.numpy mspc.ops
@@ -81,7 +81,7 @@ MODULES = """mspc mspc.amp mspc.boost mspc.common.initializer mspc.communication
 TAKES_ALL = """Profiler SummaryCollector SummaryRecord enable_dynamic add_flags Identity Initializer profile
     get_metric_fn piecewise save_checkpoint""".split()
 """What takes arguments of any name: to say that they change nothing, or to hand them on."""
-REFUSES_ALL = """Adam Metric Model Primitive PrimitiveWithCheck PrimitiveWithInfer TFRecordToMR build_train_network load
+REFUSES_ALL = """Adam Metric Model Primitive PrimitiveWithCheck PrimitiveWithInfer build_train_network load
     recompute set_ps_context""".split()
 """What says first that it cannot be made at all, or what its first argument must be."""
 NOT_PUBLIC = "FrozenContext absent checked describe dropout_ext_op view".split()

@@ -50,7 +50,7 @@ def test_every_module_of_the_table_imports(mindspore):
         ("mindspore.common.parameter", "Parameter", "mspc.api.common.parameter"),
         ("mindspore.common.initializer", "initializer", "mspc.api.common.initializer"),
         ("mindspore.communication.management", "get_rank", "mspc.api.communication.group"),
-        ("mindspore.dataset.vision.c_transforms", "Rescale", "mspc.data.dataset.vision.pixels"),
+        ("mindspore.dataset.vision.c_transforms", "Rescale", "mspc.data.dataset.vision.operations"),
         ("mindspore.dataset.transforms.c_transforms", "TypeCast", "mspc.data.dataset.transforms"),
         ("mindspore.parallel.auto_parallel", "AutoParallel", "mspc.api.parallel.auto_parallel"),
         ("mindspore.nn.utils", "no_init_parameters", "mspc.api.nn.utils"),

@@ -14,6 +14,7 @@ from typing import Any
 from mspc import Tensor
 from mspc.api import rooms
 from mspc.api.index.stubs import FILES, FIRST
+from mspc.api.index.absent import said_of
 from mspc.api.index.table import rows_of
 
 THERE = Path(__file__).with_name("public_names.txt")
@@ -75,7 +76,7 @@ def known_modules() -> list[str]:
     """Public modules but for the files that only mspc has; those of docs/names.md are among them."""
     modules = rooms.public_modules()
     folders = {m for m in modules if not m or hasattr(importlib.import_module(rooms.home_of(m) or ""), "__path__")}
-    judged = rows_of("mindspore", "lists").keys() - {"mspc", "Tensor"}
+    judged = {m for m in rows_of("mindspore", "lists") if m not in ("mspc", "Tensor") and not said_of(m)}
     return sorted({*folders, *judged, *rooms.other_names(), *FIRST, *FILES, *IN_NUMPY})
 
 

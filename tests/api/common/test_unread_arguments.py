@@ -19,9 +19,6 @@ REASONS = {
         common/parameter.py:Parameter.__init__.storage_format common/parameter.py:Parameter.__init__.device
         communication/group.py:create_group.options
         dataset/images.py:MnistDataset.__init__.cache dataset/images.py:Cifar10Dataset.__init__.cache
-        dataset/annotated_images.py:CelebADataset.__init__.cache dataset/annotated_images.py:CocoDataset.__init__.cache
-        dataset/annotated_images.py:ManifestDataset.__init__.cache dataset/annotated_images.py:VOCDataset.__init__.cache
-        dataset/text_files.py:CSVDataset.__init__.cache dataset/text_files.py:TextFileDataset.__init__.cache
         dataset/images.py:Cifar100Dataset.__init__.cache dataset/images.py:ImageFolderDataset.__init__.cache
         dataset/pipeline.py:Dataset.create_tuple_iterator.do_copy
         dataset/pipeline.py:Dataset.create_dict_iterator.do_copy
@@ -45,32 +42,16 @@ REASONS = {
     "of an interface that others heed": """
         alias.py:PublicFinder.find_spec.path alias.py:PublicFinder.find_spec.target checks.py:anything.key
         common/dtype_kinds.py:_DtypeKind.__init__.letters common/initializers.py:Constant.draw.generator
-        dataset/nodes/workers.py:_Lent.part.first
-        dataset/arithmetic.py:Arithmetic.many.draws dataset/pipeline_random.py:EagerDraws.at.index
+        dataset/nodes/processes.py:_Lent.part.first
+        dataset/operation.py:Arithmetic.many.draws dataset/pipeline_random.py:EagerDraws.at.index
         dataset/pipeline_random.py:EagerDraws.inside.place dataset/transforms.py:OneHot.many.draws
-        dataset/transforms.py:Fill.many.draws dataset/vision/color.py:Grayscale.single.draws
-        dataset/vision/colour_spaces.py:ConvertColor.single.draws
-        dataset/vision/colour_spaces.py:LinearTransformation.single.draws
-        dataset/vision/colour_spaces.py:NormalizePad.single.draws
-        dataset/vision/colour_spaces.py:_OfColours.single.draws
-        dataset/vision/convert.py:Decode.single.draws dataset/vision/convert.py:ToPIL.one.draws
-        dataset/vision/convert.py:ToNumpy.many.draws dataset/vision/crops.py:CenterCrop.many.draws
-        dataset/vision/crops.py:Crop.many.draws dataset/vision/crops.py:Pad.many.draws
-        dataset/vision/enhance.py:AdjustGamma.single dataset/vision/enhance.py:AdjustHue.single
-        dataset/vision/enhance.py:AutoContrast.single dataset/vision/enhance.py:Equalize.single
-        dataset/vision/enhance.py:Invert.single dataset/vision/enhance.py:Posterize.single
-        dataset/vision/enhance.py:Solarize.single dataset/vision/enhance.py:_Enhanced.single
-        dataset/column_operations.py:Mask.many dataset/column_operations.py:PadEnd.single
-        dataset/column_operations.py:Slice.many
-        dataset/text/tokenizers.py:PythonTokenizer.single dataset/text/tokenizers.py:WordpieceTokenizer.single
-        dataset/text/tokenizers.py:_Changed.single dataset/text/tokenizers.py:_Tokenizer.single
-        dataset/text/tokens.py:AddToken.single dataset/text/tokens.py:Lookup.single dataset/text/tokens.py:Ngram.single
-        dataset/text/tokens.py:SlidingWindow.single dataset/text/tokens.py:ToNumber.single
-        dataset/text/tokens.py:Truncate.single dataset/vision/affine.py:Affine.single
-        dataset/vision/turned.py:Erase.single dataset/vision/turned.py:GaussianBlur.single
-        dataset/vision/turned.py:PadToSize.single dataset/vision/turned.py:ResizedCrop.single
-        dataset/vision/turned.py:HorizontalFlip.many.draws dataset/vision/resize.py:Resize.many.draws
-        dataset/vision/resize.py:Resize.many_images.draws
+        dataset/transforms.py:Fill.many.draws dataset/vision/operations.py:Grayscale.single.draws
+        dataset/vision/operations.py:Decode.single.draws dataset/vision/operations.py:ToPIL.one.draws
+        dataset/vision/operations.py:ToNumpy.many.draws dataset/vision/operations.py:CenterCrop.many.draws
+        dataset/vision/operations.py:Crop.many.draws dataset/vision/operations.py:Pad.many.draws
+        dataset/transforms.py:PadEnd.single
+        dataset/vision/operations.py:HorizontalFlip.many.draws dataset/vision/operations.py:Resize.many.draws
+        dataset/vision/operations.py:Resize.many_images.draws
         nn/loss_scale.py:FixedLossScaleUpdateCell.construct.loss_scale
         nn/loss_scale.py:TrainOneStepWithLossScaleCell.start_overflow_check.pre_cond
         nn/loss_scale.py:TrainOneStepWithLossScaleCell.get_overflow_status.status

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mspc as ms
-from mspc.data.dataset import arithmetic
-from mspc.data.dataset.arithmetic import Chain, in_one_pass
+from mspc.data.dataset import operation as arithmetic
+from mspc.data.dataset.operation import Chain, in_one_pass
 from mspc.data.dataset.pipeline_random import PipelineDraws
 from mspc.dataset import transforms, vision
 from mspc.dataset.vision import py_transforms

@@ -13,8 +13,8 @@ import pytest
 
 import mspc as ms
 from mspc import dataset as ds
-from mspc.data.dataset.nodes import block_slices as pieces
-from mspc.data.dataset.nodes import workers as crew
+from mspc.data.dataset.nodes import block as pieces
+from mspc.data.dataset.nodes import processes as crew
 from mspc.data.dataset.nodes.mapping import Mapped
 from mspc.dataset import transforms, vision
 from mspc.ir.diagnostics import MspcError

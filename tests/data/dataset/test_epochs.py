@@ -102,7 +102,7 @@ def test_an_object_with_next_alone_gives_rows():
 
 
 def test_an_iterator_too_large_to_be_counted_first(monkeypatch):
-    monkeypatch.setattr("mspc.data.dataset.read_once.LIMIT", 8)
+    monkeypatch.setattr("mspc.data.dataset.sources.LIMIT", 8)
     dataset = ds.GeneratorDataset(iter([(1,), (2,)]), ["x"])
     assert dataset.get_dataset_size() == 2
     with pytest.raises(RuntimeError, match="so it cannot be counted and then read"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mspc import dataset as ds
-from mspc.data.dataset.formats import read_idx
+from mspc.data.dataset.images import read_idx
 from mspc.dataset import vision
 from mspc.ir.diagnostics import MspcError
 

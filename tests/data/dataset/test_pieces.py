@@ -13,10 +13,10 @@ import pytest
 import mspc as ms
 from mspc import dataset as ds
 from mspc.data.dataset.nodes import batching
-from mspc.data.dataset.nodes import block_slices as pieces
+from mspc.data.dataset.nodes import block as pieces
 from mspc.data.dataset.nodes import selection as choosing
 from mspc.data.dataset.nodes.block import Block
-from mspc.data.dataset.nodes.block_slices import BlockColumns, ReusedMemory
+from mspc.data.dataset.nodes.block import BlockColumns, ReusedMemory
 from mspc.data.dataset.pipeline_random import DataPass
 from mspc.dataset import transforms, vision
 from mspc.ir.diagnostics import MspcError

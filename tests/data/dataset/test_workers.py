@@ -17,7 +17,7 @@ import pytest
 
 import mspc as ms
 from mspc import dataset as ds
-from mspc.data.dataset.nodes import indexed, reading
+from mspc.data.dataset.nodes import base
 from mspc.data.dataset.nodes import prefetching as ahead
 from mspc.dataset import transforms, vision
 from mspc.ir.diagnostics import MspcError
@@ -58,8 +58,8 @@ def test_threads_and_blocks_change_no_number(monkeypatch: pytest.MonkeyPatch) ->
     assert not same(one[:1], one[1:]), "every epoch draws its own numbers"
     assert same(one, epochs(3, OWN))
     for size in (1, 7):
-        monkeypatch.setattr(indexed, "ROWS", size)
-        monkeypatch.setattr(reading.grouped, "__defaults__", (size,))
+        monkeypatch.setattr(base, "ROWS", size)
+        monkeypatch.setattr(base.grouped, "__defaults__", (size,))
         assert same(one, epochs(2, OWN))
 
 

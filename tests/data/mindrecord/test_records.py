@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mspc import dataset as ds
-from mspc.data.mindrecord.packing import pack, pack_integers, unpack, unpack_integers
+from mspc.data.mindrecord.file_format import pack, pack_integers, unpack, unpack_integers
 from mspc.dataset import vision
 from mspc.mindrecord import FileReader, FileWriter
 from tests.conftest import HANG
