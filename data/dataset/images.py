@@ -18,7 +18,7 @@ from mspc.data.dataset import config
 from mspc.data.dataset.nodes.base import Arrays, Indexed
 from mspc.data.dataset.nodes.block import Column, column_of
 from mspc.data.dataset.origins import MappableDataset, VisionBaseDataset
-from mspc.data.dataset.resizing import decoded
+from mspc.data.dataset.pillow import decoded
 from mspc.data.dataset.row_values import flag, workers_of
 from mspc.data.dataset.samplers import BuiltinSampler, select_sampler
 from mspc.ir.diagnostics import MspcError

@@ -11,8 +11,8 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.setting_kind import place_of_caller, say_once
 from mspc.data.dataset.nodes.block import Column, column_of
+from mspc.data.dataset.pillow import image_of
 from mspc.data.dataset.pipeline_random import EagerDraws, PipelineDraws
-from mspc.data.dataset.resizing import image_of
 
 
 class Operation:

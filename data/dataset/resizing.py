@@ -6,15 +6,11 @@ Bytes are computed with whole weights of 11 bits, as in OpenCV, so that results 
 
 from __future__ import annotations
 
-import io
-from typing import Any
-
 import numpy as np
 
-from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.nodes.block import Column, column_of
+from mspc.data.dataset.pillow import resampled
 from mspc.data.dataset.vision.enums import Inter
-from mspc.ir.diagnostics import MspcError
 
 ONE = 2048
 """The weight 1 of bytes."""
@@ -126,72 +122,3 @@ def _clipped(at: np.ndarray, steps: range, there: int) -> list[np.ndarray]:
 
 
 _TAPS = {Inter.LINEAR: _linear, Inter.CUBIC: _cubic, Inter.AREA: _area}
-
-
-def library() -> Any:
-    """Pillow's module of images. Raises MspcError where it is not installed."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MspcError("operations on images need Pillow", notes=["pip install 'mspc[data]'"]) from None
-    return Image
-
-
-def enhancements() -> Any:
-    """Pillow's module of colour adjustments."""
-    library()
-    from PIL import ImageEnhance
-
-    return ImageEnhance
-
-
-def of_images() -> Any:
-    """Pillow's module of operations on images."""
-    library()
-    from PIL import ImageOps
-
-    return ImageOps
-
-
-def image_of(array: np.ndarray) -> Any:
-    """An image of Pillow. Raises TypeError or ValueError for what is no image of bytes."""
-    if array.dtype != np.uint8:
-        raise ApiTypeError(f"an image of Pillow holds bytes (UInt8), not {array.dtype}")
-    if array.ndim == 3 and array.shape[2] == 1:
-        array = array[..., 0]
-    if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in (3, 4)):
-        raise ApiValueError(f"an image of Pillow has 2 dimensions, or 1, 3 or 4 channels, not shape {array.shape}")
-    return library().fromarray(np.ascontiguousarray(array))
-
-
-def decoded(name: str, raw: np.ndarray) -> Any:
-    """The RGB image of the bytes of a file. Raises MspcError for bytes that are no complete image."""
-    image = library()
-    try:
-        return image.open(io.BytesIO(raw.tobytes())).convert("RGB")
-    except image.UnidentifiedImageError:
-        raise MspcError(f"{name}: these {raw.size} bytes are no image of a known format", kind=ValueError) from None
-    except (OSError, SyntaxError, ValueError, EOFError, image.DecompressionBombError) as error:
-        raise MspcError(f"{name}: cannot decode the image: {error}", kind=ValueError) from None
-
-
-def resampled(array: np.ndarray, size: tuple[int, int], method: str) -> np.ndarray:
-    """[height, width] or [height, width, channels] of any numbers in another size (height, width). method: the name of
-    one of Pillow's resampling filters."""
-    image = library()
-    chosen = getattr(image.Resampling, method)
-    height, width = size
-    if array.dtype == np.uint8 and (array.ndim == 2 or array.shape[2] in (1, 3)):
-        found = np.asarray(image_of(array).resize((width, height), chosen))
-        return found.reshape(height, width, *array.shape[2:])
-    planes = array.reshape(*array.shape[:2], -1)
-    made = [
-        np.asarray(image.fromarray(np.ascontiguousarray(planes[..., i], np.float32)).resize((width, height), chosen))
-        for i in range(planes.shape[2])
-    ]
-    result = np.stack(made, -1).reshape(height, width, *array.shape[2:])
-    if array.dtype.kind == "f":
-        return result.astype(array.dtype)
-    limits = np.iinfo(array.dtype) if array.dtype.kind in "iu" else None
-    rounded = np.rint(result)
-    return (rounded if limits is None else np.clip(rounded, limits.min, limits.max)).astype(array.dtype)

@@ -11,8 +11,9 @@ import numpy as np
 from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.data.dataset.nodes.block import Column, column_of
 from mspc.data.dataset.operation import Arithmetic, EachOperation, Operation, Step, as_array, is_image, require_numbers
+from mspc.data.dataset.pillow import decoded, enhancements, image_of, library, resampled
 from mspc.data.dataset.pipeline_random import PipelineDraws
-from mspc.data.dataset.resizing import decoded, enhancements, image_of, library, resampled, resized
+from mspc.data.dataset.resizing import resized
 from mspc.data.dataset.row_values import flag, integer
 from mspc.data.dataset.transforms import TypeCast
 from mspc.data.dataset.vision.enums import Border, Inter

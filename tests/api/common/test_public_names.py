@@ -13,8 +13,8 @@ from typing import Any
 
 from mspc import Tensor
 from mspc.api import rooms
-from mspc.api.index.stubs import FILES, FIRST
 from mspc.api.index.absent import said_of
+from mspc.api.index.stubs import FILES, FIRST
 from mspc.api.index.table import rows_of
 
 THERE = Path(__file__).with_name("public_names.txt")

@@ -15,8 +15,7 @@ from mspc import dataset as ds
 from mspc.data.dataset.nodes import batching
 from mspc.data.dataset.nodes import block as pieces
 from mspc.data.dataset.nodes import selection as choosing
-from mspc.data.dataset.nodes.block import Block
-from mspc.data.dataset.nodes.block import BlockColumns, ReusedMemory
+from mspc.data.dataset.nodes.block import Block, BlockColumns, ReusedMemory
 from mspc.data.dataset.pipeline_random import DataPass
 from mspc.dataset import transforms, vision
 from mspc.ir.diagnostics import MspcError
