@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError
-from mspc.ir.named_layout import INTERLEAVED, NamedLayout
-from mspc.ir.nearest import all_of
+from mspc.ir.diagnostics import all_of
+from mspc.ir.layout import INTERLEAVED, NamedLayout
 
 Check = Callable[[str, Any], Any]
 """Raises TypeError or ValueError, naming the setting, for a value that it cannot have."""

@@ -22,8 +22,8 @@ from mspc.api.setting_kind import (
     with_entries,
 )
 from mspc.api.settings import CONTEXT, GENERAL_FIELDS, MODES, OFFLOAD, PARALLEL, SHARDED, STAGE, frozen_settings
+from mspc.ir.diagnostics import Location
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1

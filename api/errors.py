@@ -9,9 +9,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from mspc.ir.diagnostics import OWN_FILES, ErrorGroup, MspcError
-from mspc.ir.location import Location
-from mspc.ir.notebook import cell_name
+from mspc.ir.diagnostics import OWN_FILES, ErrorGroup, Location, MspcError, cell_name
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PYTHON = os.path.dirname(os.__file__)

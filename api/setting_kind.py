@@ -10,9 +10,9 @@ from typing import Any
 from mspc.api import state
 from mspc.api.checks import Check, anything
 from mspc.api.errors import ApiValueError, caller_location
+from mspc.ir.diagnostics import Location
+from mspc.ir.diagnostics import shown as shown_text
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
-from mspc.ir.printable import shown as shown_text
 
 Reason = str | Callable[[Any], str]
 """Why; or what says why for a value, "" where the value is heeded."""

@@ -10,8 +10,8 @@ from dataclasses import field
 from typing import Any
 
 from mspc.api.call_handler import backend
+from mspc.ir.diagnostics import Location
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
 
 
 @dataclass

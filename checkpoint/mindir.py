@@ -16,9 +16,8 @@ import numpy as np
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
-from mspc.ir.files.protocol_buffers import BYTES, EIGHT, FOUR, WireField, fields, integers, signed, text
 from mspc.ir.files.regular import check_regular
-from mspc.ir.files.tensors import MOST_DIMENSIONS
+from mspc.ir.files.tensors import BYTES, EIGHT, FOUR, MOST_DIMENSIONS, WireField, fields, integers, signed, text
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, DType, TensorType
 

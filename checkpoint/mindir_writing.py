@@ -11,7 +11,7 @@ import numpy as np
 from mspc.checkpoint.mindir import CALL, REFERENCE, MindirNode
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.files.protocol_buffers import put_bytes, put_float, put_integer, put_text
+from mspc.ir.files.tensors import put_bytes, put_float, put_integer, put_text
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type, dtype_of
 

@@ -23,9 +23,18 @@ from mspc.checkpoint.files import AT_ONCE, Files
 from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_of_shape
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
-from mspc.ir.files.protocol_buffers import BYTES, WireField, fields, integers, put_head, put_integer, put_text, text
 from mspc.ir.files.regular import check_regular
-from mspc.ir.files.tensors import MOST_DIMENSIONS
+from mspc.ir.files.tensors import (
+    BYTES,
+    MOST_DIMENSIONS,
+    WireField,
+    fields,
+    integers,
+    put_head,
+    put_integer,
+    put_text,
+    text,
+)
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, TensorType
 

@@ -14,9 +14,8 @@ from mspc.checkpoint.stored_tensors import Checkpoint, TensorPieces, box_of_shap
 from mspc.checkpoint.writing import PLACES
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
-from mspc.ir.files.inside import check_name
 from mspc.ir.files.parsing import parsed_json
-from mspc.ir.files.regular import check_regular, read_bytes
+from mspc.ir.files.regular import check_name, check_regular, read_bytes
 from mspc.ir.files.tensors import LONGEST_HEADER, TensorFile
 
 # This module reads sharded safetensors of Hugging Face: `model.safetensors.index.json` says in which file each tensor

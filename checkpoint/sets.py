@@ -19,11 +19,9 @@ from mspc.checkpoint.files import SEAL, Files, is_checksum, is_sealed, placehold
 from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces
 from mspc.checkpoint.writing import PLACES, sync_folder, write_synced
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import reason_of, shown_path
-from mspc.ir.files.inside import check_name
+from mspc.ir.files.atomic_writing import reason_of, remove, remove_left_over, shown_path
 from mspc.ir.files.parsing import parsed_json
-from mspc.ir.files.regular import check_regular, read_bytes
-from mspc.ir.files.temporary import remove, remove_left_over
+from mspc.ir.files.regular import check_name, check_regular, read_bytes
 from mspc.ir.files.tensors import MOST_DIMENSIONS, TensorFile
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DTYPES, TensorType

@@ -16,7 +16,7 @@ from mspc.checkpoint.opening import open_checkpoint
 from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_at, chosen, extent, in_file
 from mspc.checkpoint.writing import TensorSlice, make_synced_folder, write_slices, write_synced
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.temporary import tidy_when_terminated
+from mspc.ir.files.atomic_writing import tidy_when_terminated
 from mspc.ir.layout import Layout
 from mspc.ir.types import TensorType
 from mspc.plans.files.parameter_layouts import layout_of

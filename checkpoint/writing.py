@@ -16,8 +16,7 @@ import numpy as np
 
 from mspc.checkpoint.files import AT_ONCE, SEAL, Running, empty, kind_here, placeholder, sealed, shown, started
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import cannot_write
-from mspc.ir.files.temporary import remove_left_over, unfinished_file, unfinished_folder
+from mspc.ir.files.atomic_writing import cannot_write, remove_left_over, unfinished_file, unfinished_folder
 from mspc.ir.files.tensors import StoredTensor, header_of, in_order, write_array
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType

@@ -8,8 +8,7 @@ from typing import Any
 
 from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.table import check_json, print_table, write_report
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample
 

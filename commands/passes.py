@@ -7,8 +7,7 @@ from pathlib import Path
 from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.table import check_json, print_table, write_json
 from mspc.compiler.pipeline import DATA, LOCAL, SHARDED, STEPS, Step, kind_of_mode
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.passes.base import find_pass
 
 MODES = ("semi_auto_parallel", "auto_parallel", "data_parallel", "hybrid_parallel", "stand_alone")

@@ -11,11 +11,9 @@ from mspc.api.checks import TABLES
 from mspc.api.context import FrozenContext
 from mspc.api.setting_kind import Places, first_place
 from mspc.api.settings import SHARDED, compiled_settings
-from mspc.ir.diagnostics import MspcError, told_at
+from mspc.ir.diagnostics import Location, MspcError, told_at
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Layout
-from mspc.ir.location import Location
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import TensorType
 from mspc.passes.lib.plan_header import Terms
 

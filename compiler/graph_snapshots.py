@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import is_
 
-from mspc.ir.copies import copied_node, copied_parameter
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_node, copied_parameter
 from mspc.ir.text.printer import SharedTexts
 
 

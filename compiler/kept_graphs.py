@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.cache_folder import cache_folder, drop_oldest, make_cache_folder, read_own, write_private
+from mspc.ir.files.atomic_writing import cache_folder, drop_oldest, make_cache_folder, read_own, write_private
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.text.exact_text import has_exact_text
 from mspc.ir.text.printer import print_graph
+from mspc.ir.text.values import has_exact_text
 from mspc.passes.base import VERIFY
 
 LEAST_NODES = 100

@@ -7,8 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from mspc.compiler.graph_snapshots import GraphSnapshots
-from mspc.ir.copies import copied_node, copied_parameter, copied_region
-from mspc.ir.graph import Graph, Node, OpLike, Value
+from mspc.ir.graph import Graph, Node, OpLike, Value, copied_node, copied_parameter, copied_region
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.printer import OpenText, SharedTexts, print_graph
 from mspc.ir.varying import VaryingConstant

@@ -7,7 +7,7 @@ from functools import cache
 
 from mspc.api.index.absent import said_of
 from mspc.doctor.public import Instance, PublicModule, names_in, places_of
-from mspc.ir.nearest import nearest
+from mspc.ir.diagnostics import nearest
 
 ALIKE = 0.8
 """Names that are less alike are not offered: most names that mspc lacks are no slips."""

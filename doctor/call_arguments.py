@@ -17,8 +17,8 @@ from mspc.api.settings import missing_file
 from mspc.doctor.findings import IGNORED, LACKS
 from mspc.doctor.public import Public
 from mspc.doctor.without_effect import settings_of, why_without_effect
+from mspc.ir.diagnostics import did_you_mean
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.nearest import did_you_mean
 
 OPEN = object()
 """Stands for a value that the text does not tell."""

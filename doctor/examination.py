@@ -19,8 +19,8 @@ from mspc.doctor.public import MISSING, Instance, Public, PublicModule, module_e
 from mspc.doctor.reach import Reach, Routine
 from mspc.doctor.scopes import Function, Inner, Scope
 from mspc.doctor.trees import children, walk
-from mspc.ir.deep_calls import deep_calls
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.iterative import deep_calls
 
 FILES_BEHIND_ERROR = 8
 """Files that may be read to tell what else the one lacks in which an import failed."""

@@ -9,10 +9,9 @@ from functools import cached_property
 from pathlib import Path
 
 from mspc.doctor.trees import statements
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
 
 PUBLIC = ("mindspore", "mspc")
 """First names of the modules that scripts have from mspc."""

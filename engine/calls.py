@@ -34,12 +34,10 @@ from mspc.engine.parameter_store import ParameterStore
 from mspc.engine.ranks.environment import mpi_size
 from mspc.engine.strategy_files import StrategyFiles, sharded_by_file
 from mspc.engine.variants import VARIABLE, Variants, counted_as, graphs_to_keep, identity, watched
-from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.graph import Graph, Value
+from mspc.ir.diagnostics import ExecutionError, Location, MspcError
+from mspc.ir.graph import Graph, Value, stages_of
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.layout import Layout
-from mspc.ir.location import Location
-from mspc.ir.stage_marks import stages_of
 from mspc.ir.types import Type, dtype_of
 from mspc.ops.collective.base import Collective
 from mspc.runtime.comm.agreement import agree, agree_on_collectives, stop_together

@@ -23,10 +23,8 @@ from mspc.api.nn.declared_inputs import is_open
 from mspc.api.setting_kind import say_once
 from mspc.api.settings import SHARDED
 from mspc.engine.script import ScriptError, name_of, run_script_as, source_of
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
-from mspc.ir.nearest import did_you_mean
 from mspc.ir.text.limits import LARGEST_SIZE, number_of
 from mspc.ir.types import DTYPES, TensorType, Type, dtype_of, is_too_large
 from mspc.ops.collective.base import Collective

@@ -15,11 +15,10 @@ from mspc.engine.initial_values import RankInitialValue, beginning
 from mspc.engine.job import Job
 from mspc.engine.own_collectives import TOGETHER, joint_call
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import OFFLOAD
+from mspc.ir.graph import OFFLOAD, stages_of
 from mspc.ir.graph import Parameter as GraphParameter
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
-from mspc.ir.stage_marks import stages_of
 from mspc.ops.cpu.threads import thread_count
 from mspc.runtime.available_memory import room_for
 from mspc.runtime.slices import full_type, gather, slice_parameter, slices_of

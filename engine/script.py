@@ -20,10 +20,8 @@ from typing import Any
 
 from mspc.api.communication.group import get_local_rank, get_rank
 from mspc.api.errors import at_users_line, is_library, raising_location
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.excerpt import broken_text
+from mspc.ir.diagnostics import Location, MspcError, broken_text
 from mspc.ir.files.regular import check_regular
-from mspc.ir.location import Location
 
 
 class ScriptError(MspcError):

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Frames, MspcError
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Value, element_types
-from mspc.ir.location import Frames
 from mspc.ir.types import BOOL, DType, TensorType, Type, is_too_large
 
 

@@ -1,14 +1,230 @@
-"""MspcError is the one family of exceptions: every mistake of a user ends as one, with a place and a remedy."""
+"""Errors of users: one message with the source line, notes, and the remedy; and the texts that messages are made of.
+
+A location is a position in the user's program. Control characters in names from files are never printed.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable
+import re
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Generator, Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from mspc.ir.excerpt import broken_text, excerpt
-from mspc.ir.location import Frames, Location
+from mspc.ir.late_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One span of a source file.
+
+    `line` counts from 1; `column` and `end_column` count characters from 1, the end exclusive (0: unknown).
+    `text` is the source line without its newline.
+    """
+
+    file: str
+    line: int
+    column: int = 0
+    end_column: int = 0
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.column else f"{self.file}:{self.line}"
+
+
+Frames = tuple[Location, ...]
+"""A call stack, the innermost frame first: the line of the operator, then the line that called it, and so on."""
+
+
+_SURROGATES = f"{chr(0xD800)}-{chr(0xDFFF)}"
+_TURNING = "\u200e\u200f\u202a-\u202e\u2066-\u2069"
+CONTROL = f"[\x00-\x1f\x7f-\x9f\u2028\u2029{_TURNING}{_SURROGATES}]"
+"""What is not shown as it is, as a class of a regular expression."""
+_CONTROL = re.compile(CONTROL)
+_BUT_LINES = re.compile(f"(?![\\n\\t]){CONTROL}")
+
+
+def shown(text: str, lines: bool = False) -> str:
+    r"""The text with its control characters as escapes: `\x1b`, `\n`. They end lines, colour and move what stands on a
+    terminal, or turn the direction of writing. lines: tabs and ends of lines stay, as the text has several."""
+    if text.isprintable():
+        return text
+    return (_BUT_LINES if lines else _CONTROL).sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+PRINTED_BITS = 256
+"""Longest integer that messages spell out."""
+
+
+def value_repr(value: object) -> str:
+    """Return `repr(value)`, or a description if it is or holds a huge integer, or is nested too deep for `repr`."""
+    if isinstance(value, int):
+        is_huge = value.bit_length() > PRINTED_BITS
+        return f"an integer of more than {PRINTED_BITS} bits" if is_huge else repr(value)
+    try:
+        return repr(value)
+    except ValueError:
+        return f"a {type(value).__name__} with an integer of more than {PRINTED_BITS} bits"
+    except RecursionError:
+        return f"a {type(value).__name__} nested too deep to print"
+
+
+def is_about_digits(error: Exception) -> bool:
+    """Return True if Python refused to convert an integer to text or back because it has too many digits."""
+    return isinstance(error, ValueError) and "integer string conversion" in str(error)
+
+
+def cell_name(file: str) -> str:
+    """`In[3]` for the file that stands for a cell of IPython, "" for others."""
+    shell = running_shell()
+    described = shell.compile.format_code_name(file) if shell is not None else None
+    return str(described[1]) if described else ""
+
+
+def running_shell() -> Any:
+    """The shell of IPython in which this process runs; None where it runs in none. Nothing is imported for it."""
+    library = sys.modules.get("IPython")
+    return library.get_ipython() if library is not None and hasattr(library, "get_ipython") else None
+
+
+def is_notebook() -> bool:
+    """Whether a notebook shows what is written: streams are no terminal there, yet lines may be written over."""
+    return hasattr(running_shell(), "kernel")
+
+
+def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table in HTML."""
+    from html import escape  # only where a notebook asks
+
+    def row_of(kind: str, values: Iterable[Any]) -> str:
+        return "<tr>" + "".join(f"<{kind}>{escape(str(value))}</{kind}>" for value in values) + "</tr>"
+
+    top = f"<thead>{row_of('th', headings)}</thead>" if headings else ""
+    body = "".join(row_of("td", row) for row in rows)
+    return f"<table><caption>{escape(title)}</caption>{top}<tbody>{body}</tbody></table>"
+
+
+LONGEST_LINE = 1000
+"""Cells of a source line that are shown where no terminal says how wide it is."""
+INDENT = "    "
+LEAST = 30
+"""Cells of a source line that are shown at least."""
+NARROWEST = 40
+"""Texts are broken for a terminal of so many cells at least."""
+ELLIPSIS = "..."
+"""The indentation of a line that continues another."""
+
+
+def broken_text(text: str, width: int | None) -> list[str]:
+    """Lines of at most `width` characters, broken at spaces, those behind the first indented; no word is broken."""
+    text = shown(text, lines=True)
+    if width is None or len(text) <= width:
+        return [text]
+    indent = " " * (len(text) - len(text.lstrip()))
+    return [
+        line
+        for part in text.split("\n")
+        for line in textwrap.wrap(
+            part, max(width, NARROWEST), subsequent_indent=f"{indent}    ", break_long_words=False,
+            break_on_hyphens=False, replace_whitespace=False, expand_tabs=False,
+        ) or [""]
+    ]  # fmt: skip
+
+
+def excerpt(text: str, column: int, end: int, width: int | None = None) -> list[str]:
+    """A source line, of a long one what stands around the column, and carets below it.
+
+    column, end: of the first character and behind the last one, counted from 1; 0 where nothing is known. width: cells
+    of a line; carets stand below characters of two cells, too.
+    """
+    room = LONGEST_LINE if width is None else max(LEAST, width - len(INDENT) - 1)
+    begin = max(0, min(column - 1, len(text)))
+    stop = max(begin + 1, min(end - 1, len(text))) if column else begin
+    if _cells(text) > room and column:
+        text, begin, stop = _around(text, begin, stop, room)
+    elif _cells(text) > room:
+        text = text.lstrip()[: room - len(ELLIPSIS)] + ELLIPSIS
+    lines = [f"{INDENT}{shown(text, lines=True)}"]
+    if column:
+        pad = "".join("\t" if c == "\t" else " " * _cells(c) for c in text[:begin])
+        lines.append(f"{INDENT}{pad}{'^' * max(1, _cells(text[begin:stop]))}")
+    return lines
+
+
+def _around(text: str, begin: int, stop: int, room: int) -> tuple[str, int, int]:
+    """What of a line fits `room` cells, with ELLIPSIS for more, and where begin and stop are in it: the text between
+    them from its beginning, then as much on either side as there is room for."""
+    left = right = begin
+    free = room - 2 * len(ELLIPSIS)
+    while right < min(stop, len(text)) and _cells(text[right]) <= free:
+        free -= _cells(text[right])
+        right += 1
+    grown = True
+    while grown:
+        grown = False
+        if left > 0 and _cells(text[left - 1]) <= free:
+            left, grown = left - 1, True
+            free -= _cells(text[left])
+        if right < len(text) and _cells(text[right]) <= free:
+            free -= _cells(text[right])
+            right, grown = right + 1, True
+    before = ELLIPSIS if text[:left].strip() else ""
+    after = ELLIPSIS if text[right:].strip() else ""
+    shift = len(before) - left
+    return f"{before}{text[left:right]}{after}", begin + shift, min(stop, right) + shift
+
+
+def _cells(text: str) -> int:
+    """How many cells a terminal takes for a text: two for wide characters, none for what combines with the one before;
+    control characters are shown as escapes."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    return sum(_cells_of(c) for c in text)
+
+
+def _cells_of(c: str) -> int:
+    if unicodedata.combining(c):
+        return 0
+    if unicodedata.east_asian_width(c) in "WF":
+        return 2
+    return len(shown(c, lines=True))
+
+
+MOST = 3
+"""Names that are guessed at most."""
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that are most like `name`, the nearest first; those alone that differ in large letters only."""
+    import difflib
+
+    names = sorted(known)
+    folded: dict[str, list[str]] = {}
+    for each in names:
+        folded.setdefault(each.casefold(), []).append(each)
+    if name.casefold() in folded:
+        return folded[name.casefold()]
+    close = difflib.get_close_matches(name.casefold(), folded, MOST)
+    close += [each for each in folded if each not in close and len(name) > 2 and name.casefold() in each]
+    return [each for fold in close for each in folded[fold]][:MOST]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> list[str]:
+    """A note for an error about a name that nobody knows; none where no known name is like it."""
+    found = [repr(each) for each in nearest(name, known)]
+    if not found:
+        return []
+    return [f"did you mean {' or '.join(filter(None, (', '.join(found[:-1]), found[-1])))}?"]
+
+
+def all_of(name: str, known: Iterable[str]) -> str:
+    """All known names in one line, the nearest first, the others in order."""
+    first = nearest(name, known)
+    return ", ".join([*first, *sorted(set(known) - set(first))])
+
 
 PIPE_CLOSED = 141
 """Exit status where nobody reads stdout any more: as shells have it of a process that SIGPIPE ended."""

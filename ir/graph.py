@@ -1,20 +1,26 @@
-"""The SSA graph has values, nodes in run order, parameters and constants. Passes change it in place.
-
-`Node.op` is any object that satisfies `OpLike`; this layer never names an operator. The list of nodes is both the
-print order and the run order. A node has one result, which may be a tuple of tensors.
-"""
+"""Names that are not taken yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Frames, MspcError
 from mspc.ir.layout import Layout
-from mspc.ir.location import Frames
 from mspc.ir.types import TensorType, TupleType, Type, dtype_of
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """The wanted name, or the first of NAME_1, NAME_2, ... that is not taken; from now on it is."""
+    name, count = wanted, 0
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    taken.add(name)
+    return name
+
 
 Layouts = Layout | tuple[Layout, ...] | None
 """The placement of a value: one layout for a tensor, one per element for a tuple, None before sharding."""
@@ -324,3 +330,84 @@ def element_layouts(layout: Layouts) -> tuple[Layout, ...]:
 def asks_for_host(program: Graph) -> bool:
     """Whether parameters or values of a program are to live in the host's memory."""
     return any(OFFLOAD in value.attrs for graph in program.graphs() for value in (*graph.parameters, *graph.nodes))
+
+
+def stages_of(attrs: Mapping[str, Any]) -> tuple[int, ...]:
+    """The stages that the attributes of a node or parameter name, ascending; () where they name none."""
+    given = attrs.get(STAGE, ())
+    return (given,) if isinstance(given, int) else tuple(given)
+
+
+def mark_stages(attrs: dict[str, Any], stages: Collection[int]) -> None:
+    """Name these stages, in place of what was named."""
+    attrs.pop(STAGE, None)
+    if stages:
+        found = sorted(stages)
+        attrs[STAGE] = found[0] if len(found) == 1 else tuple(found)
+
+
+def copied_node(node: Node, inputs: Iterable[Value], op: OpLike | None = None) -> Node:
+    """A node with all that `node` says, which reads other values and may have another operator. Its regions are the
+    same graphs, and it belongs to the same forward node."""
+    own = Node(
+        node.op if op is None else op, inputs, node.type, node.name, node.instance, node.scope, node.frames, node.phase
+    )
+    own.regions = node.regions
+    own.in_strategy, own.out_strategy, own.strategy = node.in_strategy, node.out_strategy, node.strategy
+    own.in_layouts, own.layout = node.in_layouts, node.layout
+    own.forward, own.forward_input, own.place = node.forward, node.forward_input, node.place
+    own.attrs = dict(node.attrs)
+    return own
+
+
+def interpose(node: Node, op: OpLike) -> Node:
+    """Move what a node computes to a new node, which is not in the graph yet, and return that one. The node itself
+    becomes `op` of it, for all that read it."""
+    moved = copied_node(node, node.inputs)
+    node.op, node.regions = op, ()
+    node.inputs = [moved]
+    node.in_strategy = node.out_strategy = None
+    node.attrs = {}
+    node.instance = node.name = ""
+    return moved
+
+
+def copied_parameter(parameter: Parameter) -> Parameter:
+    """A parameter with all that `parameter` says."""
+    own = object.__new__(Parameter)  # there are thousands
+    own.name, own.type, own.kind, own.layout = parameter.name, parameter.type, parameter.kind, parameter.layout
+    own.trainable, own.global_type, own.attrs = parameter.trainable, parameter.global_type, {**parameter.attrs}
+    return own
+
+
+def copied_graph(graph: Graph, name: str | None = None) -> Graph:
+    """A copy of a graph, called `name` or as the graph is. Its nodes run the same regions."""
+    made = Graph(graph.name if name is None else name)
+    made.attrs, made.returns_tuple = dict(graph.attrs), graph.returns_tuple
+    of: dict[Value, Value] = {}
+    for parameter in graph.parameters:
+        of[parameter] = own = copied_parameter(parameter)
+        made.parameters.append(own)
+    for node in graph.nodes:
+        copy = copied_node(node, [of.get(value, value) for value in node.inputs])
+        forward = of.get(node.forward) if node.forward is not None else None
+        copy.forward = forward if isinstance(forward, Node) else node.forward
+        of[node] = copy
+        made.nodes.append(copy)
+    made.results = [of.get(value, value) for value in graph.results]
+    return made
+
+
+def copied_region(graph: Graph, name: Callable[[str], str] = str, known: dict[Graph, Graph] | None = None) -> Graph:
+    """A copy of a graph and of those that its nodes run, or the copy that `known` has of it.
+
+    name: what a copy of a graph of some name is called. known: copies that were made already, by what they are of;
+    those made here are added.
+    """
+    known = {} if known is None else known
+    if graph in known:
+        return known[graph]
+    made = known[graph] = copied_graph(graph, name(graph.name))
+    for node in made.nodes:
+        node.regions = tuple(copied_region(region, name, known) for region in node.regions)
+    return made

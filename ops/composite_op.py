@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.named_layout import NamedLayout, spread
+from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import DType, TensorType, Type, dtype_of
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op, RequestedSharding
 from mspc.sharding.rules import factor_names

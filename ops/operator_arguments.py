@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, is_about_digits, value_repr
 from mspc.ir.graph import Constant, Parameter, Value
-from mspc.ir.printable import is_about_digits, value_repr
 from mspc.ir.text.limits import LONGEST_LIST
 from mspc.ir.types import DType, dtype_of
 

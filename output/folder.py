@@ -15,9 +15,8 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.atomic_writing import reason_of, shown_path
+from mspc.ir.files.atomic_writing import TemporaryPath, new_folder, reason_of, remove_left_over, shown_path
 from mspc.ir.files.refill import exchange, finish_refill, is_mount_point, is_own_name, refill
-from mspc.ir.files.temporary import TemporaryPath, new_folder, remove_left_over
 from mspc.ir.types import DTYPES
 from mspc.runtime.program import PROGRAM, WEIGHTS
 

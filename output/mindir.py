@@ -30,7 +30,7 @@ from mspc.compiler.driver import trace_call
 from mspc.compiler.frontend.trace import Either, Leaf, Traced
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
-from mspc.ir.text.attribute_types import fields_of
+from mspc.ir.text.facts import fields_of
 from mspc.ir.types import TensorType, Type
 from mspc.ops.convolution.window import paddings
 from mspc.ops.tensor.scatter import TensorScatterUpdate

@@ -15,8 +15,8 @@ from mspc.compiler.config import Config
 from mspc.compiler.driver import Compiled, DumpPoint, TracedCall, compile_traced, trace_call
 from mspc.engine.capture import CapturedCall
 from mspc.engine.script import only_named
+from mspc.ir.diagnostics import Location
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
 from mspc.output.dumps import NO_FILES, File, StageFiles
 from mspc.passes.base import OnPass
 

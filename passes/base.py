@@ -12,12 +12,10 @@ from typing import Any, ClassVar
 
 from mspc import passes
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, all_of, did_you_mean
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.nearest import all_of, did_you_mean
-from mspc.ir.text.attribute_types import fields_of
-from mspc.ir.text.facts import shown
+from mspc.ir.text.facts import fields_of, shown
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import Gradient
 from mspc.ops.op import Op

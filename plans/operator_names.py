@@ -217,7 +217,7 @@ def _each(place: str) -> Iterable[str]:
     """The names of an operator in every one of equal layers."""
     if "[" not in place:
         return (place,)
-    from mspc.ir.cell_names import each_of_cells  # late: few networks have layers that are one graph
+    from mspc.ir.text.families import each_of_cells  # late: few networks have layers that are one graph
 
     return each_of_cells(place)
 
@@ -228,7 +228,7 @@ def _names_together(graph: Graph) -> Iterator[tuple[Parameter, str]]:
     for node in graph.nodes:
         members = [value for value in node.inputs if isinstance(value, Parameter)]
         if isinstance(node.op, MakeStack) and len(members) == len(node.inputs):
-            from mspc.ir.cell_names import name_of_cells  # late, as above
+            from mspc.ir.text.families import name_of_cells  # late, as above
 
             name = name_of_cells([member.name for member in members])
             if name:

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
 from mspc.runtime.placed_arrays import Array, GpuMemory, SharedMemory
 
 AUTO, CPU, GPU = "auto", "cpu", "gpu"

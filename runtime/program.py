@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.inside import check_name, inside
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.refill import finish_refill
-from mspc.ir.files.regular import read_begin, read_bytes, read_text
+from mspc.ir.files.regular import check_name, inside, read_begin, read_bytes, read_text
 from mspc.ir.files.tensors import TensorFile
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.initial_value import read_description

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from mspc.ir.builder import Builder
-from mspc.ir.copies import copied_node, copied_parameter
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_node, copied_parameter, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import COMPLEX128, FLOAT64, DType, StackType, TensorType, TupleType, Type
 from mspc.ops.control.custom import OwnGradient

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 
 Plan = tuple[tuple[Any, Any], ...]
 """(Parameter, strategy) in the order of the dict."""

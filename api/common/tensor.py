@@ -19,8 +19,8 @@ from mspc.api.communication.groups import ranks_of
 from mspc.api.errors import ApiIndexError, ApiRuntimeError, ApiTypeError, ApiValueError, caller_location
 from mspc.api.ops.eager import register_session
 from mspc.api.setting_kind import place_of_caller, say_once
+from mspc.ir.diagnostics import value_repr
 from mspc.ir.layout import Layout
-from mspc.ir.printable import value_repr
 from mspc.ir.types import FLOAT32, INT64, STRING, UINT64, DType, TensorType, dtype_of
 from mspc.ops.cpu.copies import copied
 

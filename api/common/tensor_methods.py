@@ -15,8 +15,7 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.ops.checked import LEAKS, refuse
 from mspc.api.ops.function_arguments import sizes_of
 from mspc.api.ops.method_table import find_method, method_names, misfit, respelled
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.notebook import html_table
+from mspc.ir.diagnostics import MspcError, html_table
 from mspc.ir.types import DType
 
 SHOWN_ROWS, SHOWN_COLUMNS = 30, 12

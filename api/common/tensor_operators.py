@@ -9,7 +9,7 @@ import numpy as np
 
 from mspc.api.common.dtype import promoted_scalar
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.ir.printable import value_repr
+from mspc.ir.diagnostics import value_repr
 from mspc.ir.types import FLOAT32, dtype_of
 from mspc.ops.bases import promoted
 

@@ -31,7 +31,7 @@ def said_of(path: str, prefix: str = "") -> str:
 def why_absent(path: str, known: Iterable[str]) -> str:
     """The message for a name that mspc lacks, `nn.Tril` without the first: what stands for it, why there is none, or
     the known names that are most like it; "" where nothing is known."""
-    from mspc.ir.nearest import nearest  # only on the way to an error
+    from mspc.ir.diagnostics import nearest  # only on the way to an error
 
     said = said_of(path)
     if said:

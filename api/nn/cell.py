@@ -24,8 +24,7 @@ from mspc.api.ops.primitive import Primitive, check_strategy
 from mspc.api.placement import note_shard_options
 from mspc.api.setting_kind import checked, note_asked, place_of_caller, say_once
 from mspc.api.settings import RECOMPUTE, SET_GRAD, STAGE
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.location import Location
+from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.types import BFLOAT16, FLOAT16, FLOAT32, DType, dtype_of
 from mspc.ops.operator_arguments import describe
 

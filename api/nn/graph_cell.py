@@ -29,8 +29,7 @@ from mspc.checkpoint.mindir import (
     fields_of_attributes,
     words_of,
 )
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.diagnostics import MspcError, did_you_mean
 
 __all__ = ["GraphCell"]
 

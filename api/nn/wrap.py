@@ -16,8 +16,7 @@ from mspc.api.nn.container import CellList
 from mspc.api.nn.grad_reducer import DistributedGradReducer as _Reducer
 from mspc.api.setting_kind import checked
 from mspc.api.settings import PIPELINE_CELL
-from mspc.ir.location import Location
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.diagnostics import Location, did_you_mean
 from mspc.ir.types import FLOAT32, HALVES
 
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from mspc.api.ops.collective_calls import called, meets_others, run_on_ranks
 from mspc.api.ops.complex_operands import check_complex
-from mspc.ir.diagnostics import ExecutionError, MspcError
+from mspc.ir.diagnostics import ExecutionError, Location, MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.ops.bases import operand_dtypes, promotes_from
 from mspc.ops.op import Op

@@ -20,11 +20,10 @@ from mspc.api.ops.eager import PrimitiveTypeError, PrimitiveValueError, caller, 
 from mspc.api.placement import note_place, note_target
 from mspc.api.setting_kind import checked, note_asked, place_of_caller, say_once
 from mspc.api.settings import OFFLOADED_CELLS, STAGE
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, value_repr
 from mspc.ir.graph import OFFLOAD
-from mspc.ir.named_layout import NamedLayout
-from mspc.ir.printable import value_repr
-from mspc.ir.text.attribute_types import fields_of
+from mspc.ir.layout import NamedLayout
+from mspc.ir.text.facts import fields_of
 from mspc.ir.text.limits import MOST_DIMENSIONS, MOST_RANKS
 from mspc.ir.text.values import value_text
 from mspc.ops.collective.base import Collective

@@ -11,7 +11,7 @@ from mspc.api.errors import ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
 from mspc.api.setting_kind import checked, note_asked, note_places
 from mspc.api.settings import AUTO_PARALLEL, LEVELS, PARALLEL, SPEED_UP
-from mspc.ir.location import Location
+from mspc.ir.diagnostics import Location
 
 _DEFAULTS: dict[str, Any] = {
     "search_mode": "",

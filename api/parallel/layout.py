@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from mspc.api.errors import ApiTypeError, ApiValueError
-from mspc.ir.named_layout import INTERLEAVED, SHOWN_RANKS, NamedLayout
-from mspc.ir.notebook import html_table
+from mspc.ir.diagnostics import html_table
+from mspc.ir.layout import INTERLEAVED, SHOWN_RANKS, NamedLayout
 from mspc.ir.text.limits import MOST_DIMENSIONS, MOST_RANKS
 from mspc.ir.types import product_exceeds
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator
 
 from mspc.api import state
-from mspc.ir.notebook import is_notebook
+from mspc.ir.diagnostics import is_notebook
 
 __all__: tuple[str, ...] = ()
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from mspc.commands.budget.limits import ANY, BYTES, COLLECTIVES, FORBID, IDLE, MEMORY, STEP, Budget, Forbidden
 from mspc.commands.facts.model import CollectiveFact, CompileFacts, RankFacts, cell_of
 from mspc.commands.report.text import time_text
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.nearest import did_you_mean
 
 MOST_NAMED = 5
 PARTS = ("weights", "states", "inputs", "constants", "step")

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from mspc.commands.budget.limits import KEYS, Budget, budget_of
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path
-from mspc.ir.files.toml_text import check_keys, read_toml
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.files.parsing import check_keys, read_toml
 
 LARGEST = 1 << 20
 """Bytes of a file."""

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from mspc.commands.sizes import seconds_of, share_of, size_of
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.nearest import did_you_mean
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import REGISTRY
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import field
 
 from mspc.commands.facts.files import check_compile, program_text
-from mspc.ir.files.inside import inside
+from mspc.ir.files.regular import inside
 from mspc.ir.late_dataclass import dataclass
 from mspc.runtime.program import PROGRAM, Program
 

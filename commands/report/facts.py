@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.compiler.driver import Compiled
+from mspc.ir.diagnostics import Frames
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Frames
 from mspc.ir.types import TensorType
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import LayoutChange, LocalSlice

@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mspc.ir.diagnostics import shown
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.printable import shown
 
 GAP = "  "
 INDENT = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mspc.ir.cell_names import each_of_cells
+from mspc.ir.text.families import each_of_cells
 
 NAMED = 3
 """Cells that a note lists."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from mspc.analysis.cost.machine import PRODUCTS, ROUNDS, Machine
 from mspc.commands.report.text import size_text, time_text
-from mspc.ir.cell_names import each_of_cells
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import each_of_cells
 from mspc.ir.types import dtype_of
 from mspc.search.plans.degrees import Degrees
 from mspc.search.plans.row import SEARCH, PlanResult

@@ -6,7 +6,7 @@ import sys
 import time
 from types import TracebackType
 
-from mspc.ir.printable import shown
+from mspc.ir.diagnostics import shown
 
 INTERVAL = 0.05
 """Seconds between two texts, so that thousands of ranks do not cost time."""

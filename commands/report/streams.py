@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from mspc.ir.diagnostics import PIPE_CLOSED, MspcError
-from mspc.ir.printable import shown
+from mspc.ir.diagnostics import PIPE_CLOSED, MspcError, shown
 from mspc.ir.text.limits import number_of
 
 

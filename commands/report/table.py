@@ -11,8 +11,8 @@ from typing import Any
 
 from mspc.commands.report.fitting import TextTable, broken, fit
 from mspc.commands.report.streams import columns_setting, is_terminal, terminal_columns
+from mspc.ir.diagnostics import shown
 from mspc.ir.files.atomic_writing import check_writable, write_atomically
-from mspc.ir.printable import shown
 
 OTHERWISE = 100
 """Characters of a line where there is no terminal and COLUMNS does not say, so that pipes get the same text always."""

@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mspc.ir.printable import CONTROL, shown
+from mspc.ir.diagnostics import CONTROL, shown
 
 _ESCAPED = re.compile(rf"\\(?:u[0-9a-f]{{4}}|.)|{CONTROL}")
 """An escape of JSON, or a character that is not shown as it is."""

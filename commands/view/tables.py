@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from mspc.ir.diagnostics import Frames, Location
 from mspc.ir.graph import element_types
 from mspc.ir.layout import Layout
-from mspc.ir.location import Frames, Location
 from mspc.ir.types import Type
 
 LONGEST = 20_000

@@ -12,8 +12,7 @@ from mspc.compiler.frontend.custom import Run, anchored
 from mspc.compiler.frontend.earlier_parameters import as_it_is
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import describe, tensors_in
-from mspc.ir.copies import interpose
-from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.graph import Node, Parameter, Value, interpose
 from mspc.ir.types import TensorType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.structural import TupleGetItem

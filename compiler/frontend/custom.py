@@ -15,7 +15,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, describe, tensors_in
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.ops.control.custom import Custom as CustomOp
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient, ScriptFunction, rule_of

@@ -20,8 +20,7 @@ from mspc.compiler.frontend.remembered_calls import (
 )
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure, Frame, describe, tensors_in
-from mspc.ir.copies import copied_node
-from mspc.ir.graph import Node, Parameter, Value
+from mspc.ir.graph import Node, Parameter, Value, copied_node
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import Gradient, TupleGetItem
 from mspc.ops.math.elementwise import Identity

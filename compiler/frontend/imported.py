@@ -15,9 +15,8 @@ from mspc.compiler.frontend.attributes import name_tensor
 from mspc.compiler.frontend.source import FunctionSource
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Frames, MspcError
 from mspc.ir.graph import Value
-from mspc.ir.location import Frames
 from mspc.ir.types import TensorType
 
 

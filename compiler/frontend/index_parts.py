@@ -12,9 +12,9 @@ from mspc.api.common.tensor import Tensor
 from mspc.compiler.frontend.operators import is_graph_value
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import contains_tensor, describe
+from mspc.ir.diagnostics import value_repr
 from mspc.ir.graph import Constant, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.printable import value_repr
 from mspc.ir.types import BOOL
 
 Shape = tuple[int, ...]

@@ -152,7 +152,7 @@ def _loop(
 def _names_of_all(tracer: Tracer, counterparts: Counterparts) -> Generator[None]:
     """Let what a turn does with the first cells be of all of them by its scope: `layers-CellList/[0..79]-Layer`, where
     their names count up."""
-    from mspc.ir.cell_names import name_of_cells  # late: few networks have layers that are one graph
+    from mspc.ir.text.families import name_of_cells  # late: few networks have layers that are one graph
 
     names = tracer.cell_names
     common = {

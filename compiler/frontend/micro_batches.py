@@ -18,9 +18,8 @@ from mspc.compiler.frontend.program_state import TraceSnapshot
 from mspc.compiler.frontend.scan import LOOP
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.graph import Parameter, Value
-from mspc.ir.location import Location
 from mspc.ops.control.regions import MakeStack, Scan, body_of, with_effects
 
 

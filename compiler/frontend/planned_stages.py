@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError, did_you_mean
 from mspc.ir.graph import Graph
-from mspc.ir.location import Location
-from mspc.ir.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from mspc.plans.files.stage_table import StagePlan
@@ -65,7 +63,7 @@ class PlannedStages:
                 [f"wrap the network, before the training step: PipelineCell(network, {plan.micro_batches})"],
                 RuntimeError,
             )
-        from mspc.ir.cell_names import each_of_cells  # late, as only a plan needs it
+        from mspc.ir.text.families import each_of_cells  # late, as only a plan needs it
 
         known = {name for scope in self.scopes for name in each_of_cells(scope)}
         for name in plan.cells:

@@ -17,7 +17,7 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Frame, tensors_in
 from mspc.ir.diagnostics import MspcError, kind_of
 from mspc.ir.graph import Node, Value
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ops.control.structural import Depend
 from mspc.ops.op import Op, RequestedSharding
 from mspc.ops.operator_arguments import misfit

@@ -20,9 +20,8 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.builtins import REFUSED
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import COMPUTED, Frame, contains_tensor, describe, values_in
-from mspc.ir.diagnostics import MspcError, kind_of
+from mspc.ir.diagnostics import MspcError, is_about_digits, kind_of
 from mspc.ir.graph import Value
-from mspc.ir.printable import is_about_digits
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]

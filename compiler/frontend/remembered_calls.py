@@ -19,8 +19,7 @@ from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.sharding import is_sharded_function
 from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.values import Closure
-from mspc.ir.copies import interpose
-from mspc.ir.graph import Node, Value
+from mspc.ir.graph import Node, Value, interpose
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import Gradient, StopGradient

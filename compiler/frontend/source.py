@@ -17,10 +17,8 @@ from typing import Any
 from mspc.api.errors import PACKAGE, is_own
 from mspc.api.index.functions import tree_at
 from mspc.api.index.table import is_table
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError, cell_name
 from mspc.ir.files.atomic_writing import utf8_bytes
-from mspc.ir.location import Location
-from mspc.ir.notebook import cell_name
 
 FunctionTree = ast.FunctionDef | ast.Lambda
 

@@ -25,9 +25,8 @@ from mspc.compiler.frontend.reads import Reads
 from mspc.compiler.frontend.source import Sources
 from mspc.compiler.frontend.values import Frame, TooManyErrors, describe
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, value_repr
 from mspc.ir.graph import OFFLOAD, Constant, Graph, Node, Parameter, Value
-from mspc.ir.printable import value_repr
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType, TupleType, dtype_of
 from mspc.ops.bases import operand_dtypes, promoted, promotes_from
 from mspc.ops.control.structural import Depend, TupleGetItem, is_constraint

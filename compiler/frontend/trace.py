@@ -32,9 +32,9 @@ from mspc.compiler.frontend.state import Tracer
 from mspc.compiler.frontend.statements import run
 from mspc.compiler.frontend.values import Closure, Frame, Poisoned, TooManyErrors, Unrolled, describe, way_of
 from mspc.ir.builder import refuse_large
-from mspc.ir.deep_calls import deep_calls
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Graph, Parameter, Value
+from mspc.ir.iterative import deep_calls
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.text.limits import DEEPEST_TUPLE
 from mspc.ir.types import StackType, TensorType, dtype_of

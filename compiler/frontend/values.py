@@ -20,11 +20,9 @@ from mspc.api.common.parameter import Parameter as Weight
 from mspc.api.common.tensor import Tensor
 from mspc.api.nn.cell import Cell
 from mspc.compiler.frontend.source import FunctionSource
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Frames, MspcError, value_repr
 from mspc.ir.graph import Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Frames
-from mspc.ir.printable import value_repr
 
 
 class Poisoned(Exception):

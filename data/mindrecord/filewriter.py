@@ -26,8 +26,7 @@ from mspc.data.mindrecord.file_format import (
     pack,
 )
 from mspc.data.mindrecord.filereader import INDEX
-from mspc.ir.files.atomic_writing import cannot_write, write_atomically
-from mspc.ir.files.temporary import TemporaryPath, new_file, remove
+from mspc.ir.files.atomic_writing import TemporaryPath, cannot_write, new_file, remove, write_atomically
 
 MOST_SHARDS = 1000
 _NO_BYTES = bytes(4)

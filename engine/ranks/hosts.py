@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.files.atomic_writing import reason_of
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.files.regular import read_bytes, read_text
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
 
 _SLOTS = re.compile(r"(?<![\w-])slots\s*=\s*(\S+)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:%-]{0,254}")

@@ -1,17 +1,198 @@
-"""mspc writes every file in this one way: beside its place, and moved there when it is complete."""
+"""Files and folders appear complete or not at all: they are written beside their place under a name of their own.
+
+Each writer holds a lock on its file, so that leftovers of killed processes differ from files still being written.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
+import hashlib
 import os
 import re
+import secrets
+import shutil
+import signal
 import stat
-from collections.abc import Callable, Mapping
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.temporary import remove_left_over, unfinished_file
+
+UNFINISHED = re.compile(r"\..*\.\d+-[0-9a-f]{8}\.new")
+"""Names of what is not complete yet, or not needed any more: it may be removed once nobody holds it."""
+LONGEST = 200
+"""Bytes of a name that are taken over: file systems take 255, and more comes behind."""
+
+_UNFINISHED: set[tuple[int, Path]] = set()
+"""(process, file) of what is being written; a process that was forked off meanwhile has the list, and not the files."""
+
+
+class TemporaryPath:
+    """A new file or folder that this process holds until `release`."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+
+    def release(self) -> None:
+        """Let go of it; whoever comes next may remove what still has a name of unfinished things."""
+        os.close(self.descriptor)
+
+
+def unfinished_name(name: str) -> str:
+    """A new name for what will be called `name`."""
+    encoded = os.fsencode(name)
+    if len(encoded) > LONGEST:
+        digest = hashlib.sha256(encoded).hexdigest()[:12]
+        name = f"{os.fsdecode(encoded[: LONGEST - len(digest) - 1])}~{digest}"
+    return f".{name}.{os.getpid()}-{secrets.token_hex(4)}.new"
+
+
+def new_file(folder: Path, name: str) -> TemporaryPath:
+    """A new file in `folder`, open for writing, for what will be called `name`. Raises OSError."""
+    return _new(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+
+@contextlib.contextmanager
+def unfinished_file(folder: Path, name: str) -> Generator[TemporaryPath]:
+    """`new_file` for the time of a block, which moves it to its place. Where the block raises, and where SIGTERM ends
+    the process inside of it, the file is removed."""
+    with tidy_when_terminated():
+        beside = new_file(folder, name)
+        with _noted(beside.path):
+            yield beside
+
+
+@contextlib.contextmanager
+def unfinished_folder(folder: Path, name: str) -> Generator[Path]:
+    """`new_folder` for the time of a block, which moves what is in it to its places: behind the block, and where
+    SIGTERM ends the process inside of it, the folder is removed with what is left there."""
+    with tidy_when_terminated():
+        beside = new_folder(folder, name)
+        try:
+            with _noted(beside.path):
+                yield beside.path
+            remove(beside.path)
+        finally:
+            beside.release()
+
+
+@contextlib.contextmanager
+def _noted(path: Path) -> Generator[None]:
+    """Have what is at a path removed where the block raises or the process is terminated inside of it."""
+    entry = os.getpid(), path
+    _UNFINISHED.add(entry)
+    try:
+        yield
+    except BaseException:
+        remove(path)
+        raise
+    finally:
+        _UNFINISHED.discard(entry)
+
+
+@contextlib.contextmanager
+def tidy_when_terminated() -> Generator[None]:
+    """Inside, SIGTERM removes what this process has not finished before it ends it, other threads' files too. In a
+    thread that is not the main one, and where the process has a way of its own to end, nothing changes."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _end_tidily)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _end_tidily(number: int, _: Any) -> None:
+    remove_unfinished()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def remove_unfinished() -> None:
+    """Remove what this process is writing, for one that ends at once."""
+    for process, path in list(_UNFINISHED):
+        if process == os.getpid():
+            remove(path)
+
+
+def new_folder(folder: Path, name: str) -> TemporaryPath:
+    """A new folder in `folder` for what will be called `name`. Raises OSError."""
+    return _new(folder, name, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _new(folder: Path, name: str, flags: int) -> TemporaryPath:
+    while True:
+        path = folder / unfinished_name(name)
+        if flags & os.O_DIRECTORY:
+            path.mkdir()
+        try:
+            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            if not folder.is_dir():
+                raise
+            continue  # somebody has removed it before it was held
+        with contextlib.suppress(OSError):  # a file system without locks: nobody removes anything there
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if is_at(path, descriptor):
+            return TemporaryPath(path, descriptor)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Generator[bool]:
+    """Hold the file at `path` inside the block; False where somebody else does, or nobody can."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = is_at(path, descriptor)
+    except OSError:
+        mine = False
+    try:
+        yield mine
+    finally:
+        os.close(descriptor)
+
+
+def remove_left_over(folder: Path) -> None:
+    """Remove from a folder what processes have left there that were killed while they wrote."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in filter(UNFINISHED.fullmatch, names):
+        with held(folder / name) as mine:
+            if mine:
+                remove(folder / name)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except OSError:
+        return False
+
 
 OPEN_ALREADY = re.compile(r"/dev/(fd/|std)|/proc/")
 """Paths that stand for what a process has open: they are written to, whatever lies behind them."""
@@ -191,3 +372,80 @@ def _is_written_to(path: Path) -> bool:
     except NotADirectoryError:
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def cache_folder(name: str) -> Path | None:
+    """Return the folder for one kind of results, under `$XDG_CACHE_HOME/mspc` (`~/.cache/mspc`).
+
+    It may not exist yet, see `make_cache_folder`. None for a user without a home, and if others may write there.
+    """
+    given, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
+    found = given if os.path.isabs(given) else home
+    if not os.path.isabs(found):
+        return None
+    folder = Path(found) / "mspc" / name
+    for each in (folder.parent, folder):
+        with contextlib.suppress(OSError):
+            if not _is_own(os.stat(each)):
+                _warn_once(str(each))
+                return None
+    return folder
+
+
+def make_cache_folder(folder: Path) -> None:
+    """Create a folder of `cache_folder`, for this user alone. Raises OSError."""
+    for each in (folder.parent, folder):
+        each.mkdir(0o700, parents=True, exist_ok=True)
+
+
+def read_own(path: Path) -> bytes | None:
+    """Return the content of a file; None if it is missing or another user may have written it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        try:
+            return file.read() if stat.S_ISREG(status.st_mode) and _is_own(status) else None
+        except OSError:
+            return None
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that `read_own` accepts, whatever the umask is. Raises MspcError."""
+
+    def write(file: BinaryIO) -> None:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(content)
+
+    write_atomically(path, write, one_of_many=True)
+
+
+def drop_oldest(folder: Path, suffix: str, most: int) -> None:
+    """Remove the files that were not used for longest until the rest has at most `most` bytes. Raises OSError."""
+    files: list[tuple[int, int, str]] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(suffix):
+                with contextlib.suppress(FileNotFoundError):  # another process removes some, too
+                    found = entry.stat()
+                    files.append((found.st_mtime_ns, found.st_size, entry.path))
+    surplus = sum(size for _, size, _ in files) - most
+    for _, size, path in sorted(files):
+        if surplus <= 0:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        surplus -= size
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Tell whether only this user, or the administrator, may change a file or folder."""
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+@functools.cache
+def _warn_once(folder: str) -> None:
+    text = f"warning: other users own {folder!r} or may write there, so that nothing is read from it or stored in it"
+    print(f"{text}; chmod go-w, or set XDG_CACHE_HOME to another folder", file=sys.stderr, flush=True)

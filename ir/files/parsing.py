@@ -4,8 +4,14 @@ written here, too."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from json.encoder import encode_basestring_ascii
+from pathlib import Path
 from typing import Any, cast
+
+from mspc.ir.diagnostics import MspcError, did_you_mean
+from mspc.ir.files.atomic_writing import reason_of, shown_path
+from mspc.ir.files.regular import check_regular
 
 MARK = "\ufeff"
 DEEP = "brackets stand too deep in brackets"
@@ -82,3 +88,37 @@ def indented(value: Any, newline: str = "\n") -> str:
     if kind in (list, tuple) and value:
         return f"[{inner}{f',{inner}'.join([indented(item, inner) for item in value])}{newline}]"
     return json.dumps(value)
+
+
+def read_toml(path: Path, what: str, largest: int) -> dict[str, Any]:
+    """What a file of TOML says.
+
+    Args:
+        what: the file is, for messages. largest: bytes that it may have.
+
+    Raises:
+        MspcError: there is no such file, or it cannot be read, or is no TOML.
+    """
+    shown = shown_path(path)
+    try:
+        check_regular(path, largest)
+        return parsed_toml(path.read_bytes())
+    except FileNotFoundError:
+        raise MspcError(f"there is no {what} {shown!r}", kind=ValueError) from None
+    except OSError as error:
+        raise MspcError(f"cannot read the {what} {shown}: {reason_of(error)}") from None
+    except ValueError as error:
+        raise MspcError(f"{shown} is no TOML file: {error}", kind=ValueError) from None
+
+
+def check_keys(shown: str, found: Iterable[str], known: tuple[str, ...], of: str) -> None:
+    """Raises MspcError, naming the file and the nearest known key, where there is another than those."""
+    for key in found:
+        if key not in known:
+            raise MspcError(f"{shown}: there is no {key!r} of {of}", notes=did_you_mean(key, known))
+
+
+def quoted(text: str) -> str:
+    """A basic string of TOML (toml.io, version 1.0, section "String")."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'

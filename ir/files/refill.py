@@ -17,7 +17,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from mspc.ir.files.temporary import UNFINISHED, held
+from mspc.ir.files.atomic_writing import UNFINISHED, held
 
 PENDING = re.compile(UNFINISHED.pattern.removesuffix("new") + "(whole|ready)")
 OLD = ".old"

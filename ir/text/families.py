@@ -1,13 +1,12 @@
 """Parameters of equal layers stand on one line: `%para4_layers.{0..79}.wq: <..>` is 80 of them, `%para4_layers.0.wq` to
-`%para83_layers.79.wq`, which differ in that number alone; as operands they stand as `%para4_layers.{0..79}.wq`.
-"""
+`%para83_layers.79.wq`, which differ in that number alone; as operands they stand as `%para4_layers.{0..79}.wq`."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from mspc.ir.graph import Graph, Node, Parameter
@@ -70,3 +69,29 @@ def members_of(name: str) -> Iterator[str]:
     first, last = map(int, match.groups())
     for number in range(first, min(last, first + LONGEST_LIST) + 1):
         yield f"{name[: match.start()]}{number}{name[match.end() :]}"
+
+
+CELLS = re.compile(r"\[(\d{1,9})\.\.(\d{1,9})\]")
+
+
+def name_of_cells(names: Sequence[str]) -> str:
+    """`layers-CellList/[0..2]` for `layers-CellList/0`, `layers-CellList/1`, `layers-CellList/2`; "" for names that do
+    not count up so."""
+    return common_name(tuple(names)).replace("{", "[").replace("}", "]")
+
+
+def are_cells(name: str) -> bool:
+    """Whether a name stands for several cells, or for what is in them."""
+    return "[" in name and CELLS.search(name) is not None
+
+
+def each_of_cells(name: str) -> Iterator[str]:
+    """The names that one stands for; itself where that is one."""
+    match = CELLS.search(name)
+    if match is None:
+        yield name
+        return
+    first, last = map(int, match.groups())
+    for behind in each_of_cells(name[match.end() :]):
+        for number in range(first, min(last, first + LONGEST_LIST) + 1):
+            yield f"{name[: match.start()]}{number}{behind}"

@@ -1,8 +1,4 @@
-"""This module reads the small texts inside a file (attributes, layouts, types, values) into Python values, by
-grammar.lark.
-
-A file repeats few of them, so each is read once. Used by `mspc.ir.text.parser` alone.
-"""
+"""This module reads texts of constants: `Tensor(shape=[2], dtype=Float32, value=[1.0, 2.0])` becomes a Constant."""
 
 from __future__ import annotations
 
@@ -12,23 +8,33 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from mspc.ir.layout import REDUCTIONS, Layout
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import REDUCTIONS, Layout, NamedLayout
 from mspc.ir.opaque import GraphReference, Symbol
 from mspc.ir.text.limits import DEEPEST, LONGEST_LIST, MOST_LISTED, MOST_RANKS
-from mspc.ir.text.plain_texts import (
+from mspc.ir.text.own_lines import (
     alone_value,
     plain_attributes,
     plain_layout,
     plain_tensor_type,
     plain_tuple_type,
+    read_tensor,
 )
 from mspc.ir.text.source_text import Malformed, dtype_called, name_of, string_of
-from mspc.ir.types import DTYPES, OpaqueType, StackType, TensorType, TupleType, Type, is_too_large, product_exceeds
+from mspc.ir.types import (
+    DTYPES,
+    OpaqueType,
+    StackType,
+    TensorType,
+    TupleType,
+    Type,
+    is_too_large,
+    product_exceeds,
+)
 
 if TYPE_CHECKING:
     from lark import Lark, Token
     from lark.exceptions import UnexpectedInput
+
 
 _OWN_TYPE = re.compile(r"<(?:Ref\[|Tensor\[|Stack\[|Tuple\[(?:Tensor|Stack)\[)")
 _TYPED_NUMBER = re.compile(r"(Bool|BF16|[IUF]\d+)\((.*)\)\Z")
@@ -115,8 +121,6 @@ class _Actions:
         return _at(items[0], read_layouts, str(items[0][6:]))[0]
 
     def tensor(self, items: list[Any]) -> Any:
-        from mspc.ir.text.tensor_text import read_tensor  # late: a compile reads no constants
-
         return _at(items[0], read_tensor, str(items[0]))
 
     def type_value(self, items: list[Any]) -> Type:

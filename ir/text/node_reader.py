@@ -1,19 +1,319 @@
-"""This module makes the nodes and the results of a graph from the items of the grammar."""
+"""This module makes an operator and the user's strategies from a node's name and its primitive_attrs.
+`mspc.ir.text.parser` uses it."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.diagnostics import MspcError, did_you_mean
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
+from mspc.ir.layout import NamedLayout
 from mspc.ir.opaque import UNKNOWN_TYPE, GraphReference, Literal, OpaqueOp
-from mspc.ir.text.comments import read_trailer
-from mspc.ir.text.facts import NODE, PHASES, mistake
-from mspc.ir.text.fragments import read_attributes, read_layouts
-from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, ForwardReference, GraphTextReader
-from mspc.ir.text.source_text import name_of
+from mspc.ir.text.facts import NODE, PHASES, fields_of, mistake
+from mspc.ir.text.fragments import read_attributes, read_foreign_type, read_layouts, read_type
+from mspc.ir.text.limits import DEEPEST_REGIONS, LONGEST_LIST, number_of
+from mspc.ir.text.source_text import SourceText, name_of, read_trailer
 from mspc.ir.text.values import operand_type_text
-from mspc.ir.types import TensorType, Type
+from mspc.ir.types import TensorType, TupleType, Type
+
+if TYPE_CHECKING:
+    from mspc.ir.text.source_text import TextToken
+
+Registry = Mapping[str, Callable[..., OpLike]]
+"""Operator classes (frozen dataclasses) by the name that the text uses."""
+
+
+class OperatorReader:
+    """Makes operators for one file; nodes with the same text share one, since operators never change."""
+
+    def __init__(self, source: SourceText, registry: Registry) -> None:
+        self.source = source
+        self.registry = registry
+        self.known: dict[tuple[str, str], tuple[OpLike, Any, Any]] = {}
+
+    def read(self, name: str, text: str, at: int) -> tuple[OpLike, Any, Any]:
+        """(operator, in strategy, out strategy); `text` is in braces at a character of the file."""
+        found = self.known.get((name, text))
+        if found is None:
+            attributes = dict(self.source.piece(read_attributes, text, at))
+            inner, outer = (_take_strategy(attributes, side) for side in ("in", "out"))
+            found = self.known[name, text] = (self.operator(name, attributes, at), inner, outer)
+        return found
+
+    def operator(self, name: str, attributes: dict[str, Any], at: int) -> OpLike:
+        """The registered operator with these attributes: all its fields, but for `omitted` ones."""
+        cls = self.registry.get(name)
+        if cls is None:
+            return OpaqueOp(name, attributes)
+        fields = fields_of(cls)  # type: ignore[arg-type]  # a registry holds classes
+        notes = (f"its attributes are: {', '.join(fields)}",) if fields else ("it has no attributes",)
+        for key, value in attributes.items():
+            field = fields.get(key)
+            if field is None:
+                self.source.fail(f"{name} has no attribute '{key}'", at, notes)
+            if not field.fits(value):
+                self.source.fail(f"{name}: attribute '{key}' is {value!r}, not {field.annotation}", at)
+        omitted = getattr(cls, "omitted", ())
+        for key in fields:
+            if key not in attributes and key not in omitted:
+                self.source.fail(f"{name} lacks the attribute '{key}'", at, notes)
+        try:
+            return cls(**attributes)
+        except MspcError as error:
+            self.source.fail(error.message, at, error.notes)
+        except (TypeError, ValueError, ArithmeticError, LookupError, AssertionError) as error:
+            self.source.fail(f"{name} cannot have these attributes: {error}", at)
+
+
+def _take_strategy(attributes: dict[str, Any], side: str) -> Any:
+    """The user's strategy of one side, removed from the attributes; None where there is none."""
+    for kind in ("strategy", "layout"):
+        value: Any = attributes.get(f"{side}_{kind}")
+        if _is_strategy(value):
+            return attributes.pop(f"{side}_{kind}")
+    return None
+
+
+def _is_strategy(value: Any) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    return all(entry is None or isinstance(entry, (tuple, NamedLayout)) for entry in cast("tuple[Any, ...]", value))
+
+
+QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
+OPERAND = re.compile(rf"%(?:para\d+_{QUOTED}|[\w.\-/\[\]$]+(?:{{\d+\.\.\d+}}[\w.\-/\[\]$]*)?)")
+GROUP = re.compile(r'(\w+: ?)?(\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+"|\{(?:[^{}"]++|"(?:[^"\\]|\\.)*+")*+\})*+\})')
+_NUMBER = re.compile(r"(%para\d+)_")
+_TYPE = re.compile(r"(<[^<>\n]*>)(?:\*(\d{1,9}))?")
+_FOREIGN_HEADER = re.compile(r"^(?:# IR entry:|subgraph instance: )", re.MULTILINE)
+
+
+class ForwardReference(NamedTuple):
+    """What a node says of the node that it is the gradient of: `{gradient_of: @graph:%3.0}`, of the input 0 of the node
+    %3 of that graph; without the graph's name one of its own graph. index: -1 where it names no input."""
+
+    node: Node
+    graph: str
+    number: str
+    index: int
+    at: int
+
+
+class GraphTextReader:
+    """The state of reading one file from text to graphs.
+
+    foreign: MindSpore wrote it. opaque: its operators, operands and types are not mspc's. frames: source spans are
+    read too. parameter_names: of the graph that is read. graphs: so far; heads: where each begins. lines: parameters
+    that stand above the next graph. visible: parameters that the graph which is read may name. references, forwards,
+    regions: what can be resolved once the whole file is read.
+    """
+
+    def __init__(self, text: str, registry: Registry, file: str, frames: bool) -> None:
+        self.text = text
+        self.source = SourceText(text, file)
+        self.fail = self.source.fail
+        self.piece = self.source.piece
+        self.frames = frames
+        self.foreign = _FOREIGN_HEADER.search(text) is not None
+        self.opaque = self.foreign
+        self.operators = OperatorReader(self.source, {} if self.foreign else registry)
+        self.parameters: dict[str, Parameter] = {}
+        self.numbered: dict[str, Parameter] = {}
+        self.parameter_names: set[str] = set()
+        self.header: list[Parameter] = []
+        self.graphs: list[Graph] = []
+        self.heads: dict[Graph, int] = {}
+        """Parameters that stand on one line, by how they are referred to."""
+        self.lines: dict[str, Parameter] = {}
+        self.visible: dict[str, Parameter] = self.parameters
+        self.references: list[GraphReference] = []
+        self.forwards: list[ForwardReference] = []
+        self.regions: list[tuple[Graph, Node, list[tuple[str, int]]]] = []
+        self.type_lines: dict[str, tuple[tuple[Type, ...], tuple[Type, ...] | None]] = {}
+
+    def new_parameter(self, reference: str, name: str, type: Type, at: int) -> Parameter:
+        number = f"%para{len(self.parameters) + 1}"
+        if not reference.startswith(f"{number}_"):
+            self.fail(f"{reference} should be {number}_{name}: parameters are numbered in order", at)
+        if name in self.parameter_names and not self.opaque:
+            self.fail(f"two parameters are called {name}", at)
+        self.parameter_names.add(name)
+        parameter = Parameter(name, type)
+        self.parameters[reference] = parameter
+        self.numbered[number] = parameter
+        return parameter
+
+    def visible_parameter(self, reference: str) -> Parameter | None:
+        """The parameter that a text of this name means in the graph that is read. MindSpore names one by its number
+        where its line has another name."""
+        return self.any_parameter(reference) if self.opaque else self.visible.get(reference)
+
+    def any_parameter(self, reference: str) -> Parameter | None:
+        """The parameter of any graph that a text of MindSpore's means by this name."""
+        found = self.parameters.get(reference)
+        if found is None and self.opaque and (number := _NUMBER.match(reference)):
+            found = self.numbered.get(number[1])
+        return found
+
+    def unknown_value(self, reference: str, at: int) -> NoReturn:
+        """Fail at an operand that is nothing in the graph that is read."""
+        notes: tuple[str, ...] = ()
+        if reference in self.parameters and len(self.graphs) > 1:
+            notes = ("it is of another graph; a node hands in what its graphs read from outside, with its operands",)
+        self.fail(f"unknown value {reference}", at, notes)
+
+    def type_of(self, text: str, at: int) -> Type:
+        return read_foreign_type(text) if self.opaque else self.piece(read_type, text, at)
+
+    def read_types(self, token: TextToken) -> tuple[tuple[Type, ...], tuple[Type, ...] | None]:
+        known = self.type_lines.get(token)
+        if known is None:
+            left, arrow, _ = token.partition(" -> ")
+            ins = self.types_in(token, 0, len(left))
+            outs = self.types_in(token, len(left), len(token)) if arrow else None
+            known = self.type_lines[str(token)] = (ins, outs)
+        return known
+
+    def types_in(self, token: TextToken, start: int, stop: int) -> tuple[Type, ...]:
+        at = token.start_pos
+        found: list[Type] = []
+        for match in _TYPE.finditer(token, start, stop):
+            times = number_of(match.group(2) or "1", LONGEST_LIST - len(found))
+            if times is None:
+                self.fail(f"more than {LONGEST_LIST} types of one node", at + match.start())
+            found += [self.type_of(match.group(1), at + match.start())] * times
+        return tuple(found)
+
+    def placement(self, layouts: tuple[Any, ...], type: Type, at: int) -> Any:
+        """The layout of a value of this type: one, or a tuple for a tuple."""
+        if isinstance(type, TupleType):
+            if len(layouts) != len(type.elements):
+                self.fail(f"{len(layouts)} layouts for a tuple of {len(type.elements)} tensors", at)
+            for layout, element in zip(layouts, type.elements, strict=True):
+                self.check_layout(layout, element, at)
+            return layouts
+        if len(layouts) != 1:
+            self.fail(f"{len(layouts)} layouts for one tensor", at)
+        self.check_layout(layouts[0], type, at)
+        return layouts[0]
+
+    def check_layout(self, layout: Any, type: Type, at: int) -> None:
+        """Fail where this is no layout of a tensor of this type."""
+        if isinstance(layout, tuple):
+            self.fail(f"{len(cast('tuple[Any, ...]', layout))} layouts for one tensor", at)
+        if layout is not None and isinstance(type, TensorType) and len(layout.dims) != type.rank:
+            self.fail(f"the layout {layout} has {len(layout.dims)} dimensions, the tensor {type.rank}", at)
+
+
+_NAME = rf"@({QUOTED}|[^\s,}}\"]+)"
+_REGIONS = re.compile(rf"\{{regions: {_NAME}(?:, {_NAME})*\}}\Z")
+_GRAPH_NAME = re.compile(_NAME)
+_ABOVE = "it stands above the graph: `{}: <Tensor[...], (...)>`"
+
+
+def read_regions(reading: GraphTextReader, graph: Graph, node: Node, text: str, at: int) -> None:
+    """Note the graphs that a node of `graph` runs: `{regions: @while_1_condition, @while_1_body}`."""
+    if not _REGIONS.match(text):
+        reading.fail(f"unknown group {text}", at, ("graphs that a node runs stand as `{regions: @name, @name}`",))
+    names = [(name_of(match.group(1)), at + match.start()) for match in _GRAPH_NAME.finditer(text)]
+    reading.regions.append((graph, node, names))
+
+
+def check_parameters(
+    reading: GraphTextReader, graph: Graph, references: Sequence[str], lines: Mapping[str, Parameter], at: int
+) -> None:
+    """Raise MspcError where the head of a graph, at a character of the text, names others than the lines above it are
+    of: that of the first graph names none."""
+    if graph is reading.graphs[0]:
+        notes = (f"the head of the first graph names none: `subgraph @{graph.name}() {{`",)
+        reading.fail(f"the parameters of @{graph.name} are the lines above it", at, notes)
+    for reference in references:
+        if reference not in lines:
+            notes = (_ABOVE.format(reference),)
+            reading.fail(f"the parameter {reference} of @{graph.name} has no line of its own", at, notes)
+    if list(lines) != list(references):
+        told, written = (", ".join(names) or "nothing" for names in (references, lines))
+        reading.fail(f"@{graph.name} takes {told}, but the lines above it are of {written}", at)
+    for parameter in lines.values():
+        if parameter.kind != "input":
+            notes = (f"what it is given stands for it: `<Tensor[...], (...)>`, not a {parameter.kind}",)
+            reading.fail(f"the parameter {parameter.name} of @{graph.name} is no input", at, notes)
+
+
+def resolve_regions(reading: GraphTextReader, main: Graph) -> None:
+    """Give every node the graphs that it names.
+
+    Raises:
+        MspcError: one is unknown, is run by itself or by nobody, or is the one that runs first.
+    """
+    if main is not reading.graphs[0]:
+        notes = ("its parameters are those above all graphs",)
+        reading.fail(f"@{main.name}, which runs first, does not stand first in the file", reading.heads[main], notes)
+    if reading.lines:
+        _no_taker(reading, next(iter(reading.lines.values())))
+    graphs = {graph.name: graph for graph in reading.graphs}
+    runs: dict[Graph, dict[Graph, int]] = {graph: {} for graph in reading.graphs}
+    for graph, node, names in reading.regions:
+        for name, at in names:
+            if name not in graphs:
+                notes = tuple(did_you_mean(name, graphs))
+                reading.fail(f"{node.label} runs the unknown graph @{name}", at, notes)
+            runs[graph].setdefault(graphs[name], at)
+        node.regions = tuple(graphs[name] for name, _ in names)
+    levels: dict[Graph, int] = {}
+    for graph in (main, *reading.graphs):
+        if graph not in levels:
+            _count_levels(reading, graph, runs, [], levels)
+    inside = _inside(main, runs)
+    for graph in reading.graphs:
+        if graph not in inside:
+            notes = ("a node runs it with `{regions: @" + graph.name + "}`",)
+            reading.fail(f"no node runs the graph @{graph.name}", reading.heads[graph], notes)
+
+
+def _count_levels(
+    reading: GraphTextReader,
+    graph: Graph,
+    runs: dict[Graph, dict[Graph, int]],
+    around: list[Graph],
+    levels: dict[Graph, int],
+) -> int:
+    """How deep graphs nest in one, noted in `levels`. around: those that run it, the outermost first.
+
+    Raises:
+        MspcError: a graph runs itself, or they nest too deep.
+    """
+    around.append(graph)
+    deepest = 0
+    for inner, at in runs[graph].items():
+        if inner in around:
+            chain = " -> ".join(f"@{each.name}" for each in [*around[around.index(inner) :], inner])
+            reading.fail(f"the graph @{inner.name} runs itself without end: {chain}", at)
+        known = levels.get(inner)
+        if len(around) + (known or 0) > DEEPEST_REGIONS:
+            reading.fail(f"graphs nest more than {DEEPEST_REGIONS} deep", at)
+        deepest = max(deepest, 1 + (_count_levels(reading, inner, runs, around, levels) if known is None else known))
+    around.pop()
+    levels[graph] = deepest
+    return deepest
+
+
+def _inside(main: Graph, runs: dict[Graph, dict[Graph, int]]) -> set[Graph]:
+    """The graph and all that it runs."""
+    found = {main}
+    waiting = [main]
+    while waiting:
+        new = runs[waiting.pop()].keys() - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _no_taker(reading: GraphTextReader, parameter: Parameter) -> None:
+    reading.fail(f"no graph takes the parameter {parameter.name}", len(reading.text))
+
 
 _CALLEE = r"(?:PrimFunc_)?(call @[^\s(]+|[A-Za-z_]\w*|%\d+)(?:\[@[^\"\n]*?\])?"
 _NODE = re.compile(rf"(%\d+)(?:\(({QUOTED}|[^()\n]+)\))? = {_CALLEE}\(")
@@ -148,8 +448,6 @@ class NodeReader:
         elif text.startswith("{instance name: "):
             node.instance = self.reading.piece(name_of, text[16:-1], at + 16)
         elif text.startswith("{regions: ") and not self.reading.opaque:
-            from mspc.ir.text.borders import read_regions
-
             read_regions(self.reading, graph, node, text, at)
         elif text.startswith("{layout: "):
             layouts = self.reading.piece(read_layouts, text[9:-1], at + 9)

@@ -1,18 +1,128 @@
-"""This module splits a file into the items of grammar.lark without the grammar, where all lines are as
-`mspc.ir.text.printer` writes them: those of a large graph take the grammar ten times as long.
+"""Readers of the commonest texts of a file without grammar.lark: whole lines, attributes, types, layouts and constants.
 
-It knows the terminals of the grammar alone, and of their orders those that are written. Anything else, mistakes above
-all, it leaves to the grammar, which says what is wrong.
+To make the grammar's parser takes longer than to read all of most graphs, and it takes ten times as long for the lines
+of a large one. Each function returns None for anything that is not as `mspc.ir.text.printer` writes it, mistakes above
+all: the grammar reads those, and says why they are wrong.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from functools import lru_cache
 from typing import Any
 
-from mspc.ir.text.pieces import TextToken
-from mspc.ir.text.source_text import Malformed
-from mspc.ir.text.tensor_text import read_tensor
+import numpy as np
+
+from mspc.ir.graph import Constant
+from mspc.ir.opaque import Symbol
+from mspc.ir.text.limits import LARGEST_CONSTANT
+from mspc.ir.text.source_text import Malformed, TextToken, dtype_called, string_of
+from mspc.ir.types import DTYPES, DType, real_of
+
+_WORDS: dict[str, Any] = {"true": True, "false": False, "None": None, **DTYPES}
+_NUMBERS = ("inf", "nan")
+_INTEGER = r"-?\d{1,40}(?![\w.:\-])"
+_FLOAT = r"-?\d{1,18}(?:\.\d{0,18}(?:e[+-]?\d{1,3})?|e[+-]?\d{1,3})(?![\w.])"
+_VALUE = re.compile(rf'(\()|({_INTEGER})|("(?:[^"\\\n]|\\.)*+")|([A-Za-z_]\w*)(?![\w.\[(:])|({_FLOAT})', re.ASCII)
+_KEY = re.compile(r"([A-Za-z_]\w*): ", re.ASCII)
+_SIZES = r"\((?:\d{1,18}(?:, \d{1,18})*)?\)"
+_TENSOR_TYPE = re.compile(rf"<(?:Ref\[)?Tensor\[(\w+)\](\]?), ({_SIZES})>\Z", re.ASCII)
+_ELEMENT = r"Tensor\[(\w+)\](?:\*(\d{1,9}))?"
+_ONE_ELEMENT, _ONE_SHAPE, _NUMBER = (re.compile(text, re.ASCII) for text in (_ELEMENT, _SIZES, r"\d+"))
+_PLAIN_ELEMENT = _ELEMENT.replace("(\\", "(?:\\")
+_TUPLE = re.compile(
+    rf"<Tuple\[({_PLAIN_ELEMENT}(?:, ?{_PLAIN_ELEMENT})*)\], TupleShape\(({_SIZES}(?:, {_SIZES})*)\)>\Z", re.ASCII
+)
+_AXES = r"\d{1,18}(?:\.\d{1,18})*"
+_DIMENSION = rf"(?:-|{_AXES})"
+_LAYOUT = re.compile(
+    rf"\((\d{{1,18}}(?:, \d{{1,18}})*)\) \[((?:{_DIMENSION}(?:, {_DIMENSION})*)?)\]"
+    r"(?: ([a-z]+)\[(\d{1,18}(?:, \d{1,18})*)\])?\Z", re.ASCII,
+)  # fmt: skip
+_DEEP = 8
+"""Brackets inside brackets from which on the grammar reads a value."""
+
+
+def plain_attributes(text: str) -> dict[str, Any] | None:
+    """`{key: value, ...}`, whose values are numbers, words, strings, and tuples of these."""
+    if text == "{}":
+        return {}
+    found: dict[str, Any] = {}
+    at, between = 1 if text.startswith("{") else len(text), ", "
+    while between == ", ":
+        key = _KEY.match(text, at)
+        value = _value(text, key.end(), 0) if key is not None else None
+        if key is None or value is None or key[1] in found:
+            return None
+        found[key[1]], at = value
+        between = text[at : at + 2]
+        at += 2
+    return found if between == "}" else None
+
+
+def alone_value(text: str) -> Any:
+    """A tuple of the one value that the text is."""
+    value = _value(text, 0, 0)
+    return (value[0],) if value is not None and value[1] == len(text) else None
+
+
+def _value(text: str, at: int, depth: int) -> tuple[Any, int] | None:
+    """(the value that begins at a character, where it ends)."""
+    match = _VALUE.match(text, at)
+    if match is None:
+        return None
+    kind, at = match.lastindex, match.end()
+    if kind == 1:
+        return _members(text, at, depth + 1) if depth < _DEEP else None
+    word = match[kind or 0]
+    if kind == 4:
+        return None if word in _NUMBERS else (_WORDS[word] if word in _WORDS else Symbol(word), at)
+    return int(word) if kind == 2 else string_of(word) if kind == 3 else float(word), at
+
+
+def _members(text: str, at: int, depth: int) -> tuple[tuple[Any, ...], int] | None:
+    """The members of a tuple behind its bracket."""
+    if text.startswith(")", at):
+        return (), at + 1
+    found: list[Any] = []
+    while True:
+        value = _value(text, at, depth)
+        if value is None:
+            return None
+        found.append(value[0])
+        at = value[1]
+        if text.startswith(")", at):
+            return tuple(found), at + 1
+        if not text.startswith(", ", at):
+            return None
+        at += 2
+
+
+def plain_tensor_type(text: str) -> tuple[str, list[str]] | None:
+    """(element type, sizes) of `<Tensor[Float32], (2, 3)>` and `<Ref[Tensor[Float32]], (2, 3)>`."""
+    match = _TENSOR_TYPE.match(text)
+    if match is None or (match[2] == "]") != text.startswith("<Ref["):
+        return None
+    return match[1], _NUMBER.findall(match[3])
+
+
+def plain_tuple_type(text: str) -> tuple[list[tuple[str, str]], list[list[str]]] | None:
+    """(elements with how often they stand, "" for once; sizes) of `<Tuple[Tensor[Int8]*2], TupleShape((2), (3))>`."""
+    match = _TUPLE.match(text)
+    if match is None:
+        return None
+    return _ONE_ELEMENT.findall(match[1]), [_NUMBER.findall(shape) for shape in _ONE_SHAPE.findall(match[2])]
+
+
+def plain_layout(text: str) -> tuple[list[str], list[str], str | None, list[str]] | None:
+    """(mesh, dimensions, reduction, its axes) of `(2, 4) [0, -] sum[1]`; None and no axes for no reduction."""
+    match = _LAYOUT.match(text)
+    if match is None:
+        return None
+    mesh, dimensions, reduction, axes = match.groups()
+    return mesh.split(", "), dimensions.split(", ") if dimensions else [], reduction, axes.split(", ") if axes else []
+
 
 _QUOTED = r'"(?:[^"\\\n]|\\.)*+"'
 _COMMENTS = r"(?:#[^\n]*(?:\n\s*|$))+"
@@ -107,3 +217,64 @@ def _operands(match: re.Match[str], group: int) -> list[Any]:
             TextToken.of("REFERENCES", references, at + operand.start()) if references else read_tensor(tensor)
         )
     return found
+
+
+_CONSTANT = re.compile(r"Tensor\(shape=\[(.*?)\], ?dtype=(\w+), ?value=(.*)\)\Z", re.DOTALL)
+_ONE_NUMBER = r"(?:nan:[0-9a-f]+|-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?))"
+_CONSTANT_ELEMENT = re.compile(rf"(?:{_ONE_NUMBER}(?:&{_ONE_NUMBER})?|true|false)\Z")
+
+
+@lru_cache(maxsize=4096)
+def read_tensor(text: str) -> Constant | Symbol:
+    """`Tensor(shape=[..], dtype=.., value=..)`; a Symbol where the value is shortened. Raises Malformed."""
+    match = _CONSTANT.match(text)
+    assert match is not None
+    dims, name, value = match.groups()
+    dtype = dtype_called(name)
+    sizes = [d.strip() for d in dims.split(",") if d.strip()]
+    if not all(d.isascii() and d.isdigit() and len(d) < 19 for d in sizes):
+        raise Malformed(f"[{dims}] is no shape")
+    shape = tuple(map(int, sizes))
+    if math.prod(shape) > LARGEST_CONSTANT:
+        raise Malformed(f"a constant of shape {shape} is too large for a file")
+    if "..." in value or "\n" in value:
+        return Symbol(" ".join(text.split()))
+    elements = value.replace("[", " ").replace("]", " ").replace(",", " ").split()
+    if value.count("[") != value.count("]") or not all(map(_CONSTANT_ELEMENT.match, elements)):
+        raise Malformed(f"{value} is no value of a constant")
+    fill = len(elements) == 1 and "[" not in value
+    if not fill and len(elements) != math.prod(shape):
+        size = math.prod(shape)
+        raise Malformed(f"the constant has {len(elements)} elements, but its shape {shape} has {size}")
+    return Constant(_array(elements, dtype, shape, fill))
+
+
+def _array(elements: list[str], dtype: DType, shape: tuple[int, ...], fill: bool) -> Any:
+    try:
+        flat = np.array([_element(e, dtype) for e in elements], dtype=dtype.numpy)
+    except (OverflowError, ValueError):
+        raise Malformed(f"a value of the constant is no {dtype}") from None
+    return np.broadcast_to(flat, shape).copy() if fill and shape else flat.reshape(shape)
+
+
+def _element(text: str, dtype: DType) -> Any:
+    if dtype.kind == "b":
+        return {"true": True, "1": True, "false": False, "0": False}[text] if text in _BOOLS else _bad(text)
+    if dtype.is_complex:
+        parts = [_element(part, real_of(dtype)) for part in text.split("&")]
+        return np.array(parts, real_of(dtype).numpy).view(dtype.numpy)[0] if len(parts) == 2 else _bad(text)
+    if dtype.kind != "f":
+        return int(text)
+    if text.startswith("nan:"):
+        raw = bytes.fromhex(text[4:])[::-1]
+        if len(raw) != dtype.itemsize:
+            raise ValueError(text)
+        return np.frombuffer(raw, dtype.numpy)[0]
+    return dtype.numpy.type(float(text))
+
+
+_BOOLS = frozenset({"true", "false", "1", "0"})
+
+
+def _bad(text: str) -> Any:
+    raise ValueError(text)

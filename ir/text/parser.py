@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from mspc.ir.diagnostics import did_you_mean
 from mspc.ir.graph import Graph, Node, Parameter, Value
-from mspc.ir.nearest import did_you_mean
 from mspc.ir.opaque import UNKNOWN_TYPE, Module
-from mspc.ir.text.comments import header_facts, parameter_types
 from mspc.ir.text.facts import HEADER, mistake
 from mspc.ir.text.families import members_of
 from mspc.ir.text.fragments import (
@@ -26,15 +25,13 @@ from mspc.ir.text.fragments import (
     unexpected,
 )
 from mspc.ir.text.limits import LONGEST_LIST
-from mspc.ir.text.node_reader import NodeReader
-from mspc.ir.text.operator_reader import Registry
+from mspc.ir.text.node_reader import GROUP, OPERAND, QUOTED, GraphTextReader, NodeReader, Registry
 from mspc.ir.text.own_lines import own_items
-from mspc.ir.text.reading import GROUP, OPERAND, QUOTED, GraphTextReader
-from mspc.ir.text.source_text import Malformed, expectation, name_of
+from mspc.ir.text.source_text import Malformed, expectation, header_facts, name_of, parameter_types
 from mspc.ir.types import Type
 
 if TYPE_CHECKING:
-    from mspc.ir.text.pieces import TextToken
+    from mspc.ir.text.source_text import TextToken
 
 _PARAMETER = re.compile(rf"(%para\d+_({QUOTED}|[^\s:]*))\s*:")
 _SUBGRAPH = re.compile(rf"subgraph @({QUOTED}|[^\s(]+)[^(]*\(([^()]*)\)")
@@ -131,7 +128,7 @@ class _FileReader:
         main.attrs = self.attrs
         main.parameters = self.reading.header
         if not self.reading.opaque and (len(self.graphs) > 1 or self.reading.regions or self.reading.lines):
-            from mspc.ir.text.borders import resolve_regions
+            from mspc.ir.text.node_reader import resolve_regions
 
             resolve_regions(self.reading, main)
         for fact, count in (("Total subgraph", len(self.graphs)), ("Total params", len(self.reading.header))):
@@ -293,7 +290,7 @@ class _FileReader:
         self.reading.visible = lines = self.reading.lines
         self.reading.lines = dict[str, Parameter]()
         if references or len(self.graphs) > 1:
-            from mspc.ir.text.borders import check_parameters
+            from mspc.ir.text.node_reader import check_parameters
 
             check_parameters(self.reading, graph, references, lines, at)
         graph.parameters = list(lines.values())

@@ -10,10 +10,10 @@ from dataclasses import field
 from itertools import count
 from typing import Any
 
+from mspc.ir.diagnostics import Frames
 from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Frames
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ir.opaque import Literal, Module
 from mspc.ir.text.values import (
     constant_text,

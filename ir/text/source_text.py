@@ -1,5 +1,4 @@
-"""This module holds the text of a file that is read, and reads names and strings in it: an error at a character, or in
-a piece of it, becomes an MspcError with its line."""
+"""A piece is a stretch of a file's text that knows where it begins, as the tokens of the grammar do."""
 
 from __future__ import annotations
 
@@ -7,11 +6,26 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NoReturn
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.location import Location
+from mspc.ir.diagnostics import Frames, Location, MspcError
 from mspc.ir.types import DTYPES, DType
+
+
+class TextToken(str):
+    """The text. type: the name of the grammar's terminal. start_pos: its first character's place in the file."""
+
+    __slots__ = ("start_pos", "type")
+
+    start_pos: int
+    type: str
+
+    @staticmethod
+    def of(type: str, text: str, start_pos: int) -> TextToken:
+        made = TextToken(text)
+        made.type, made.start_pos = type, start_pos
+        return made
 
 
 class SourceText:
@@ -76,3 +90,59 @@ def dtype_called(name: str) -> DType:
     if name not in DTYPES:
         raise Malformed(f"unknown element type {name}; known are {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+_OWN_FRAME = re.compile(r"# In file (.*?)\((\d{1,15})\)/(.*)/(?: (\d{1,15})~(\d{1,15}))?\Z")
+_FOREIGN_FRAME = re.compile(r"# In file (.*?):(\d{1,15})(?:~\d{1,15})?, (\d{1,15})~(\d{1,15})/(.*)/\Z")
+_SCOPE = re.compile(r"# (?:scope|Scope|Fullname with scope): \((.*)\)\Z")
+_FACT = re.compile(r"#\s*(IR entry|IR dialect|Total subgraphs?|Total params)\s*:\s*@?(.*)\Z")
+_PARAMETERS = re.compile(r"# Parameters: \d+, \((.*)\)\Z")
+_SHARED = "<~~This line of code can be shared by multiple nodes, and may be duplicated."
+_OTHER_NODES = ("# Corresponding forward node candidate:", "# Corresponding code candidate:")
+
+
+@lru_cache(maxsize=16384)
+def read_trailer(text: str, with_frames: bool) -> tuple[str, Frames]:
+    """(scope, frames) that the comment lines below a node tell; other comments are passed over.
+
+    mspc writes the innermost frame first. MindSpore's newer form (`file:line, columns/ source/`) has it last.
+    """
+    scope = ""
+    own: list[Location] = []
+    foreign: list[Location] = []
+    for raw in text.split("\n"):
+        line = raw.lstrip().rstrip("\r")
+        if line.startswith("# In file "):
+            if with_frames:
+                _read_frame(line, own, foreign)
+        elif line.startswith(_OTHER_NODES):
+            break
+        elif not scope and (match := _SCOPE.match(line.rstrip())):
+            scope = name_of(match.group(1))
+    return scope, (*own, *reversed(foreign))
+
+
+def _read_frame(line: str, own: list[Location], foreign: list[Location]) -> None:
+    if match := _OWN_FRAME.match(line):
+        file, number, source, column, end = match.groups()
+        own.append(Location(file, int(number), int(column or 0), int(end or 0), source))
+    elif match := _FOREIGN_FRAME.match(line.replace(_SHARED, "")):
+        file, number, column, end, source = match.groups()
+        foreign.append(Location(file, int(number), int(column) + 1, int(end) + 1, source.rstrip("/")))
+
+
+def header_facts(text: str) -> dict[str, str]:
+    """`IR entry`, `IR dialect`, `Total subgraph`, `Total params` of the comment lines, as texts."""
+    found: dict[str, str] = {}
+    for line in text.split("\n"):
+        if match := _FACT.match(line.strip()):
+            found[match.group(1).removesuffix("s") if "subgraph" in line else match.group(1)] = match.group(2)
+    return found
+
+
+def parameter_types(text: str) -> list[str] | None:
+    """Texts of the types in a comment `# Parameters: 2, (<..>, <..>)`; None where there is none."""
+    for line in text.split("\n"):
+        if match := _PARAMETERS.match(line.strip()):
+            return re.findall(r"<[^<>]*>", match.group(1))
+    return None

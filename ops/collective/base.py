@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeGuard, cast
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.layout import group_of
-from mspc.ir.text.attribute_types import fields_of
+from mspc.ir.text.facts import fields_of
 from mspc.ir.types import TensorType, Type
 from mspc.ir.varying import VaryingConstant
 from mspc.ops.control.structural import Depend

@@ -15,7 +15,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import ExecutionError, MspcError
 from mspc.ir.files.atomic_writing import make_folder, write_atomically
-from mspc.ir.files.inside import inside
+from mspc.ir.files.regular import inside
 from mspc.ir.graph import Value
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import ArrayBackend, Gradients, Op, sample

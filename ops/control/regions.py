@@ -9,8 +9,7 @@ import numpy as np
 
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.free_names import free_name
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, free_name
 from mspc.ir.types import BOOL, INT64, StackType, TensorType, TupleType, Type
 from mspc.ops.op import ArrayBackend, NotDifferentiable, Op
 

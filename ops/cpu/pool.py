@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from mspc.ir.files.cache_folder import cache_folder
+from mspc.ir.files.atomic_writing import cache_folder
 from mspc.ops.cpu.gemm_source import GEMM
 from mspc.ops.cpu.loops.library import CompilerFailed, compiler, library_of, warn_once
 from mspc.ops.cpu.loops.transpose_source import TRANSPOSE

@@ -151,7 +151,7 @@ def _pair(line: str, text: str) -> tuple[str, str]:
 
 def _operator(line: str, name: str, pairs: list[tuple[str, str]]) -> Op:
     from mspc.ir.text.fragments import read_attributes
-    from mspc.ir.text.operator_reader import OperatorReader  # only a text that is read needs them
+    from mspc.ir.text.node_reader import OperatorReader  # only a text that is read needs them
     from mspc.ir.text.source_text import Malformed, SourceText
 
     if name not in REGISTRY:

@@ -15,7 +15,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.named_layout import NamedLayout, spread
+from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import INT32, TensorType, TupleType
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import constrained

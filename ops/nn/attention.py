@@ -12,8 +12,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.layout import Layout
-from mspc.ir.named_layout import NamedLayout, spread
+from mspc.ir.layout import Layout, NamedLayout, spread
 from mspc.ir.types import FLOAT32, FLOAT64, DType, TensorType, TupleType, Type
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import TupleGetItem

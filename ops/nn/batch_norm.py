@@ -13,8 +13,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
-from mspc.ir.layout import Layout
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import FLOAT32, TensorType, TupleType, dtype_of
 from mspc.ops.bases import require_float
 from mspc.ops.collective.base import Collective

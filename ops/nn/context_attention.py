@@ -11,8 +11,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Layout
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import FLOAT64, TensorType, TupleType, Type
 from mspc.ops.collective.collectives import NeighborExchange
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, constrained

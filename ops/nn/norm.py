@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value, element_types
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ir.types import FLOAT32, DType, TensorType, TupleType, dtype_of
 from mspc.ops.bases import require_float, require_same
 from mspc.ops.control.structural import constrained, items

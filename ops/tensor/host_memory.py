@@ -11,7 +11,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Value
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import constrained
 from mspc.ops.device import Array, Copy, Device, Launch

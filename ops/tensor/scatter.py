@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Node, Value
-from mspc.ir.layout import Layout
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import INT64, DType, TensorType
 from mspc.ops.bases import require_same
 from mspc.ops.control.structural import constrained

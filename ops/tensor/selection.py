@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value, element_types
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ir.types import INT32, INT64, DType, TensorType, TupleType
 from mspc.ops.control.structural import TupleGetItem, constrained, items
 from mspc.ops.device import Array, Device, Launch

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mspc.ir.free_names import free_name
-from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGES, Graph, Node, Parameter, Value, free_name
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.regions import Scan, body_of, name_apart, with_effects
 from mspc.ops.control.structural import TupleGetItem

@@ -16,8 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.copies import copied_region
-from mspc.ir.graph import STAGE, Graph, Node, Value
+from mspc.ir.graph import STAGE, Graph, Node, Value, copied_region
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import TupleGetItem

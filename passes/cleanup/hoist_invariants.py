@@ -20,8 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mspc.analysis.aliasing import Updates
-from mspc.ir.copies import copied_node
-from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, element_types, operand_types
+from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, copied_node, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType, TensorType
 from mspc.ops.control.custom import OwnGradient

@@ -12,8 +12,7 @@ from typing import cast
 
 from mspc.analysis.cost.nodes import sent_bytes
 from mspc.ir.builder import Builder
-from mspc.ir.copies import copied_node
-from mspc.ir.graph import Graph, Node, Parameter, Value, element_layouts, element_types, operand_types
+from mspc.ir.graph import Graph, Node, Parameter, Value, copied_node, element_layouts, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Axes, Layout
 from mspc.ir.types import StackType, TensorType

@@ -12,7 +12,7 @@ import numpy as np
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Constant, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ir.types import BOOL, DType, TensorType
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import Add, Div, Mul, RealDiv, Select

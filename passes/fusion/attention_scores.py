@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mspc.ir.graph import Node
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ops.math.matmul import BatchMatMul
 
 

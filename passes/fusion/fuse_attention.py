@@ -36,7 +36,7 @@ from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ops.control.structural import TupleGetItem
 from mspc.ops.math.arithmetic import LogicalNot
 from mspc.ops.nn.attention import FlashAttentionScore

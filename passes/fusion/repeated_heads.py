@@ -13,7 +13,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, Value
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ops.nn.attention import FlashAttentionScore
 from mspc.ops.tensor.reshape import Cast
 from mspc.passes.fusion.attention_operands import HEADS, LAYOUTS, OperandSource, source_in, sources_of

@@ -11,7 +11,7 @@ import numpy as np
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Constant, Graph, Node, Value, element_types, operand_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.named_layout import NamedLayout, spread
+from mspc.ir.layout import NamedLayout, spread
 from mspc.ir.types import INT32, TensorType
 from mspc.ops.collective.base import is_all_zero
 from mspc.ops.control.structural import TupleGetItem

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.builder import Builder
-from mspc.ir.copies import copied_node
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_node, element_types
 from mspc.ir.types import INT64, StackType, TensorType, TupleType
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient

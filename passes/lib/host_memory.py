@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, cast
 from mspc.analysis.aliasing import Updates
 from mspc.analysis.cost.nodes import seconds
 from mspc.analysis.cost.timeline import StreamTimeline
-from mspc.ir.copies import copied_node
-from mspc.ir.graph import FROM_HOST, OFFLOAD, STAGE, TO_HOST, WORK, Graph, Node, Parameter, Value
+from mspc.ir.graph import FROM_HOST, OFFLOAD, STAGE, TO_HOST, WORK, Graph, Node, Parameter, Value, copied_node
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType, Type

@@ -10,8 +10,7 @@ from typing import cast
 
 from mspc.ir.builder import Builder, TypedOp
 from mspc.ir.compare import difference
-from mspc.ir.copies import copied_node, copied_region
-from mspc.ir.graph import Constant, Graph, Layouts, Node, Parameter, Value, element_types
+from mspc.ir.graph import Constant, Graph, Layouts, Node, Parameter, Value, copied_node, copied_region, element_types
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.types import TupleType

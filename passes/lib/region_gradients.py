@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mspc.ir.builder import Builder
-from mspc.ir.copies import copied_graph, copied_region
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_graph, copied_region
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, StackType, TensorType, TupleType
 from mspc.ops.control.regions import (

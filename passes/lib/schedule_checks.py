@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.diagnostics import Location, MspcError, did_you_mean, raise_all
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
-from mspc.ir.nearest import did_you_mean
 from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,

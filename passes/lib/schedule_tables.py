@@ -11,12 +11,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.diagnostics import Location, MspcError, did_you_mean, raise_all
 from mspc.ir.files.atomic_writing import reason_of, shown_path
 from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
-from mspc.ir.nearest import did_you_mean
 from mspc.passes.lib.schedules import (
     BACKWARD,
     FORWARD,

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, all_of, did_you_mean
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.nearest import all_of, did_you_mean
 
 GPIPE, ONE_FORWARD_ONE_BACKWARD, INTERLEAVED = "gpipe", "1f1b", "interleaved"
 ZERO_BUBBLE_H1, ZERO_BUBBLE_2P = "zero_bubble_h1", "zero_bubble_2p"

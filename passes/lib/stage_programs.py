@@ -9,9 +9,20 @@ from typing import Any
 
 from mspc.analysis.aliasing import updated_parameters
 from mspc.ir.builder import Builder
-from mspc.ir.copies import copied_node, copied_parameter
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import MICRO_BATCH, STAGE, WORK, Constant, Graph, Node, OpLike, Parameter, Value
+from mspc.ir.graph import (
+    MICRO_BATCH,
+    STAGE,
+    WORK,
+    Constant,
+    Graph,
+    Node,
+    OpLike,
+    Parameter,
+    Value,
+    copied_node,
+    copied_parameter,
+)
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import StackType

@@ -7,13 +7,10 @@ from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 from mspc.analysis.cost.nodes import work_of
-from mspc.ir.copies import copied_node
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.free_names import free_name
-from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGE, Constant, Graph, Node, Parameter, Value, copied_node, free_name, mark_stages
 from mspc.ir.iterative import iterative
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.stage_marks import mark_stages
 from mspc.ir.types import TensorType
 from mspc.ops.control.regions import MakeStack, Scan, body_of, with_effects
 from mspc.ops.control.structural import Depend, TupleGetItem

@@ -10,8 +10,7 @@ from typing import Any
 from mspc.ir.builder import Builder
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import OFFLOAD, Graph, Node, Parameter, Value
-from mspc.ir.layout import Axes, Layout, common_mesh, on_mesh
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import Axes, Layout, NamedLayout, common_mesh, on_mesh
 from mspc.ir.types import TupleType
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.structural import MakeTuple, TupleGetItem, is_constraint

@@ -20,9 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mspc.ir.diagnostics import MspcError, raise_all
-from mspc.ir.graph import STAGE, STAGES, Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGE, STAGES, Graph, Node, Parameter, Value, mark_stages
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.stage_marks import mark_stages
 from mspc.ops.control.regions import Loop, Scan, body_of
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.op import Op

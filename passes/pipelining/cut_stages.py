@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from mspc.ir.copies import copied_parameter
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import STAGE, STAGES, Constant, Graph, Node, Parameter, Value
+from mspc.ir.graph import STAGE, STAGES, Constant, Graph, Node, Parameter, Value, copied_parameter, stages_of
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.stage_marks import stages_of
 from mspc.ops.collective.base import Collective
 from mspc.ops.control.structural import Depend
 from mspc.passes.base import WHOLE, Pass

@@ -17,8 +17,7 @@ from typing import Any, cast
 from mspc.ir.diagnostics import MspcError, raise_all
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, operand_types
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Axes, Layout
-from mspc.ir.named_layout import INTERLEAVED, NamedLayout, spread
+from mspc.ir.layout import INTERLEAVED, Axes, Layout, NamedLayout, spread
 from mspc.ops.collective.collectives import Redistribute
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.regions import MakeStack, RegionOp, TurnCount

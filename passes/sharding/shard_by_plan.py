@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mspc.ir.diagnostics import MspcError, raise_all
+from mspc.ir.diagnostics import MspcError, did_you_mean, raise_all
 from mspc.ir.graph import Graph, Node, Value, element_layouts
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout, common_mesh, on_mesh
-from mspc.ir.nearest import did_you_mean
 from mspc.ops.control.borders import Back, Enter, Joined, Keep
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.passes.autodiff.recompute import Recompute
@@ -129,7 +128,7 @@ def _shard_operators(graph: Graph, plan: NotedPlan) -> None:
 
 def _store(graph: Graph, plan: NotedPlan) -> None:
     """Store parameters by the plan. Raise MspcError if one does not exist, or cannot be sharded so."""
-    from mspc.ir.cell_names import each_of_cells  # late, as only a plan needs it
+    from mspc.ir.text.families import each_of_cells  # late, as only a plan needs it
 
     known = {p.name: p for p in graph.parameters if p.kind == "parameter"}
     layouts = {name: layout for names, layout in plan.parameters.items() for name in each_of_cells(names)}

@@ -6,8 +6,7 @@ Input: the graph after propagation. Output: a new graph of the forward operators
 
 from __future__ import annotations
 
-from mspc.ir.copies import copied_region
-from mspc.ir.graph import Graph, Node, Parameter, Value
+from mspc.ir.graph import Graph, Node, Parameter, Value, copied_region
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.structural import Depend
 from mspc.passes.base import WHOLE, Pass

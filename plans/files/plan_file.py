@@ -44,10 +44,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path, write_atomically
-from mspc.ir.files.toml_text import check_keys, quoted, read_toml
+from mspc.ir.files.parsing import check_keys, quoted, read_toml
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.layout import Layout
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.text.fragments import read_attributes, read_layouts
 from mspc.ir.text.printer import strategy_text
 from mspc.ir.text.source_text import Malformed
@@ -112,7 +111,7 @@ class PlanFile:
     def for_operators(self, known: Collection[str]) -> PlanFile:
         """The same for a network that has operators of these names: layers that are not one graph there are named one
         by one, those that are one graph with fewer of them by that, and loops over them left out."""
-        from mspc.ir.cell_names import are_cells, each_of_cells  # late, as only a plan needs them
+        from mspc.ir.text.families import are_cells, each_of_cells  # late, as only a plan needs them
 
         scopes = {name.rpartition("/")[0] for name in known}
         runs = {each: scope for scope in scopes if are_cells(scope) for each in each_of_cells(scope)}

@@ -21,10 +21,10 @@ from dataclasses import field
 from functools import cached_property
 from typing import Any, cast
 
-from mspc.ir.cell_names import each_of_cells, name_of_cells
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.toml_text import check_keys, quoted
+from mspc.ir.files.parsing import check_keys, quoted
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import each_of_cells, name_of_cells
 
 KEY = "stages"
 KEYS = ("count", "schedule", "chunks", "micro_batches", "cells")

@@ -12,7 +12,7 @@ import struct
 import zlib
 from typing import Any
 
-from mspc.ir.files.protocol_buffers import FOUR, fields, put_varint
+from mspc.ir.files.tensors import FOUR, fields, put_varint
 
 FIELD = 4095
 """The field's number, far from any that MindSpore has."""

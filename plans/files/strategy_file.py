@@ -18,7 +18,8 @@ from typing import Any, cast
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import make_folder, reason_of, shown_path, write_atomically
 from mspc.ir.files.parsing import parsed_json
-from mspc.ir.files.protocol_buffers import (
+from mspc.ir.files.regular import check_regular
+from mspc.ir.files.tensors import (
     BYTES,
     VARINT,
     WireField,
@@ -30,7 +31,6 @@ from mspc.ir.files.protocol_buffers import (
     signed,
     text,
 )
-from mspc.ir.files.regular import check_regular
 from mspc.ir.late_dataclass import dataclass
 from mspc.plans.files.strategy_checksum import (
     json_with_checksum,

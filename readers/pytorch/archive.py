@@ -17,9 +17,8 @@ from mspc.checkpoint.files import Files
 from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces, box_of_shape
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import reason_of, shown_path
-from mspc.ir.files.inside import check_name
 from mspc.ir.files.parsing import parsed_json
-from mspc.ir.files.regular import LARGEST_TEXT, check_regular
+from mspc.ir.files.regular import LARGEST_TEXT, check_name, check_regular
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import (
     BFLOAT16,

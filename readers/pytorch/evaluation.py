@@ -14,9 +14,8 @@ from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError
 from mspc.api.nn.cell import Cell
 from mspc.api.nn.precision import Precision
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Frames, MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Frames
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType
 from mspc.readers.pytorch.kinds.creation import overwritten
 from mspc.readers.pytorch.kinds.kind import Function, Kind

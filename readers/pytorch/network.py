@@ -16,9 +16,8 @@ from mspc.api.common.stored_value import StoredValue
 from mspc.api.common.tensor import Tensor
 from mspc.api.errors import ApiRuntimeError, ApiTypeError, ApiValueError
 from mspc.api.nn.cell import Cell
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import DType, TensorType
 from mspc.readers.pytorch.evaluation import Evaluator, evaluated
 from mspc.readers.pytorch.kinds.table import check_kinds

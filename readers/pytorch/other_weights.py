@@ -12,9 +12,8 @@ from types import MappingProxyType
 
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.stored_tensors import Checkpoint, StoredSlice, TensorPieces
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import TensorType
 from mspc.readers.pytorch.archive import ProgramWeights
 from mspc.readers.pytorch.program import ExportedProgram, ExportedType, ProgramInput

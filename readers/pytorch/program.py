@@ -13,9 +13,8 @@ from functools import cache
 from typing import Any
 
 from mspc.checkpoint.stored_tensors import Checkpoint
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Frames, Location, MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Frames, Location
 from mspc.ir.types import DType
 
 # Programs describe sizes in two forms: calls (`Add(Mul(Integer(2), Symbol('s77', integer=True)), Integer(1))`) and

@@ -9,10 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Frames, Location, MspcError
 from mspc.ir.files.parsing import parsed_json
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Frames, Location
 from mspc.readers.pytorch.archive import (
     LAYOUTS,
     MEMORY_FORMATS,

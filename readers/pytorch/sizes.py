@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.readers.pytorch.program import (
     Argument,
     CallExpression,

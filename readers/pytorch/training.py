@@ -15,10 +15,8 @@ from mspc.api.nn.cell import Cell
 from mspc.api.nn.loss_scale import DynamicLossScaleUpdateCell, TrainOneStepWithLossScaleCell
 from mspc.api.nn.wrap import GradAccumulationCell, TrainOneStepCell, _SumOfParts
 from mspc.api.setting_kind import say_once
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
-from mspc.ir.nearest import did_you_mean
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, DType, TensorType
 from mspc.readers.pytorch.kinds.table import all_nodes, kind_of
 from mspc.readers.pytorch.network import ImportedNetwork

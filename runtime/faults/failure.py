@@ -6,10 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from mspc.ir.diagnostics import ExecutionError
+from mspc.ir.diagnostics import ExecutionError, Frames, shown
 from mspc.ir.graph import Graph, Node
-from mspc.ir.location import Frames
-from mspc.ir.printable import shown
 
 
 class NodeFailure(ExecutionError):

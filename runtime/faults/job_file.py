@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.files.temporary import held, is_at, remove
+from mspc.ir.files.atomic_writing import held, is_at, remove
 
 _TRIES = 1000
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from mspc.ir.diagnostics import ExecutionError
-from mspc.ir.files.temporary import remove_unfinished
+from mspc.ir.files.atomic_writing import remove_unfinished
 from mspc.ir.graph import Graph
 from mspc.runtime.faults.failure import first_line, missed, tell
 from mspc.runtime.faults.halting import judge_idle, judge_start, judge_stopped

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.cache_folder import cache_folder, make_cache_folder, read_own, write_private
+from mspc.ir.files.atomic_writing import cache_folder, make_cache_folder, read_own, write_private
 
 Key = tuple[Any, ...]
 Pairs = tuple[tuple[int, int], ...]

@@ -47,10 +47,9 @@ from mspc.analysis.cost.machine import (
     Machine,
     Rate,
 )  # fmt: skip
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import shown_path
-from mspc.ir.files.toml_text import check_keys, read_toml
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.files.parsing import check_keys, read_toml
 from mspc.ir.types import DTYPES
 
 LARGEST = 1 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mspc.analysis.cost.machine import Link, Machine, Rate
 from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.files.toml_text import quoted
+from mspc.ir.files.parsing import quoted
 
 DIGITS = 4
 """Figures of a number that count."""

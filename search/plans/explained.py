@@ -10,11 +10,10 @@ from dataclasses import replace
 from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
 from mspc.compiler.driver import DumpPoint, compile_traced
 from mspc.engine.capture import CapturedCall
-from mspc.ir.cell_names import each_of_cells
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.graph import Graph, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.text.families import each_of_cells
 from mspc.passes.lib.layout_search import other_rule
 from mspc.passes.lib.opened_graphs import open_regions
 from mspc.passes.lib.plan_header import SHARD

@@ -12,10 +12,10 @@ from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.compiler.driver import Compiled
 from mspc.compiler.run_graph import run_graph
 from mspc.engine.capture import CapturedCall
-from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node, asks_for_host
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import each_of_cells
 from mspc.ops.control.regions import nodes_with_times
 from mspc.output.programs import config_of
 from mspc.passes.lib.plan_header import GIVEN, MILLION

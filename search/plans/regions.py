@@ -3,8 +3,8 @@ decided on together."""
 
 from __future__ import annotations
 
-from mspc.ir.cell_names import are_cells
 from mspc.ir.graph import Graph
+from mspc.ir.text.families import are_cells
 from mspc.ops.control.regions import For, Scan, runs_layers
 from mspc.passes.lib.choices import rule_of
 

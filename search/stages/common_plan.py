@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mspc.ir.cell_names import each_of_cells
+from mspc.ir.text.families import each_of_cells
 from mspc.plans.files.plan_file import PlanFile
 from mspc.search.stages.units import Unit
 

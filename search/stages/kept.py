@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mspc.ir.cell_names import each_of_cells
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import STAGE
+from mspc.ir.text.families import each_of_cells
 from mspc.ops.control.regions import body_of
 from mspc.passes.lib.stage_placement import micro_batch_loop
 from mspc.search.stages.network import StagedNetwork

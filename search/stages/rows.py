@@ -11,9 +11,9 @@ import numpy as np
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
 from mspc.compiler.driver import Compiled
-from mspc.ir.cell_names import each_of_cells
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import each_of_cells
 from mspc.output.stage_times import StageTimes, predicted_times, stage_times, timeline_of
 from mspc.plans.files.plan_file import PlanFile
 from mspc.plans.files.stage_table import StagePlan

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import Any
 
-from mspc.ir.cell_names import CELLS, each_of_cells
 from mspc.ir.graph import OFFLOAD, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.text.families import CELLS, each_of_cells
 from mspc.ops.control.regions import body_of, runs_layers
 from mspc.ops.control.structural import TupleGetItem
 

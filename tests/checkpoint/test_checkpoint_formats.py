@@ -16,7 +16,7 @@ from mspc.api.common.api import _cell_graph_executor
 from mspc.checkpoint import mindspore_file
 from mspc.checkpoint.mindspore_file import Entry
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files import protocol_buffers as wire
+from mspc.ir.files import tensors as wire
 from mspc.ir.layout import Layout
 from mspc.ir.types import DTYPES, FLOAT32, TensorType
 from mspc.parallel import (

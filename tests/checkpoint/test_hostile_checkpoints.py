@@ -16,7 +16,7 @@ import mspc as ms
 from mspc import Parameter, Tensor, nn
 from mspc.checkpoint.sets import INDEX
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files import protocol_buffers as wire
+from mspc.ir.files import tensors as wire
 from mspc.parallel import load_distributed_checkpoint, transform_checkpoints
 from mspc.plans.files.strategy_file import ParameterCut, StrategyFile, read_strategies, write_strategies
 from tests.checkpoint.written_sets import WHOLE

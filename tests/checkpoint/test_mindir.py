@@ -16,7 +16,7 @@ import pytest
 import mspc as ms
 from mspc import Tensor, nn
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.protocol_buffers import put_bytes, put_integer, put_text
+from mspc.ir.files.tensors import put_bytes, put_integer, put_text
 from tests.conftest import HANG
 
 PYTHON = os.environ.get("MSPC_MINDSPORE", "")

@@ -21,8 +21,7 @@ from mspc.engine.capture import parse_input
 from mspc.engine.ranks.hosts import check_slots, read_host_file, read_hosts
 from mspc.engine.ranks.launcher import LaunchJob
 from mspc.engine.variants import VARIABLE, graphs_to_keep
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.excerpt import excerpt
+from mspc.ir.diagnostics import MspcError, excerpt
 from mspc.ir.text import fragments
 from mspc.ir.text.limits import LONGEST_LIST, number_of
 from mspc.ir.text.parser import parse

@@ -13,7 +13,7 @@ import pytest
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.run import run_directory, run_script
 from mspc.ir.diagnostics import ExecutionError, MspcError
-from mspc.ir.files.inside import RULE
+from mspc.ir.files.regular import RULE
 
 SCRIPT = """
 import sys

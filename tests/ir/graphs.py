@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from mspc.ir.diagnostics import Location
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value
-from mspc.ir.layout import Layout
-from mspc.ir.location import Location
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.opaque import OpaqueOp, Symbol
 from mspc.ir.text.facts import HEADER, NODE
 from mspc.ir.types import BOOL, DTYPES, FLOAT32, INT32, DType, TensorType, TupleType

@@ -6,9 +6,7 @@ import unicodedata
 
 import pytest
 
-from mspc.ir.diagnostics import ErrorGroup, MspcError
-from mspc.ir.excerpt import LONGEST_LINE, excerpt
-from mspc.ir.location import Location
+from mspc.ir.diagnostics import LONGEST_LINE, ErrorGroup, Location, MspcError, excerpt
 
 CALL = "ops.concat((x, self.w), 7)"
 LINES = (

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mspc.ir.diagnostics import Location
 from mspc.ir.export import critical_path, find_cycle, to_dot, to_networkx
 from mspc.ir.graph import Graph, Node
-from mspc.ir.location import Location
 from mspc.ir.opaque import OpaqueOp
 from mspc.ir.text.parser import parse
 from mspc.ops.op import REGISTRY, load_operators

@@ -51,7 +51,7 @@ def test_instances_compare_print_and_are_copied() -> None:
 
 
 def test_a_copy_in_another_process_is_whole() -> None:
-    from mspc.ir.location import Location
+    from mspc.ir.diagnostics import Location
     from mspc.ops.math.matmul import MatMul
 
     sent = pickle.dumps((MatMul(True, False), MatMul(), Location("net.py", 1)))

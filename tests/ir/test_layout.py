@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mspc.ir.layout import Layout, axis_map, common_mesh, group_of, on_mesh
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import Layout, NamedLayout, axis_map, common_mesh, group_of, on_mesh
 
 
 @st.composite

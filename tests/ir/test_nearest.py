@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mspc.ir.nearest import all_of, did_you_mean, nearest
+from mspc.ir.diagnostics import all_of, did_you_mean, nearest
 
 NAMES = ("grad", "simplify", "MatMul", "BatchMatMul", "Concat", "fuse_norm", "fuse_matmul")
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.ir.files.atomic_writing import write_atomically
-from mspc.ir.files.temporary import UNFINISHED
+from mspc.ir.files.atomic_writing import UNFINISHED, write_atomically
 from tests.printed_lines import lines_until
 
 SLOWLY = """

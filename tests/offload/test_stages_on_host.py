@@ -17,7 +17,7 @@ from mspc.cli import app
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.strategy_files import sharded_by_file
-from mspc.ir.cell_names import each_of_cells
+from mspc.ir.text.families import each_of_cells
 from mspc.ops.tensor.host_memory import AssignOnHost, ToHost
 from mspc.output.programs import config_of
 from mspc.passes.base import VERIFY

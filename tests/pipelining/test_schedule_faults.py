@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from mspc.ir.location import Location
+from mspc.ir.diagnostics import Location
 from mspc.passes.lib.schedule_checks import (
     CYCLE,
     DOUBLED,

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
-from mspc.ir.copies import copied_region
-from mspc.ir.graph import Graph, Parameter
+from mspc.ir.graph import Graph, Parameter, copied_region
 from mspc.ir.types import FLOAT64, TensorType
 from mspc.ops.math.arithmetic import Add, Sub
 from mspc.ops.math.matmul import MatMul

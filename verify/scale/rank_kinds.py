@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from mspc.compiler.rank_graphs import RankGraphs, copied
-from mspc.ir.copies import copied_region
-from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value
+from mspc.ir.graph import Constant, Graph, Node, OpLike, Parameter, Value, copied_region
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.layout import Layout
 from mspc.ir.varying import VaryingConstant

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from mspc.ir.copies import copied_node
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_types
+from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, copied_node, element_types
 from mspc.ir.types import TensorType, Type
 from mspc.ops.collective.base import Collective
 from mspc.ops.collective.collectives import NeighborExchange

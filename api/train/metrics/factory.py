@@ -8,7 +8,7 @@ from typing import Any
 from mspc.api.errors import ApiKeyError, ApiTypeError, ApiValueError
 from mspc.api.train import metrics as metrics_package
 from mspc.api.train.metrics.metric import Metric
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.diagnostics import did_you_mean
 
 __all__ = ["get_metric_fn", "get_metrics", "names"]
 

@@ -14,9 +14,8 @@ from mspc.data.dataset.nodes.prefetching import in_order, read_ahead
 from mspc.data.dataset.pipeline_random import DataPass
 from mspc.data.dataset.row_values import threads_of
 from mspc.data.dataset.samplers import BuiltinSampler, PKSampler, Sampler
-from mspc.ir.diagnostics import KINDS, MspcError
+from mspc.ir.diagnostics import KINDS, Location, MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
 
 
 class PipelineNode:

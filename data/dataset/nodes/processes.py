@@ -24,9 +24,8 @@ from mspc.data.dataset.nodes.base import RowFault
 from mspc.data.dataset.nodes.block import Block, BlockColumns, Column, ReusedMemory, RowSlice
 from mspc.data.dataset.nodes.prefetching import AHEAD_BYTES
 from mspc.data.dataset.row_values import Row
-from mspc.ir.diagnostics import KINDS, MspcError
+from mspc.ir.diagnostics import KINDS, Location, MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.location import Location
 
 
 @dataclass(frozen=True)

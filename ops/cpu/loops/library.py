@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.files.cache_folder import cache_folder, drop_oldest, make_cache_folder, read_own, write_private
+from mspc.ir.files.atomic_writing import cache_folder, drop_oldest, make_cache_folder, read_own, write_private
 
 FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-fno-exceptions",

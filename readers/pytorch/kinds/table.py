@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.readers.pytorch.kinds.creation import CREATION, RANDOM
 from mspc.readers.pytorch.kinds.elementwise import COMPLEX, ELEMENTWISE
 from mspc.readers.pytorch.kinds.images import IMAGES

@@ -9,11 +9,10 @@ from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.graph import STAGE, Node, Parameter, Value
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.named_layout import NamedLayout
-from mspc.ir.nearest import did_you_mean
+from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import constrained
 from mspc.ops.op import Op

@@ -9,13 +9,11 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.files.atomic_writing import reason_of, shown_path
-from mspc.ir.files.parsing import parsed_json
+from mspc.ir.files.parsing import check_keys, parsed_json, read_toml
 from mspc.ir.files.regular import check_regular
-from mspc.ir.files.toml_text import check_keys, read_toml
 from mspc.ir.late_dataclass import dataclass
-from mspc.ir.nearest import did_you_mean
 
 # Names of styles are those of transformers' `base_model_tp_plan` and `base_model_ep_plan`, the classes of
 # `parallelize_module`, and Megatron's two words.

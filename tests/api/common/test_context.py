@@ -7,7 +7,7 @@ import pytest
 import mspc as ms
 from mspc.api.context import FrozenContext, freeze
 from mspc.api.state import Session
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 
 
 def test_defaults_are_stand_alone():

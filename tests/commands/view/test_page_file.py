@@ -17,7 +17,7 @@ from mspc.analysis.cost.known_machines import H200
 from mspc.commands.view.notebook import View
 from mspc.commands.view.page import BUILT, html_of
 from mspc.commands.view.schedule import machine_facts
-from mspc.ir.printable import CONTROL
+from mspc.ir.diagnostics import CONTROL
 from tests.commands.view.reading import elements, read_back
 from tests.conftest import HANG
 

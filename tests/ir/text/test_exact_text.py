@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mspc.ir.diagnostics import Location
 from mspc.ir.graph import Graph, Node, Parameter
 from mspc.ir.layout import Layout
-from mspc.ir.location import Location
 from mspc.ir.opaque import OpaqueOp
-from mspc.ir.text.exact_text import has_exact_text
+from mspc.ir.text.values import has_exact_text
 from mspc.ir.types import FLOAT32, TensorType
 from tests.ir.graphs import small_graph
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mspc.ir.text.fragments import parse_text, read_attributes, read_layouts, read_type, read_value
-from mspc.ir.text.plain_texts import (
+from mspc.ir.text.own_lines import (
     alone_value,
     plain_attributes,
     plain_layout,

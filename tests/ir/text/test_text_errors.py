@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from mspc.ir.compare import module_difference
-from mspc.ir.diagnostics import MspcError
-from mspc.ir.excerpt import LONGEST_LINE
-from mspc.ir.location import Location
+from mspc.ir.diagnostics import LONGEST_LINE, Location, MspcError
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_module
 from tests.ir.graphs import OPERATORS, SMALL_TEXT

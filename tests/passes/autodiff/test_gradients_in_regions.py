@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import Location, MspcError
 from mspc.ir.graph import Constant, Graph, Value
-from mspc.ir.location import Location
 from mspc.ir.types import FLOAT64, INT64, StackType
 from mspc.ops.control.custom import GradientPlaceholder, OwnGradient
 from mspc.ops.control.regions import Call, For, If, MakeStack, Scan, While

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.builder import Builder
-from mspc.ir.copies import copied_region
-from mspc.ir.graph import Constant, Graph, Value
+from mspc.ir.graph import Constant, Graph, Value, copied_region
 from mspc.ir.types import FLOAT32, FLOAT64, INT64, TensorType
 from mspc.ops.control.print import Print
 from mspc.ops.control.regions import For, If, Loop, While

@@ -17,7 +17,7 @@ from mspc.compiler.call import describe_call
 from mspc.compiler.driver import compile_traced, trace_call
 from mspc.engine.capture import capture
 from mspc.ir.graph import Graph, Node
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ir.text.parser import parse
 from mspc.ir.text.printer import print_graph
 from mspc.ir.types import BOOL, FLOAT16, FLOAT32

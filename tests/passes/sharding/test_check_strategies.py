@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from mspc.ir.builder import Builder
-from mspc.ir.diagnostics import ErrorGroup, MspcError
+from mspc.ir.diagnostics import ErrorGroup, Location, MspcError
 from mspc.ir.graph import Graph, Node, Parameter
-from mspc.ir.layout import Layout
-from mspc.ir.location import Location
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import Layout, NamedLayout
 from mspc.ir.types import FLOAT32, TensorType
 from mspc.ops.nn.norm import L2Normalize
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, load_operators

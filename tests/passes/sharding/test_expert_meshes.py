@@ -6,7 +6,7 @@ import pytest
 
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
-from mspc.ir.named_layout import NamedLayout
+from mspc.ir.layout import NamedLayout
 from mspc.ir.types import FLOAT32, INT64, TensorType
 from mspc.ops.math.matmul import GroupedProduct
 from mspc.passes.lib.experts import mesh_of

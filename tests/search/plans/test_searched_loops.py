@@ -15,8 +15,8 @@ from mspc.commands.search import SearchOptions, search_target
 from mspc.compiler.driver import Compiled, compile_call
 from mspc.engine.capture import CapturedCall, capture
 from mspc.engine.strategy_files import sharded_by_file
-from mspc.ir.cell_names import are_cells, each_of_cells
 from mspc.ir.diagnostics import MspcError
+from mspc.ir.text.families import are_cells, each_of_cells
 from mspc.output.programs import config_of
 from mspc.plans.files.plan_file import PlanFile, read_plan, write_plan
 from mspc.search.plans.alternatives import WAYS, PlannedNetwork, PlanRequest

@@ -10,9 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mspc.ir.copies import copied_node
 from mspc.ir.diagnostics import MspcError
-from mspc.ir.graph import Graph, Node, Value
+from mspc.ir.graph import Graph, Node, Value, copied_node
 from mspc.ir.types import TensorType
 from mspc.ops.collective.collectives import AllGather, AllReduce, ReduceScatter
 from mspc.ops.op import Op
