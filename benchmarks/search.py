@@ -20,7 +20,7 @@ from typing import Any
 
 from mspc import Parameter, Tensor, lazy_inline, nn, ops, set_auto_parallel_context
 from mspc.api.context import freeze
-from mspc.commands.sizes import size_of
+from mspc.commands.options import size_of
 from mspc.common.initializer import initializer
 from mspc.compiler.call import describe_call
 from mspc.compiler.config import Config

@@ -61,7 +61,7 @@ def _arguments(options: CalibrateOptions) -> list[str]:
 
 
 def _measure(options: CalibrateOptions, job: Any) -> None:
-    from mspc.commands.report.progress import ProgressLine
+    from mspc.commands.report.verbosity import ProgressLine
     from mspc.search.calibration.machine_text import write_machine
     from mspc.search.calibration.measured import calibrate
 
@@ -76,9 +76,7 @@ def _measure(options: CalibrateOptions, job: Any) -> None:
 
 
 def _print(machine: Any, options: CalibrateOptions) -> None:
-    from mspc.commands.report.fitting import TextTable
-    from mspc.commands.report.table import print_line, print_table
-    from mspc.commands.report.text import time_text
+    from mspc.commands.report.tables import TextTable, print_line, print_table, time_text
 
     rows = [("small operator", "", time_text(machine.kernel)), ("memory", "", _rates(machine.memory, "GB/s", 1e9))]
     for kind, rates in machine.work.items():
@@ -96,7 +94,7 @@ def _print(machine: Any, options: CalibrateOptions) -> None:
 def _warn(machine: Any, options: CalibrateOptions) -> None:
     import sys
 
-    from mspc.commands.report.doubts import doubts_text
+    from mspc.commands.report.notes import doubts_text
 
     again = "end what else runs here, give every rank a core of its own, and calibrate again"
     print(doubts_text(f"what was measured for {options.out}", machine.doubts, again), file=sys.stderr)

@@ -6,19 +6,25 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from mspc.commands.budget.baseline import read_baseline, write_baseline
-from mspc.commands.budget.breaches import Breach, breaches
-from mspc.commands.budget.file import read_budget
-from mspc.commands.budget.limits import KEYS, Budget
+from mspc.commands.budget.breaches import Breach, breaches, read_baseline, write_baseline
+from mspc.commands.budget.limits import KEYS, Budget, read_budget
 from mspc.commands.comparison.tables import ranks_text
 from mspc.commands.compile import CompileOptions
 from mspc.commands.facts.model import CollectiveFact, CompileFacts
-from mspc.commands.facts.targets import check_used, target_facts
-from mspc.commands.report.fitting import TextTable
-from mspc.commands.report.shortened_tables import ALL, print_shortened
+from mspc.commands.facts.reading import check_used, target_facts
 from mspc.commands.report.summary import collectives_table
-from mspc.commands.report.table import check_json, print_line, print_table, write_report
-from mspc.commands.report.text import group, size_text, with_times
+from mspc.commands.report.tables import (
+    ALL,
+    TextTable,
+    check_json,
+    group,
+    print_line,
+    print_shortened,
+    print_table,
+    size_text,
+    with_times,
+    write_report,
+)
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable, shown_path
 from mspc.ir.late_dataclass import dataclass

@@ -13,10 +13,8 @@ from mspc.checkpoint.opening import open_checkpoint, own_state
 from mspc.checkpoint.sliced import layouts_in, ranks_of, slices_of
 from mspc.checkpoint.stored_tensors import Checkpoint, TensorPieces, box_of_shape
 from mspc.checkpoint.writing import write_slices_to
-from mspc.commands.report.fitting import TextTable
-from mspc.commands.report.progress import ProgressLine
-from mspc.commands.report.table import check_json, print_line, print_table, write_report
-from mspc.commands.report.text import size_text
+from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, size_text, write_report
+from mspc.commands.report.verbosity import ProgressLine
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_files, check_writable, write_atomically
 

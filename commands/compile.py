@@ -15,11 +15,9 @@ from mspc.api.setting_kind import say_once
 from mspc.api.state import Session
 from mspc.commands.options import NOTHING_SAID, ImportOptions, is_imported, target_name
 from mspc.commands.report.facts import Report, make_report
-from mspc.commands.report.progress import ProgressLine
 from mspc.commands.report.summary import print_summary
-from mspc.commands.report.table import check_json, write_report
-from mspc.commands.report.text import print_report
-from mspc.commands.report.verbosity import NORMAL, Loudness
+from mspc.commands.report.tables import check_json, print_report, write_report
+from mspc.commands.report.verbosity import NORMAL, Loudness, ProgressLine
 from mspc.compiler.driver import Compiled
 from mspc.compiler.unreduced_gradients import decided_by_script
 from mspc.engine.capture import CapturedCall, NamedTarget, build, capture, parse_target
@@ -136,7 +134,7 @@ def _check_files(options: CompileOptions) -> None:
     if options.out_torch is not None and options.out_torch.suffix != ".py":
         raise MspcError(f"--out-torch writes Python, and {options.out_torch} is called otherwise")
     if options.schedule is not None:
-        from mspc.commands.report.stage_times import check_picture  # late: few compiles have stages
+        from mspc.commands.report.summary import check_picture  # late: few compiles have stages
 
         check_picture(options.schedule, options.machine, options.keep_more)
     elif options.keep_more:
@@ -152,7 +150,7 @@ def _write_others(options: CompileOptions, compiled: Compiled, script: object) -
     """Write the files beside the folder; notes on what is in them. Raises MspcError."""
     notes: list[str] = []
     if options.schedule is not None:
-        from mspc.commands.report.stage_times import write_picture  # late, as above
+        from mspc.commands.report.summary import write_picture  # late, as above
 
         notes = write_picture(compiled, options.schedule, options.machine, options.keep_more)
     if options.out_torch is not None:

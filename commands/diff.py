@@ -6,13 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mspc.commands.comparison.all_differences import differences
-from mspc.commands.comparison.summary import print_differences
-from mspc.commands.comparison.tables import tables
+from mspc.commands.comparison.tables import print_differences, tables
 from mspc.commands.compile import CompileOptions
-from mspc.commands.facts.targets import check_used, target_facts
+from mspc.commands.facts.reading import check_used, target_facts
 from mspc.commands.report.html import page
-from mspc.commands.report.shortened_tables import fits_screen
-from mspc.commands.report.table import check_json, print_line, print_table, write_report
+from mspc.commands.report.tables import check_json, fits_screen, print_line, print_table, write_report
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable, utf8_bytes, write_atomically
 from mspc.search.calibration.machine_file import machine_of

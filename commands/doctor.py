@@ -8,10 +8,8 @@ import gc
 from collections.abc import Generator
 from pathlib import Path
 
-from mspc.commands.report.fitting import TextTable
-from mspc.commands.report.table import check_json, print_line, print_table, write_report
-from mspc.doctor.examination import examine
-from mspc.doctor.findings import IGNORED, LACKS, PLAIN, UNREACHED, Finding, lacking
+from mspc.commands.report.tables import TextTable, check_json, print_line, print_table, write_report
+from mspc.doctor.examination import IGNORED, LACKS, PLAIN, UNREACHED, Finding, examine, lacking
 
 GAPS = 1
 """Exit status where mspc lacks something."""

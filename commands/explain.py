@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isinf
 from pathlib import Path
 
 from mspc.analysis.cost.missing_rates import together
-from mspc.commands.comparison.planned_memory import memory_differences
+from mspc.commands.comparison.all_differences import memory_differences
 from mspc.commands.comparison.tables import memory_table
 from mspc.commands.facts.reading import planned_memory
-from mspc.commands.report.fitting import TextTable
-from mspc.commands.report.missing_rates import missing_rate_notes
-from mspc.commands.report.table import print_line, print_table, write_report
-from mspc.commands.report.text import size_text, time_text
+from mspc.commands.report.notes import missing_rate_notes
+from mspc.commands.report.tables import TextTable, print_line, print_table, size_text, time_text, write_report
 from mspc.engine.capture import CapturedCall
+from mspc.ir.graph import Graph, Node
 from mspc.ir.layout import Layout
 from mspc.plans.files.plan_file import names_layers_together, read_plan
+from mspc.runtime.program import Program
 from mspc.search.plans.alternatives import PlanRequest
 from mspc.search.plans.explained import NAMED, Explanation, explain
 from mspc.search.plans.row import PlanResult
@@ -124,3 +125,28 @@ def _texts(layouts: Sequence[Layout] | None) -> list[str] | None:
 
 def _shown(layouts: Sequence[Layout] | None) -> str:
     return "left open" if layouts is None else "; ".join(map(str, layouts))
+
+
+_LINE = re.compile(
+    r'^(?:subgraph @(?P<graph>"[^"\n]*"|[^\s("]+)\(|\s*(?P<node>%\d+)(?:\([^\n=]*\))? = [A-Za-z_]\w*\()', re.M
+)
+"""Where a graph begins, or a node."""
+
+
+def place_in_dump(program: Program, rank: int, graph: Graph, node: Node) -> str:
+    """`rank_0/19_execute_0000.ir:231, %14`, "" for a node that is none of this graph. graph: the one that the rank's
+    file has, or one of the same nodes."""
+    found = next((each for each in graph.graphs() if node in each.nodes), None)
+    if found is None:
+        return ""
+    text, wanted = program.text(rank), found.nodes.index(node)
+    inside, count = False, 0
+    for match in _LINE.finditer(text):
+        if match["graph"] is not None:
+            inside, count = match["graph"].strip('"') == found.name, 0
+        elif inside and count == wanted:
+            line = text.count("\n", 0, match.start("node")) + 1
+            return f"{Path(program.execute[rank])}:{line}, {match['node']}"
+        else:
+            count += 1
+    return ""

@@ -6,8 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.report.fitting import TextTable
-from mspc.commands.report.table import check_json, print_table, write_report
+from mspc.commands.report.tables import TextTable, check_json, print_table, write_report
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.types import TensorType, dtype_of
 from mspc.ops.op import REGISTRY, NotDifferentiable, Op, Sample

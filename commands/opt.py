@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mspc.commands.report.progress import ProgressLine
-from mspc.commands.report.verbosity import NORMAL, Loudness
+from mspc.commands.report.verbosity import NORMAL, Loudness, ProgressLine
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.regular import LARGEST_TEXT, read_text
 from mspc.ir.graph import Graph, Node

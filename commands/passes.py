@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mspc.commands.report.fitting import TextTable
-from mspc.commands.report.table import check_json, print_table, write_json
+from mspc.commands.report.tables import TextTable, check_json, print_table, write_json
 from mspc.compiler.pipeline import DATA, LOCAL, SHARDED, STEPS, Step, kind_of_mode
 from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.passes.base import find_pass

@@ -19,8 +19,7 @@ def mspc_budget() -> Callable[..., None]:
     from mspc.commands.budget.limits import budget_of
     from mspc.commands.check import Limits, breach_table, checked_target
     from mspc.commands.compile import CompileOptions
-    from mspc.commands.report.fitting import fit
-    from mspc.commands.report.table import OTHERWISE
+    from mspc.commands.report.tables import OTHERWISE, fit
 
     def check(
         target: str | os.PathLike[str], *, ranks: int | None = None, inputs: Sequence[str] = (),

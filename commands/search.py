@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,27 +12,34 @@ from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.missing_rates import MissingRate, together
 from mspc.commands.compile import CompileOptions, find_call
 from mspc.commands.explain import compare_plans, explain_node
-from mspc.commands.report.doubts import doubts_text
-from mspc.commands.report.fitting import TextTable
-from mspc.commands.report.memory_notes import memory_notes
-from mspc.commands.report.missing_rates import missing_rate_notes
+from mspc.commands.options import numbers_of, size_of
+from mspc.commands.report.notes import doubts_text, memory_notes, missing_rate_notes
 from mspc.commands.report.plan_summary import summary_lines
-from mspc.commands.report.progress import ProgressLine
-from mspc.commands.report.table import check_json, print_line, print_table, write_report
-from mspc.commands.report.text import size_text, time_text
-from mspc.commands.search_stages import print_stage_plans
-from mspc.commands.sizes import numbers_of, size_of
+from mspc.commands.report.tables import (
+    TextTable,
+    check_json,
+    print_line,
+    print_table,
+    size_text,
+    time_text,
+    write_report,
+)
+from mspc.commands.report.verbosity import ProgressLine
 from mspc.engine.capture import CapturedCall
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import check_writable
+from mspc.ir.graph import Graph, Parameter
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.layout import Layout
 from mspc.ir.text.limits import MOST_RANKS, number_of
 from mspc.plans.files.plan_file import SUFFIX, write_plan
+from mspc.runtime.program import Program
 from mspc.search.calibration.machine_file import machine_of
 from mspc.search.plans.alternatives import WAYS, PlanRequest
 from mspc.search.plans.row import SEARCH, PlanResult, Plans, file_name
 from mspc.search.plans.table import plans_for
 from mspc.search.stages.asked import AskedStages
+from mspc.search.stages.rows import StageRow
 from mspc.search.stages.table import StagePlans
 
 AXES = 4
@@ -312,3 +319,119 @@ def _notes(plan: PlanResult, all_alike: bool) -> list[str]:
         plan.recompute, plan.cut_further, plan.gathered_again, remarks.offload, remarks.offload_states
     )
     return found
+
+
+AUTO = "auto"
+HEADINGS = (
+    "ranks", "plan", "stages", "schedule", "micro-batches", "step", "idle", "bytes sent", "memory", "held less by",
+    "units of each chunk",
+)  # fmt: skip
+FEW = 8
+"""Different numbers of units in a row that are listed."""
+
+
+def stages_of(text: str | None) -> tuple[int, ...]:
+    """The numbers in `1,2,4`; () for nothing and for `auto`. Raises MspcError."""
+    return () if text == AUTO else _numbers(text, "--stages", f", or {AUTO}")
+
+
+def micro_batches_of(text: str | None) -> tuple[int, ...]:
+    """The numbers in `4,8`; () for nothing. Raises MspcError."""
+    return _numbers(text, "--micro-batches", "")
+
+
+def _numbers(text: str | None, option: str, also: str) -> tuple[int, ...]:
+    return () if text is None else numbers_of(text, f"{option} is {text!r:.200}, not numbers as in 4 or 2,4,8{also}")
+
+
+def print_stage_plans(found: Sequence[StagePlans], target: str, top: int) -> None:
+    """Print the rows of every number of ranks, and what there is to say of them."""
+    if not found:
+        return
+    rows = [_stage_row(row) for plans in found for row in plans.plans[:top]]
+    numbers = (0, 2, 4, 5, 6, 7, 8)
+    print_table(TextTable(f"plans in stages {target}", HEADINGS, rows, numbers, (10,)))
+    for plans in found:
+        mesh = next((row.mesh for row in plans.plans[:top] if row.mesh), "")
+        if mesh:
+            print_line(f"note: layouts are those that the search finds on a mesh of {mesh} in every stage")
+        for row in plans.plans[:top]:
+            for told in filter(None, (row.note, *_memory_notes(row))):
+                print_line(f"note: {row.name} on {row.ranks} ranks {told}")
+        own = next((row for row in plans.plans if row.name == SEARCH), None)
+        if own is not None and own.foreseen:
+            print_line(f"note: {SEARCH} on {own.ranks} ranks {_proof(plans)}")
+        for why in dict.fromkeys(plans.refused):
+            print_line(f"note: {why}")
+
+
+def _proof(plans: StagePlans) -> str:
+    of = f"of all borders between {plans.units} units, schedules and micro-batches"
+    what = "is proved to be the quickest" if plans.gap < 5e-4 else f"is within {plans.gap:.1%} of the quickest"
+    return f"{what} {of}, by the times of single units"
+
+
+def _stage_row(row: StageRow) -> tuple[str, ...]:
+    return (
+        str(row.ranks), row.name, str(row.stages), row.schedule, str(row.micro_batches), time_text(row.step),
+        f"{row.idle:.1%}" if row.stages > 1 else "-", size_text(int(row.nbytes)), size_text(row.memory), _held(row),
+        _cells(row.cells),
+    )  # fmt: skip
+
+
+def _memory_notes(row: StageRow) -> Iterator[str]:
+    return memory_notes(row.recompute, row.cut_further, 0, row.offload, row.offload_states)
+
+
+def _held(row: StageRow) -> str:
+    ways = ["slices"] * (row.cut_further > 0) + ["cells again"] * bool(row.recompute)
+    ways += ["states on host"] * row.offload_states + ["values on host"] * bool(row.offload)
+    return ", ".join(ways) or "-"
+
+
+def _cells(cells: Sequence[int]) -> str:
+    """`4 x 8, 2 x 7`: how many chunks in a row have how many units."""
+    runs: list[list[int]] = []
+    for count in cells:
+        if runs and runs[-1][1] == count:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, count])
+    shown = [f"{times} x {count}" if times > 1 else str(count) for times, count in runs[:FEW]]
+    return ", ".join([*shown, *["..."] * (len(runs) > FEW)]) or "-"
+
+
+NAMED = 3
+
+
+def check_fit(program: Program, one: Graph, graphs: Sequence[Graph], fed: Sequence[Layout]) -> None:
+    """Raises MspcError where a rank's program is none of the network's. one: the network on one device. fed: how its
+    inputs are sliced, where the programs do not say it."""
+    known = {p.name: p for p in one.parameters}
+    layouts = dict(zip((p.name for p in one.parameters if p.kind == "input"), fed, strict=False))
+    for rank, graph in enumerate(graphs):
+        where = f"{program.folder / program.execute[rank]}: rank {rank}"
+        if len(graph.results) != len(one.results):
+            raise MspcError(f"{where} has {len(graph.results)} results, and the network has {len(one.results)}")
+        for parameter in graph.parameters:
+            own = known.get(parameter.name)
+            if own is None or own.kind != parameter.kind:
+                names = {p.name for p in graph.parameters}
+                others = [name for name, p in known.items() if p.kind == parameter.kind and name not in names][:NAMED]
+                raise MspcError(
+                    f"{where} has the {parameter.kind} {parameter.name!r}, and the network has no such one",
+                    notes=[f"it has {', '.join(map(repr, others))}, which this rank lacks"] if others else [],
+                )
+            _check_size(where, parameter, own, layouts.get(parameter.name))
+
+
+def _check_size(where: str, parameter: Parameter, own: Parameter, fed: Layout | None) -> None:
+    layout = parameter.layout if fed is None else None
+    shape = own.shape
+    if isinstance(layout, Layout):
+        if len(layout.dims) != len(shape):
+            raise MspcError(f"{where}: {parameter.name!r} has the layout {layout}, and {len(shape)} dimensions")
+        shape = layout.local_shape(shape)
+    if parameter.shape != shape or parameter.tensor_type.dtype != own.tensor_type.dtype:
+        wanted = own.tensor_type.with_shape(shape)
+        raise MspcError(f"{where} has {parameter.name!r} as {parameter.type}, and the network's is {wanted} there")

@@ -15,7 +15,7 @@ from mspc.api.common.parameter import Parameter as ScriptParameter
 from mspc.api.common.tensor import Tensor
 from mspc.commands.compile import CompileOptions, FoundCall, find_call
 from mspc.commands.options import is_imported
-from mspc.commands.report.table import check_json
+from mspc.commands.report.tables import check_json
 from mspc.commands.report.verification import report, report_against
 from mspc.commands.verify_folder import verify_folder
 from mspc.compiler.call import describe_call

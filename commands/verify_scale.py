@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mspc.commands.compile import CompileOptions, find_call
-from mspc.commands.fitting_programs import check_fit
+from mspc.commands.explain import place_in_dump
 from mspc.commands.options import is_imported
-from mspc.commands.place_in_dump import place_in_dump
 from mspc.commands.report.scale import ProofRun, report_scale, told_nodes
-from mspc.commands.report.table import check_json
+from mspc.commands.report.tables import check_json
+from mspc.commands.search import check_fit
 from mspc.commands.verify import (
     check_has_one_device,
     check_ranks_alike,
@@ -25,8 +25,14 @@ from mspc.commands.verify import (
     traced,
     with_global_types,
 )
-from mspc.commands.verify_dumps import has_dumps, verify_dumps
-from mspc.commands.verify_folder import checked_program, fed_layouts, graphs_of_ranks, ranks_together
+from mspc.commands.verify_folder import (
+    checked_program,
+    fed_layouts,
+    graphs_of_ranks,
+    has_dumps,
+    ranks_together,
+    verify_dumps,
+)
 from mspc.compiler.config import Config
 from mspc.compiler.shared_graphs import read_network
 from mspc.engine.script import forget_script

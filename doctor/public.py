@@ -7,17 +7,21 @@ import functools
 import importlib
 import inspect
 import textwrap
+from collections.abc import Iterator
 from dataclasses import fields
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
-from mspc.api import alias
+from mspc.api import alias, settings
 from mspc.api.common.tensor_methods import TensorMethods
 from mspc.api.index.module import find, listed
 from mspc.api.nn.cell import Cell
 from mspc.api.ops.primitive import Primitive
+from mspc.api.placement import EVERYWHERE
 from mspc.api.rooms import home_of, public_name
+from mspc.api.setting_kind import Setting, Table, table
 from mspc.ir.late_dataclass import dataclass
+from mspc.ops.op import REGISTRY, Op, has_gpu_kernel
 
 MISSING = object()
 """What stands for a name that is not there."""
@@ -179,3 +183,136 @@ def annotated(cls: Any, name: str) -> Instance | None:
     operator, of which scripts have their own."""
     is_known = inspect.isclass(cls) and cls.__module__.startswith("mspc.") and not issubclass(cls, Primitive | Cell)
     return Instance(cls, name, or_below=True) if is_known else None
+
+
+_NO_CACHE = table(
+    Setting("cache", None, ignored="rows are read again in every epoch"),
+    Setting("max_rowsize", 6, ignored="worker processes hand rows on through pipes"),
+    Setting("offload", None, ignored="rows are made where the script runs"),
+)
+_KEYWORDS: dict[str, Table] = {
+    "set_context": settings.CONTEXT,
+    "set_auto_parallel_context": settings.PARALLEL,
+    "JitConfig": settings.JIT_CONFIG,
+    "jit": settings.JIT,
+    "parallel.set_algo_parameters": settings.ALGORITHM,
+    "nn.Cell.recompute": settings.RECOMPUTE,
+}
+"""Functions that take the settings of a table and, beside their own arguments, nothing else."""
+_ARGUMENTS: dict[str, Table] = {
+    "runtime.set_memory": settings.DEVICE_MEMORY,
+    "parallel.AutoParallel.pipeline": settings.AUTO_PARALLEL,
+    "nn.PipelineCell": settings.PIPELINE_CELL,
+    "train.CheckpointConfig": table(
+        Setting("exception_save", False, ignored="the last complete checkpoint stays, whatever ends the run"),
+    ),
+    "train.Model": table(Setting("boost_level", "O0", ignored="no step is approximated")),
+    "train.Model.predict": table(Setting("backend", None, ignored="the network runs as ever")),
+    "dataset.GeneratorDataset": _NO_CACHE,
+    "dataset.MnistDataset": _NO_CACHE,
+    "dataset.Cifar10Dataset": _NO_CACHE,
+    "dataset.Cifar100Dataset": _NO_CACHE,
+    "dataset.ImageFolderDataset": _NO_CACHE,
+    "dataset.MindDataset": _NO_CACHE,
+    "dataset.Dataset.map": _NO_CACHE,
+    "dataset.Dataset.batch": _NO_CACHE,
+}
+"""Functions some of whose arguments are settings."""
+_OFF = {
+    "disable_loss_repeated_mean": "loss_repeated_mean",
+    "enable_fp32_communication": "force_fp32_communication",
+    "no_init_parameters_in_compile": "init_param_in_compile",
+    "print_local_norm": "dump_local_norm",
+    "dump_local_norm": "dump_local_norm_path",
+    "enable_device_local_norm": "dump_device_local_norm",
+}
+_CALLS: dict[str, str] = {
+    "runtime.launch_blocking": "errors name their operator also where steps are replayed",
+    "dataset.config.set_enable_shared_mem": "worker processes hand rows on through pipes",
+    "nn.Cell.place": EVERYWHERE,
+    "ops.Primitive.place": EVERYWHERE,
+    "nn.Cell.set_grad": str(settings.SET_GRAD["requires_grad"].ignored),
+    **{f"parallel.AutoParallel.{method}": str(settings.PARALLEL[name].ignored) for method, name in _OFF.items()},
+}
+
+
+def settings_of(function: Any) -> tuple[Table, bool]:
+    """(the settings that a function, a method or a class takes as arguments, whether it takes no others)"""
+    keywords = _entry(_KEYWORDS, function)
+    return keywords or _entry(_ARGUMENTS, function) or {}, keywords is not None
+
+
+def why_without_effect(function: Any) -> str:
+    """Why the call of a function or a method changes nothing; "" where it does something."""
+    return _entry(_CALLS, function) or ""
+
+
+def _entry(by_name: dict[str, Any], function: Any) -> Any:
+    """What stands for a function; only those of its own name are looked up, as that imports their modules."""
+    same = [name for name in by_name if name.rpartition(".")[2] == getattr(function, "__name__", "")]
+    return next((by_name[name] for name in same if function_named(name) is function), None)
+
+
+@functools.cache
+def function_named(name: str) -> Any:
+    """The function, method or class of that public name.
+
+    Raises:
+        LookupError: there is none.
+    """
+    path, _, last = name.rpartition(".")
+    found = member(PublicModule("mindspore", path), last) if module_exists(path) else MISSING
+    if found is MISSING and path:
+        return getattr(function_named(path), last)
+    if not isinstance(found, Public):
+        raise LookupError(name)
+    return found.found
+
+
+DEEPEST = 4
+"""Functions that call each other are followed so far."""
+
+
+def plain_operators(found: Any) -> list[str]:
+    """Names of operators without a kernel for GPUs that a public function, operator or cell may compute with, in order.
+
+    What a branch would call that is not taken is among them.
+    """
+    return sorted(name for name in _operators(found, DEEPEST) if not has_gpu_kernel(REGISTRY[name]))
+
+
+def _operators(found: Any, depth: int) -> set[str]:
+    """Names of operators that something public is, or that its code mentions."""
+    name = found.__name__ if isinstance(found, type) else type(found).__name__
+    if _is_operator(name) and not inspect.isfunction(found):
+        return {name}
+    if not depth:
+        return set()
+    mentioned = {each for code in _codes(found) for each in code.co_names}
+    operators = {each for each in mentioned if _is_operator(each)}
+    return operators.union(*(_operators(each, depth - 1) for each in map(_function, mentioned) if each is not None))
+
+
+def _codes(found: Any) -> Iterator[CodeType]:
+    """The code of a function, or of a cell's `construct`, with what is defined in it."""
+    if isinstance(found, type):
+        found = vars(found).get("construct")
+    code = getattr(inspect.unwrap(found), "__code__", None) if found is not None else None
+    waiting = [code] if isinstance(code, CodeType) else []
+    while waiting:
+        code = waiting.pop()
+        yield code
+        waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
+
+
+def _function(name: str) -> Any:
+    """The function, or the operator, of this name in `ops`; None where there is none."""
+    from mspc import ops  # late: only who asks for GPUs needs all of it
+
+    found = None if name.startswith("_") else getattr(ops, name, None)
+    return found if inspect.isfunction(found) or _is_operator(type(found).__name__) else None
+
+
+@functools.cache
+def _is_operator(name: str) -> bool:
+    return name in REGISTRY and isinstance(REGISTRY[name], type) and issubclass(REGISTRY[name], Op)

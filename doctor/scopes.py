@@ -7,7 +7,7 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import field
 
-from mspc.doctor.trees import children, walk
+from mspc.doctor.program import children, walk
 from mspc.ir.late_dataclass import dataclass
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

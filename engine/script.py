@@ -171,8 +171,7 @@ def _names_lacking(error: BaseException) -> list[str]:
     place = raising_location(error)
     if place is None:
         return []
-    from mspc.doctor.examination import examine_alone
-    from mspc.doctor.findings import lacking
+    from mspc.doctor.examination import examine_alone, lacking
 
     try:
         found = [finding for finding in lacking(examine_alone(Path(place.file))) if finding.file == place.file]

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
-from mspc.commands.sizes import seconds_of, share_of, size_of
+from mspc.commands.options import seconds_of, share_of, size_of
 from mspc.ir.diagnostics import MspcError, did_you_mean
+from mspc.ir.files.atomic_writing import shown_path
+from mspc.ir.files.parsing import check_keys, read_toml
 from mspc.ir.late_dataclass import dataclass
 from mspc.ops.collective.base import Collective
 from mspc.ops.op import REGISTRY
@@ -146,3 +149,44 @@ def _known(operator: str, name: str) -> str:
         notes = did_you_mean(operator, known) or [f"collectives are {', '.join(sorted(known))}"]
         raise MspcError(f"{name} names {operator!r}, which is no collective", notes=notes)
     return operator
+
+
+LARGEST = 1 << 20
+"""Bytes of a file."""
+ONE, SEVERAL = "budget", "budgets"
+
+
+def read_budget(path: Path, name: str = "") -> Budget:
+    """The budget in a file.
+
+    Args:
+        path: of it. name: of the budget, in a file with several; "" for the one of `[mspc.budget]`.
+
+    Raises:
+        MspcError: there is no such file or budget, a key is unknown, or a value is none that its key takes.
+    """
+    shown = shown_path(path)
+    found = _table(read_toml(path, "budget file", LARGEST), "mspc", shown, "mspc.budget")
+    check_keys(shown, found, (ONE, SEVERAL), "[mspc]")
+    if name:
+        several = _table(found, SEVERAL, shown, f"mspc.{SEVERAL}.{name}")
+        if name not in several:
+            notes = did_you_mean(name, several) or [f"it has {', '.join(several)}"]
+            raise MspcError(f"{shown}: there is no budget {name!r}", kind=ValueError, notes=notes)
+        return _budget(_table(several, name, shown, f"mspc.{SEVERAL}.{name}"), shown)
+    if ONE not in found and SEVERAL in found:
+        names = ", ".join(_table(found, SEVERAL, shown, f"mspc.{SEVERAL}"))
+        raise MspcError(f"{shown} has several budgets", notes=[f"name one of them: {names}"])
+    return _budget(_table(found, ONE, shown, f"mspc.{ONE}"), shown)
+
+
+def _budget(table: dict[str, Any], shown: str) -> Budget:
+    check_keys(shown, table, KEYS, "a budget")
+    return budget_of(table, f"{shown}: ")
+
+
+def _table(found: dict[str, Any], key: str, shown: str, full: str) -> dict[str, Any]:
+    table = found.get(key)
+    if not isinstance(table, dict):
+        raise MspcError(f"{shown}: {'there is no' if table is None else 'it has no'} table [{full}]")
+    return cast("dict[str, Any]", table)

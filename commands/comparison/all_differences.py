@@ -7,17 +7,36 @@ Gradients are matched by their parameters, whatever buckets they travel in.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
-from mspc.commands.comparison.difference import Difference
-from mspc.commands.comparison.matching import MatchingRound, paired
-from mspc.commands.comparison.planned_memory import memory_differences
-from mspc.commands.comparison.stages import Place, StageDifferences, is_whole, place_of, stage_differences
-from mspc.commands.facts.model import EQUALS, CompileFacts, OperatorFact, RankFacts, ScopeTotals, cell_of
-from mspc.commands.report.text import group, time_text
+from mspc.commands.facts.model import (
+    EQUALS,
+    CompileFacts,
+    OperatorFact,
+    PipelineFacts,
+    PlannedMemory,
+    RankFacts,
+    ScopeTotals,
+    cell_of,
+)
+from mspc.commands.report.tables import TextTable, group, size_text, time_text
 from mspc.ir.late_dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not the same in both. name: of it. cell: around it. first, second: what it is in each; None
+    where it is in the other alone. why: the reasons that the texts give, the second's last."""
+
+    name: str
+    cell: str
+    line: str
+    first: str | None
+    second: str | None
+    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -383,3 +402,283 @@ def _figures(first: RankFacts, second: RankFacts) -> Iterator[Figure]:
 def _only_rounding(figure: Figure) -> bool:
     """Whether two times are shown alike."""
     return figure.unit == "seconds" and time_text(figure.first) == time_text(figure.second)
+
+
+Pair = tuple[Any, Any]
+"""An entry and its counterpart; None in the place of what has none."""
+
+
+@dataclass(frozen=True)
+class MatchingRound:
+    """Entries with equal keys are the same. equal: only those that say the same, too."""
+
+    key: Callable[[Any], Hashable]
+    equal: bool = False
+
+
+def paired(
+    first: Iterable[Any], second: Iterable[Any], stages: Sequence[MatchingRound], said: Callable[[Any], Hashable]
+) -> list[Pair]:
+    """Every entry of both lists once, in the order of the first and then of the second.
+
+    Args:
+        first, second: the entries. stages: tried one after the other on what is left; entries of equal keys are taken
+        in their order. said: what of an entry may differ between the two.
+    """
+    left, right = list(first), list(second)
+    of_left: dict[int, int] = {}
+    of_right: dict[int, int] = {}
+    for stage in stages:
+        open_right: dict[Hashable, deque[int]] = {}
+        for place, entry in enumerate(right):
+            if place not in of_right:
+                open_right.setdefault(_key(stage, entry, said), deque()).append(place)
+        for place, entry in enumerate(left):
+            known = open_right.get(_key(stage, entry, said)) if place not in of_left else None
+            if known:
+                found = known.popleft()
+                of_left[place], of_right[found] = found, place
+    pairs: list[Pair] = [(entry, right[of_left[i]] if i in of_left else None) for i, entry in enumerate(left)]
+    return pairs + [(None, entry) for i, entry in enumerate(right) if i not in of_right]
+
+
+def _key(stage: MatchingRound, entry: Any, said: Callable[[Any], Hashable]) -> Hashable:
+    return (stage.key(entry), said(entry) if stage.equal else None)
+
+
+YES = "yes"
+RECOMPUTED, STORED, GATHERED = "computed again for gradients", "stored as", "gathered again for gradients"
+OFFLOADED = "kept on the host"
+
+
+def memory_differences(first: PlannedMemory | None, second: PlannedMemory | None) -> list[Difference]:
+    """The cells and parameters that two plans treat otherwise; none where one of the two does not tell.
+
+    Every Difference has as its cell what the plans say of that name, and None where a plan leaves it as it is.
+    """
+    return [] if first is None or second is None else list(_differences(first, second))
+
+
+def _differences(first: PlannedMemory, second: PlannedMemory) -> Iterator[Difference]:
+    pairs = (
+        (RECOMPUTED, dict.fromkeys(first.recompute, YES), dict.fromkeys(second.recompute, YES)),
+        (STORED, first.parameters, second.parameters),
+        (GATHERED, dict.fromkeys(first.gather_again, YES), dict.fromkeys(second.gather_again, YES)),
+        (OFFLOADED, dict.fromkeys(first.offload, YES), dict.fromkeys(second.offload, YES)),
+    )
+    for what, ours, theirs in pairs:
+        for name in dict.fromkeys([*ours, *theirs]):
+            if ours.get(name) != theirs.get(name):
+                yield Difference(name, what, "", ours.get(name), theirs.get(name))
+
+
+
+Place = tuple[str, str, str]
+"""The phase, the cell and the label of operators."""
+
+
+@dataclass(frozen=True)
+class BorderDifference:
+    """A border of stages over which a rank sends otherwise in a step. messages, bytes: in each of the two."""
+
+    source: int
+    target: int
+    messages: tuple[int, int]
+    bytes: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StageDifference:
+    """A stage that is idle otherwise, or keeps another number of micro-batches. idle: the part of a step, in each of
+    the two; None where one has no such stage."""
+
+    stage: int
+    idle: tuple[float | None, float | None]
+    keeps: tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class StageDifferences:
+    """All that the pipelines of two compiles differ in.
+
+    settings: the numbers of stages, micro-batches and chunks, the schedule. moved: operators in another stage, a
+    Difference for each. borders, stages: those that differ. step: predicted seconds with all waits, where they differ.
+    """
+
+    settings: list[Difference] = field(default_factory=list[Difference])
+    moved: list[Difference] = field(default_factory=list[Difference])
+    borders: list[BorderDifference] = field(default_factory=list[BorderDifference])
+    stages: list[StageDifference] = field(default_factory=list[StageDifference])
+    step: tuple[float, float] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.settings or self.moved or self.borders or self.stages or self.step)
+
+
+DIGITS = 4
+"""Digits behind the point of an idle share that count: a tenth of a percent is shown."""
+
+
+def stage_differences(
+    first: PipelineFacts | None, second: PipelineFacts | None
+) -> tuple[StageDifferences, frozenset[Place]]:
+    """What two pipelines differ in, and the names of operators that are in another stage. Of a network in one stage
+    (None) the settings of the other are told alone."""
+    if first is None and second is None:
+        return StageDifferences(), frozenset()
+    settings = list(_settings(first, second))
+    if first is None or second is None:
+        return StageDifferences(settings), frozenset()
+    moved = dict(_moved(_places(first), _places(second))) if is_whole(first) and is_whole(second) else {}
+    every = [difference for differences in moved.values() for difference in differences]
+    borders, stages = list(_borders(first, second)), list(_stages(first, second))
+    return StageDifferences(settings, every, borders, stages, _step(first, second)), frozenset(moved)
+
+
+def is_whole(facts: PipelineFacts) -> bool:
+    """Whether there is a program of every stage."""
+    return len(facts.stages) == facts.count
+
+
+def _both_tell(stage: int, first: PipelineFacts, second: PipelineFacts) -> bool:
+    """Whether both have a program of a stage, or no such stage."""
+    return all(stage in facts.stages or stage >= facts.count for facts in (first, second))
+
+
+def place_of(fact: OperatorFact) -> Place:
+    """By what an operator is known in both."""
+    return fact.phase, cell_of(fact.scope), fact.label
+
+
+def _settings(first: PipelineFacts | None, second: PipelineFacts | None) -> Iterator[Difference]:
+    for name, key in (("stages", "count"), ("schedule", "schedule"), ("micro-batches", "micro_batches"),
+                      ("chunks", "chunks")):  # fmt: skip
+        one, other = ((1 if key == "count" else "") if facts is None else getattr(facts, key)
+                      for facts in (first, second))  # fmt: skip
+        told = key == "count" or (first and second and one and other)
+        if told and one != other and not (key == "chunks" and _one_chunk_each(first, second)):
+            yield Difference(name, "", "", str(one), str(other))
+
+
+def _one_chunk_each(first: PipelineFacts | None, second: PipelineFacts | None) -> bool:
+    """Whether every stage has one chunk in both: then their number says nothing more."""
+    return all(facts is not None and facts.chunks == facts.count for facts in (first, second))
+
+
+def _places(facts: PipelineFacts) -> dict[Place, list[tuple[int, OperatorFact]]]:
+    """The operators of one name with their stages, in order."""
+    found: dict[Place, list[tuple[int, OperatorFact]]] = {}
+    for number, stage in sorted(facts.stages.items()):
+        for fact in stage.operators:
+            found.setdefault(place_of(fact), []).append((number, fact))
+    return found
+
+
+def _moved(
+    ours: Mapping[Place, list[tuple[int, OperatorFact]]], theirs: Mapping[Place, list[tuple[int, OperatorFact]]]
+) -> Iterator[tuple[Place, list[Difference]]]:
+    """By name the operators that are in another stage. Where there is another number of one name in all, as of what a
+    stage computes for every micro-batch, nothing says which is which."""
+    for place, facts in ours.items():
+        others = theirs.get(place, [])
+        if len(others) != len(facts):
+            continue
+        found = [
+            Difference(one.label, cell_of(one.scope), one.line, *_texts(stage, one, there, other))
+            for (stage, one), (there, other) in zip(facts, others, strict=True)
+            if stage != there
+        ]
+        if found:
+            yield place, found
+
+
+def _texts(stage: int, one: OperatorFact, there: int, other: OperatorFact) -> tuple[str, str]:
+    """The stages of an operator in both, with its types where they have changed too."""
+    types = [f"{'; '.join(fact.inputs)} -> {'; '.join(fact.outputs)}" for fact in (one, other)]
+    told = [f": {text}" if types[0] != types[1] else "" for text in types]
+    return f"stage {stage}{told[0]}", f"stage {there}{told[1]}"
+
+
+def _borders(first: PipelineFacts, second: PipelineFacts) -> Iterator[BorderDifference]:
+    for border in sorted({*first.borders, *second.borders}):
+        one, other = (facts.borders.get(border, (0, 0)) for facts in (first, second))
+        if one != other and _both_tell(border[0], first, second):
+            yield BorderDifference(*border, (one[0], other[0]), (one[1], other[1]))
+
+
+def _stages(first: PipelineFacts, second: PipelineFacts) -> Iterator[StageDifference]:
+    for stage in sorted({*first.stages, *second.stages}):
+        one, other = (facts.stages.get(stage) for facts in (first, second))
+        idle = tuple(None if each is None or each.idle is None else round(each.idle, DIGITS) for each in (one, other))
+        keeps = tuple(None if each is None else each.keeps for each in (one, other))
+        timed = all(each is None or each.idle is not None for each in (one, other))
+        if timed and _both_tell(stage, first, second) and (idle[0] != idle[1] or keeps[0] != keeps[1]):
+            yield StageDifference(stage, (idle[0], idle[1]), (keeps[0], keeps[1]))
+
+
+def _step(first: PipelineFacts, second: PipelineFacts) -> tuple[float, float] | None:
+    if first.step is None or second.step is None or f"{first.step:.4g}" == f"{second.step:.4g}":
+        return None
+    return first.step, second.step
+
+
+NOTHING = "-"
+
+
+def stage_tables(found: StageDifferences | None, names: tuple[str, str]) -> list[TextTable]:
+    """Settings first, then what follows from them; tables without rows are left out."""
+    if found is None:
+        return []
+    settings = [(d.name, str(d.first), str(d.second)) for d in found.settings]
+    if found.step is not None:
+        settings.append(("a step, with all waits", *(time_text(seconds) for seconds in found.step)))
+    cells = [(cell or NOTHING, str(count), *texts) for cell, count, texts in moved_cells(found.moved)]
+    made = [
+        TextTable("the pipeline", ("what", *names), settings),
+        TextTable(
+            "stages: idle part of a step, and micro-batches that they keep",
+            ("stage", *(f"{what}, {name}" for what in ("idle", "keeps") for name in names)),
+            [
+                (str(d.stage), *map(_share, d.idle), *(NOTHING if n is None else str(n) for n in d.keeps))
+                for d in found.stages
+            ],
+            (0, 1, 2, 3, 4),
+        ),
+        TextTable(
+            "messages between stages, of a rank in a step",
+            ("border", *(f"{what}, {name}" for what in ("messages", "bytes") for name in names)),
+            [
+                (f"{d.source} to {d.target}", *map(str, d.messages), *map(size_text, d.bytes))
+                for d in found.borders
+            ],
+            (1, 2, 3, 4),
+        ),
+        TextTable(
+            f"operators in another stage: {len(found.moved)}", ("cell", "operators", *names), cells, (1,), below=(0,)
+        ),
+    ]  # fmt: skip
+    return [table for table in made if table.rows]
+
+
+def moved_cells(moved: Sequence[Difference]) -> list[tuple[str, int, tuple[str, str]]]:
+    """(cell, operators, stages in both) of the largest cells whose operators that moved have all moved alike."""
+    told = [(d.cell, ((d.first or "").partition(":")[0], (d.second or "").partition(":")[0])) for d in moved]
+    ways: dict[str, set[tuple[str, str]]] = {}
+    for cell, texts in told:
+        for outer in _around(cell):
+            ways.setdefault(outer, set()).add(texts)
+    counts: dict[tuple[str, tuple[str, str]], int] = {}
+    for cell, texts in told:
+        largest = next((outer for outer in _around(cell) if len(ways[outer]) == 1), cell)
+        counts[largest, texts] = counts.get((largest, texts), 0) + 1
+    return [(cell, count, texts) for (cell, texts), count in counts.items()]
+
+
+def _around(cell: str) -> list[str]:
+    """A cell and those around it, the largest first."""
+    parts = cell.split("/")
+    return ["/".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+def _share(share: float | None) -> str:
+    return NOTHING if share is None else f"{share:.1%}"

@@ -25,8 +25,8 @@ from mspc.commands.facts.model import (
     TensorFact,
     Texts,
     cell_of,
+    phase_of,
 )
-from mspc.commands.facts.phases import phase_of
 from mspc.commands.report.facts import (
     STRUCTURAL,
     CollectiveRow,

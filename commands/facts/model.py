@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 
-from mspc.commands.facts.phases import GRADIENTS
 from mspc.commands.report.facts import CollectiveRow, MemoryRow
+from mspc.ir.graph import Node
 from mspc.ir.late_dataclass import dataclass
+from mspc.ir.opaque import OpaqueOp
+from mspc.ir.text.facts import PHASES
 
 EQUALS = " = "
 """Between the type of a constant and its value."""
@@ -188,3 +190,17 @@ class CompileFacts:
 def cell_of(scope: str) -> str:
     """The scope of the forward nodes that a node belongs to: its own, or that of what it is the gradient of."""
     return scope.removeprefix(GRADIENTS)
+
+
+FORWARD, BACKWARD, UPDATE = PHASES
+GRADIENTS, OPTIMIZER = "Gradients/", "/optimizer-"
+"""What begins the scopes of gradients, MindSpore's too, and what is in those of updates in MindSpore's dumps."""
+
+
+def phase_of(node: Node) -> str:
+    """The phase that a node says; of MindSpore's nodes, which say none, the one that the scope tells."""
+    if not isinstance(node.op, OpaqueOp) or node.phase != FORWARD:
+        return node.phase
+    if node.scope.startswith(GRADIENTS):
+        return BACKWARD
+    return UPDATE if OPTIMIZER in node.scope else FORWARD

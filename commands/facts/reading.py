@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,17 +17,19 @@ import numpy as np
 from mspc.analysis.cost.known_machines import H200
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.missing_rates import missing_rates
-from mspc.commands.facts.files import dump_text
+from mspc.commands.compile import CompileOptions, compile_target
+from mspc.commands.facts.equal_ranks import dump_text, edited_note, kinds_of
 from mspc.commands.facts.graph import DIGITS, GraphFacts
-from mspc.commands.facts.kinds import edited_note, kinds_of
-from mspc.commands.facts.model import CompileFacts, PlannedMemory, RankFacts, TensorFact
-from mspc.commands.facts.pipeline import pipeline_facts
-from mspc.commands.report.missing_rates import missing_rate_notes
+from mspc.commands.facts.model import CompileFacts, PipelineFacts, PlannedMemory, RankFacts, StageFacts, TensorFact
+from mspc.commands.options import is_imported
+from mspc.commands.report.notes import missing_rate_notes
+from mspc.engine.capture import parse_target
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.files.atomic_writing import shown_path
-from mspc.ir.graph import STAGE, Graph
+from mspc.ir.graph import STAGE, STAGES, WORK, Graph
 from mspc.ir.text.parser import parse
 from mspc.ops.check_graph import check_graph
+from mspc.ops.collective.point_to_point import SendToStage
 from mspc.ops.op import REGISTRY
 from mspc.plans.files.plan_file import SUFFIX, PlanFile, read_plan
 from mspc.runtime.program import PROGRAM, WEIGHTS, Program, load_program, opened_weights
@@ -156,3 +160,95 @@ def _number(attrs: Mapping[str, Any], key: str) -> int | None:
 
 def _texts(layouts: Any) -> tuple[str, ...]:
     return tuple(str(layout) for layout in layouts)
+
+
+def pipeline_facts(
+    graphs: Mapping[int, Graph], ranks: Mapping[int, RankFacts], machine: Machine
+) -> PipelineFacts | None:
+    """The facts of a pipeline; None of one stage.
+
+    graphs, ranks: by a stage's number the program of the first kind of its ranks, and the facts of that kind.
+    """
+    count = max((int(graph.attrs.get(STAGES, 1)) for graph in graphs.values()), default=1)
+    if count < 2:
+        return None
+    works = any(WORK in node.attrs for graph in graphs.values() for node in graph.nodes)
+    borders: dict[tuple[int, int], tuple[int, int]] = {}
+    for stage, graph in sorted(graphs.items()):
+        for node in graph.nodes:
+            if isinstance(node.op, SendToStage):
+                messages, nbytes = borders.get((stage, node.op.stage), (0, 0))
+                borders[stage, node.op.stage] = messages + 1, nbytes + node.type.nbytes
+    if not works or len(graphs) < count:
+        found = {stage: StageFacts(None, None, ranks[stage].operators) for stage in graphs}
+        return PipelineFacts(count, "", 0, 0, None, found, borders)
+    from mspc.output.stage_times import stage_times  # late: few programs have stages
+
+    times = stage_times([graphs[stage] for stage in sorted(graphs)], machine)
+    found = {
+        stage: StageFacts(times.idle_share(stage), times.kept(stage), ranks[stage].operators) for stage in graphs
+    }
+    schedule = times.schedule
+    return PipelineFacts(
+        count, schedule.name, schedule.micro_batches, schedule.chunks, times.makespan, found, borders
+    )
+
+
+SCRIPT = ".py"
+SCRIPTS_OWN = CompileOptions()
+"""A script says all of its compile."""
+
+
+def is_script(target: str) -> bool:
+    """Whether a target is compiled: a script, a network in one ("net.py:Net(32)"), or one of PyTorch. What lies there
+    under the full name goes first: a folder is one whatever it is called. Raises MspcError as `parse_target`."""
+    if is_imported(Path(target)):
+        return True
+    if os.path.isdir(target):
+        return False
+    parsed = Path(target) if os.path.exists(target) else parse_target(target)
+    return not isinstance(parsed, Path) or parsed.suffix == SCRIPT
+
+
+def file_of(target: str) -> Path:
+    """The folder or file that a target names, of a network the script that has it."""
+    parsed = Path(target) if os.path.exists(target) else parse_target(target)
+    return parsed if isinstance(parsed, Path) else parsed.path
+
+
+@contextmanager
+def compiled_folder(target: str, options: CompileOptions) -> Generator[Path]:
+    """The folder of a script's compile, which is gone behind the `with`. Raises MspcError as `compile_target`."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "graphs"
+        compile_target(target, replace(options, out=folder, loudness=options.loudness.of_part()))
+        yield folder
+
+
+def target_facts(target: str, options: CompileOptions = SCRIPTS_OWN, machine: Machine = H200) -> CompileFacts:
+    """The facts of a file or folder as `read_facts`, or of a script or a named network, compiled and forgotten.
+
+    Raises:
+        MspcError: it cannot be read or compiled.
+    """
+    if not is_script(target):
+        return read_facts(Path(target), machine)
+    with compiled_folder(target, replace(options, kinds_only=True)) as folder:
+        return replace(folder_facts(folder, machine), name=target)
+
+
+def check_used(targets: tuple[str, ...], options: CompileOptions) -> None:
+    """Raise MspcError where options say how scripts are compiled, and no target is one."""
+    given = [
+        name
+        for name, value in (
+            ("--ranks", options.ranks), ("--input", options.inputs), ("--strategies", options.strategies),
+            ("arguments of a script", options.script_arguments), (options.imported.given, options.imported.given),
+        )
+        if value
+    ]  # fmt: skip
+    if not given or any(map(is_script, targets)):
+        return
+    several = len(targets) > 1
+    none = f"{' and '.join(targets)} {'are no scripts and take' if several else 'is no script and takes'}"
+    raise MspcError(f"{none} no {' or '.join(given)}")

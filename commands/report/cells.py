@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from mspc.commands.report.shortened_tables import ELLIPSIS, clipped
+from mspc.commands.report.tables import ELLIPSIS, clipped
 
 MOST_KINDS = 14
 LONGEST_NAME = 30

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from mspc.commands.report.fitting import TextTable
+from mspc.commands.report.tables import TextTable
 
 SHORT = 24
 """Characters up to which a column's cells stay in one line."""

@@ -9,11 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mspc.commands.facts.phases import GRADIENTS
-from mspc.commands.report.fitting import TextTable
-from mspc.commands.report.shortened_tables import alike, layer_kind
-from mspc.commands.report.table import print_table
-from mspc.commands.report.text import size_text, with_times
+from mspc.commands.facts.model import GRADIENTS
+from mspc.commands.report.tables import TextTable, alike, layer_kind, print_table, size_text, with_times
 from mspc.engine.profile import PREPARING, Gathered
 from mspc.ir.types import TensorType, TupleType, Type
 from mspc.runtime.comm.local import LocalComm
@@ -125,4 +122,3 @@ def _notes(gathered: Gathered) -> list[str]:
 
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.3f} ms"
-

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mspc.commands.report.fitting import TextTable
-from mspc.commands.report.table import print_line, print_table, write_report
+from mspc.commands.report.tables import TextTable, print_line, print_table, write_report
 from mspc.commands.report.verbosity import Loudness
 from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node

@@ -8,21 +8,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mspc.commands.facts.phases import GRADIENTS
+from mspc.commands.facts.model import GRADIENTS
 from mspc.commands.report.cells import MOST_KINDS, OUTSIDE, most_expensive_kinds, named_cells
 from mspc.commands.report.facts import CollectiveRow, OperatorRow, Report
-from mspc.commands.report.fitting import TextTable
-from mspc.commands.report.shortened_tables import (
+from mspc.commands.report.tables import (
     ALL,
     ELLIPSIS,
+    TextTable,
     alike,
     clipped,
     fits_screen,
+    group,
+    heading,
     layer_kind,
+    line_width,
+    print_line,
+    print_report,
     print_shortened,
+    report_tables,
+    size_text,
+    strategy_text,
+    total_lines,
 )
-from mspc.commands.report.table import line_width, print_line
-from mspc.commands.report.text import group, heading, print_report, report_tables, size_text, strategy_text, total_lines
 
 MOST_COLLECTIVES = 10
 MOST_LINES = 4
@@ -146,3 +153,6 @@ def _slices(report: Report) -> str:
     if count == 1:
         return f"1 slice was inserted, which sends nothing, at {places}"
     return f"{count} slices were inserted, which send nothing, at {places}"
+
+
+PICTURES, TABLE = (".svg", ".txt"), ".csv"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from types import TracebackType
 
-from mspc.ir.diagnostics import MspcError
+from mspc.ir.diagnostics import MspcError, shown
 from mspc.ir.graph import Graph
 from mspc.ir.late_dataclass import dataclass
 from mspc.passes.base import OnPass
@@ -51,3 +52,33 @@ class _Said:
         what = "changed" if changed else "left as it was"
         print(f"pass {name}: {what}, {len(graph.nodes)} operators, {taken:.1f} ms", file=sys.stderr, flush=True)
         self._begin = time.perf_counter()
+
+
+INTERVAL = 0.05
+"""Seconds between two texts, so that thousands of ranks do not cost time."""
+
+
+class ProgressLine:
+    """A line that every text replaces and that is gone at the end. shown: nothing is ever printed otherwise."""
+
+    def __init__(self, shown: bool = True) -> None:
+        self._terminal = shown and sys.stderr is not None and sys.stderr.isatty()
+        self._last = 0.0
+        self._width = 0
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._width:
+            print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)
+
+    def show(self, text: str) -> None:
+        now = time.monotonic()
+        if not self._terminal or now - self._last < INTERVAL:
+            return
+        text = shown(text)
+        print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
+        self._last, self._width = now, len(text)

@@ -90,8 +90,8 @@ def check(
     from mspc.commands.budget.limits import COLLECTIVES, budget_of, counts_of
     from mspc.commands.check import CheckOutput, Limits, check_target
     from mspc.commands.compile import CompileOptions
+    from mspc.commands.options import share_of
     from mspc.commands.report.verbosity import Loudness
-    from mspc.commands.sizes import share_of
 
     counts = counts_of(max_collectives, f"--{COLLECTIVES}") if max_collectives else None
     given = {

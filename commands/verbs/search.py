@@ -60,8 +60,15 @@ def search(
     """Look for the layouts of all operators at once, and set the plan beside the usual ones."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.report.verbosity import Loudness
-    from mspc.commands.search import SearchOptions, memory_of, meshes_of, ranks_of, search_target
-    from mspc.commands.search_stages import micro_batches_of, stages_of
+    from mspc.commands.search import (
+        SearchOptions,
+        memory_of,
+        meshes_of,
+        micro_batches_of,
+        ranks_of,
+        search_target,
+        stages_of,
+    )
 
     common = CompileOptions(
         inputs=tuple(input_ or ()), json=json, script_arguments=tuple(script_arguments or ()),

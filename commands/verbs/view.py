@@ -60,7 +60,7 @@ def view(
     step's times and memory. It needs no server and no network."""
     from mspc.commands.compile import CompileOptions
     from mspc.commands.report.verbosity import Loudness
-    from mspc.commands.view.command import ViewOptions, view_target
+    from mspc.commands.view.page import ViewOptions, view_target
 
     common = CompileOptions(
         ranks=ranks, inputs=tuple(input_ or ()), script_arguments=tuple(script_arguments or ()), strategies=strategies,

@@ -8,19 +8,14 @@ from typing import Any
 
 from mspc.analysis.cost.machine import Machine
 from mspc.analysis.cost.missing_rates import missing_rates
-from mspc.commands.report.missing_rates import missing_rate_notes
+from mspc.commands.report.notes import missing_rate_notes
 from mspc.commands.view.alternatives import OperatorAlternative, next_ways
-from mspc.commands.view.collectives import collective_facts
 from mspc.commands.view.dump import Dump
-from mspc.commands.view.graph_facts import graph_columns
-from mspc.commands.view.measured import read_profile
-from mspc.commands.view.memory import is_planned, memory_facts
+from mspc.commands.view.graph_columns import add_regions, collective_facts, graph_columns
 from mspc.commands.view.origins import Origins
-from mspc.commands.view.proof import read_proof
-from mspc.commands.view.regions import add_regions
-from mspc.commands.view.schedule import machine_facts, rounded, schedule
-from mspc.commands.view.stages import stage_facts
-from mspc.commands.view.tables import NodeTables
+from mspc.commands.view.page_tables import NodeTables
+from mspc.commands.view.proof import read_profile, read_proof
+from mspc.commands.view.stages import is_planned, machine_facts, memory_facts, rounded, schedule, stage_facts
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.graph import Graph, Node
 

@@ -8,8 +8,7 @@ from html import escape
 from pathlib import Path
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.view.command import ViewOptions, facts_of
-from mspc.commands.view.page import html_of
+from mspc.commands.view.page import ViewOptions, facts_of, html_of
 from mspc.ir.files.atomic_writing import utf8_bytes, write_atomically
 
 HEIGHT = 720

@@ -17,7 +17,7 @@ from mspc.commands.check import CheckOutput, Limits, check_target
 from mspc.commands.compile import CompileOptions
 from mspc.commands.diff import diff_targets
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.view.command import ViewOptions, view_target
+from mspc.commands.view.page import ViewOptions, view_target
 from mspc.ir.diagnostics import MspcError
 from tests.commands.view.reading import compiled
 from tests.commands.view.test_view_mistakes import NETWORK

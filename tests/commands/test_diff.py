@@ -16,8 +16,8 @@ from mspc.commands.comparison.all_differences import differences
 from mspc.commands.facts.model import CollectiveFact, CompileFacts, RankFacts, SentTensor
 from mspc.commands.facts.reading import read_facts
 from mspc.commands.report.facts import CollectiveRow
-from mspc.commands.report.fitting import TextTable
 from mspc.commands.report.html import page
+from mspc.commands.report.tables import TextTable
 from mspc.ir.layout import Layout
 from mspc.ir.text.fragments import read_layouts
 from mspc.passes.base import VERIFY

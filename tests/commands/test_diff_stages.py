@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from mspc.commands.comparison.difference import Difference
-from mspc.commands.comparison.stage_tables import moved_cells
+from mspc.commands.comparison.all_differences import Difference, moved_cells
 from mspc.commands.compile import CompileOptions, compile_target
 from mspc.commands.diff import diff_targets
 from mspc.commands.facts.reading import read_facts

@@ -15,8 +15,7 @@ from mspc import Tensor, nn, ops
 from mspc.api.parallel.layout import Layout
 from mspc.commands.launch import _cores
 from mspc.commands.options import import_options
-from mspc.commands.search import meshes_of, ranks_of
-from mspc.commands.search_stages import micro_batches_of, stages_of
+from mspc.commands.search import meshes_of, micro_batches_of, ranks_of, stages_of
 from mspc.engine.capture import parse_input
 from mspc.engine.ranks.hosts import check_slots, read_host_file, read_hosts
 from mspc.engine.ranks.launcher import LaunchJob

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mspc.cli import app
-from mspc.commands.report.text import size_text, sizes_text
-from mspc.commands.report.verdict import print_values
+from mspc.commands.report.tables import size_text, sizes_text
+from mspc.commands.report.verification import print_values
 from mspc.verify.difference import ComparedValue
 
 SCREEN = 50

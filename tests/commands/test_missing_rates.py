@@ -13,7 +13,7 @@ import pytest
 from mspc.analysis.cost.known_machines import H200, KNOWN_MACHINES
 from mspc.analysis.cost.machine import Rate
 from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
-from mspc.commands.report.missing_rates import missing_rate_notes
+from mspc.commands.report.notes import missing_rate_notes
 from mspc.ir.builder import Builder
 from mspc.ir.graph import Graph, Parameter
 from mspc.ir.types import BFLOAT16, DTYPES, FLOAT32, INT32, DType, TensorType

@@ -15,7 +15,7 @@ from mspc.analysis.cost.machine import PRODUCTS, ROUNDS, Machine, Rate
 from mspc.analysis.cost.missing_rates import MissingRate, missing_rates
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.facts.reading import folder_facts
-from mspc.commands.report.missing_rates import missing_rate_notes
+from mspc.commands.report.notes import missing_rate_notes
 from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
 from mspc.ir.diagnostics import MspcError

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from mspc.commands.ops import list_operators
-from mspc.commands.report.fitting import LEAST, NARROWEST, TextTable, broken, fit
-from mspc.commands.report.table import print_table
+from mspc.commands.report.tables import LEAST, NARROWEST, TextTable, broken, fit, print_table
 from tests.conftest import HANG
 from tests.serving import SERVED
 

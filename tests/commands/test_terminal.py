@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from mspc.cli import app
 from mspc.commands.report.profile import joined_costs, result_text
-from mspc.commands.report.shortened_tables import layer_kind
-from mspc.commands.report.text import sizes_text
+from mspc.commands.report.tables import layer_kind, sizes_text
 from mspc.ir.types import TensorType, TupleType, dtype_of
 from mspc.runtime.profile import NodeCost
 from tests.conftest import HANG

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from mspc.api import alias
 from mspc.api.index.absent import absent_names
 from mspc.cli import app
-from mspc.doctor.public import Public, PublicModule, member
-from mspc.doctor.without_effect import _ARGUMENTS, _CALLS, _KEYWORDS, function_named
+from mspc.doctor.public import _ARGUMENTS, _CALLS, _KEYWORDS, Public, PublicModule, function_named, member
 
 GAPS = """import mindspore as ms
 from mindspore import nn

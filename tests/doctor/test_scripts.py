@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mspc.doctor.examination import examine
-from mspc.doctor.findings import KINDS
+from mspc.doctor.examination import KINDS, examine
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ENTRIES = sorted((*SCRIPTS.glob("*.py"), SCRIPTS / "language_model" / "train.py"))

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mspc.commands.budget.baseline import baseline_of
+from mspc.commands.budget.breaches import baseline_of
 from mspc.commands.budget.limits import budget_of
 from mspc.commands.check import CheckOutput, Limits, check_target
 from mspc.commands.compile import CompileOptions, compile_target

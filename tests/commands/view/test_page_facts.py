@@ -13,10 +13,10 @@ from mspc.analysis.cost.nodes import moved_bytes, sent_bytes
 from mspc.analysis.cost.timeline import StreamTimeline
 from mspc.commands.view.dump import Dump, read_dump
 from mspc.commands.view.facts import page_facts
-from mspc.commands.view.groups import members_of
-from mspc.commands.view.memory import memory_facts
+from mspc.commands.view.graph_columns import members_of
 from mspc.commands.view.origins import Origins
 from mspc.commands.view.page import html_of
+from mspc.commands.view.stages import memory_facts
 from mspc.ir.layout import Layout
 from mspc.ir.text.parser import parse
 from mspc.ops.collective.base import Collective

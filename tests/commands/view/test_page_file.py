@@ -16,7 +16,7 @@ import pytest
 from mspc.analysis.cost.known_machines import H200
 from mspc.commands.view.notebook import View
 from mspc.commands.view.page import BUILT, html_of
-from mspc.commands.view.schedule import machine_facts
+from mspc.commands.view.stages import machine_facts
 from mspc.ir.diagnostics import CONTROL
 from tests.commands.view.reading import elements, read_back
 from tests.conftest import HANG

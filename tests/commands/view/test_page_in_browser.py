@@ -14,11 +14,10 @@ import pytest
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.commands.compile import CompileOptions
-from mspc.commands.report.text import size_text
-from mspc.commands.view.command import ViewOptions, facts_of
+from mspc.commands.report.tables import size_text
 from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
-from mspc.commands.view.page import html_of
+from mspc.commands.view.page import ViewOptions, facts_of, html_of
 from tests import browser
 from tests.commands.view.reading import QUIET, compiled
 

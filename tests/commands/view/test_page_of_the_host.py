@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mspc.commands.compile import CompileOptions
-from mspc.commands.view.command import ViewOptions, facts_of
-from mspc.commands.view.page import html_of
+from mspc.commands.view.page import ViewOptions, facts_of, html_of
 from tests import browser
 from tests.commands.view.reading import QUIET
 from tests.offload.test_offload import SCRIPT

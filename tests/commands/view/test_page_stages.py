@@ -10,10 +10,9 @@ import pytest
 
 from mspc.analysis.cost.known_machines import H200
 from mspc.commands.compile import CompileOptions, compile_target
-from mspc.commands.view.command import ViewOptions, facts_of
 from mspc.commands.view.dump import read_dump
 from mspc.commands.view.facts import page_facts
-from mspc.commands.view.page import html_of
+from mspc.commands.view.page import ViewOptions, facts_of, html_of
 from mspc.ir.graph import WORK
 from mspc.output.stage_times import stage_times
 from mspc.passes.lib.schedules import parts_of

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mspc.commands.facts.kinds import kinds_of
-from mspc.commands.view.groups import members_of, strides_of_axes, strides_of_members
-from mspc.commands.view.kinds import kind_facts, own_numbers, ranges
+from mspc.commands.facts.equal_ranks import kinds_of
+from mspc.commands.view.dump import kind_facts, own_numbers, ranges
+from mspc.commands.view.graph_columns import members_of, strides_of_axes, strides_of_members
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.layout import group_of
 from mspc.runtime.program import Program

@@ -10,8 +10,8 @@ import pytest
 
 import mspc
 from mspc.cli import app
-from mspc.commands.view import command
-from mspc.commands.view.command import ViewOptions, facts_of
+from mspc.commands.view import page as command
+from mspc.commands.view.page import ViewOptions, facts_of
 from tests.commands.view.reading import compiled, elements
 from tests.commands.view.test_view_mistakes import NETWORK
 from tests.compiler.test_rank_kinds import HEAD, RESHARDED

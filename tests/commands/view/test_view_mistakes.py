@@ -12,7 +12,7 @@ import pytest
 
 from mspc.commands.compile import CompileOptions
 from mspc.commands.report.verbosity import Loudness
-from mspc.commands.view.command import ViewOptions, facts_of, view_target
+from mspc.commands.view.page import ViewOptions, facts_of, view_target
 from mspc.ir.diagnostics import MspcError
 from tests.commands.view.reading import compiled
 

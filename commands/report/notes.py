@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from mspc.analysis.cost.machine import TF32, Machine
+from mspc.analysis.cost.missing_rates import MissingRate, stand_in
 from mspc.ir.text.families import each_of_cells
+from mspc.ir.types import dtype_of
 
 NAMED = 3
 """Cells that a note lists."""
@@ -37,3 +40,28 @@ def _counted(cells: Sequence[str]) -> str:
 def _listed(cells: Sequence[str]) -> str:
     more = len(cells) - NAMED
     return ", ".join(cells[:NAMED]) + f" and {more} more" * (more > 0)
+
+
+def missing_rate_notes(missing: Iterable[MissingRate], machine: Machine) -> list[str]:
+    """A note for every kind of work on an element type that takes the rates of another one."""
+    notes: list[str] = []
+    for each in missing:
+        other = stand_in(machine, each)
+        instead = f"those of products of {other}" if other else "its other_products"
+        again = "; `mspc calibrate` measures them" if each.dtype == TF32 or dtype_of(each.dtype).is_float else ""
+        what = f"{each.kind} of {each.dtype}"
+        why = f"{instead} stand in, so that times may be far off{again}"
+        notes.append(f"the file of {machine.name} has no rates of {what}: {why}")
+    return notes
+
+
+LISTED = 5
+"""Doubts that are listed."""
+
+
+def doubts_text(what: str, doubts: Sequence[str], do: str) -> str:
+    """A warning with the reasons. what: is not to be believed. do: what would help."""
+    more = len(doubts) - LISTED
+    listed = [f"  note: {why}" for why in [*doubts[:LISTED], *([f"and {more} more"] if more > 0 else [])]]
+    head = f"warning: {what} is not to be believed: the machine was busy, or ranks shared its cores"
+    return "\n".join([head, *listed, f"  note: {do}"])

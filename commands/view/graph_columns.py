@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from mspc.commands.facts.phases import phase_of
-from mspc.commands.view.tables import NodeTables
+from mspc.analysis.cost.machine import COLLECTIVES, Machine
+from mspc.analysis.cost.nodes import seconds, sent_bytes
+from mspc.commands.facts.graph import GraphFacts, listed_ranks
+from mspc.commands.facts.model import CollectiveFact, phase_of
+from mspc.commands.view.origins import Origins
+from mspc.commands.view.page_tables import NodeTables
+from mspc.commands.view.stages import message_facts, rounded
 from mspc.ir.graph import Constant, Graph, Node, Parameter, Value, element_layouts
 from mspc.ir.opaque import Literal
 from mspc.ir.text.facts import PHASES
 from mspc.ir.text.printer import strategy_text
 from mspc.ir.text.values import constant_text, key_text, value_text
+from mspc.ops.collective.base import Collective
+from mspc.ops.control.regions import times_of
 from mspc.ops.fused.elementwise import FusedElementwise
 from mspc.ops.fused.grouped_update import GroupedUpdate
 
@@ -140,3 +149,122 @@ def _lines_of(node: Node) -> list[str]:
     if isinstance(node.op, GroupedUpdate):
         return [f"{node.op.update}    # {m}" for m in members] or [node.op.update] * node.op.count
     return members
+
+
+def add_regions(
+    graphs: list[dict[str, Any]], roots: Sequence[Graph], plan: int, tables: NodeTables, machine: Machine
+) -> None:
+    """Append the graphs that those at the same places in `roots` run, each once, and note in all which they run.
+
+    A graph has in `regions`, by node, the numbers of the graphs that the node runs. One that is run has further the
+    `root`, the number of the graph at whose begin that is; `runs`, how often a step runs it in words; and `planned`,
+    the number of its like in the graph of all ranks, whose number is `plan`: -1 where there is none.
+    """
+    numbers: dict[Graph, int] = dict(zip(roots, range(len(roots)), strict=True))
+    planned: dict[str, int] = {}
+    for root in sorted(roots, key=lambda graph: numbers[graph] != plan):  # the graph of all ranks first
+        times = times_of(root)
+        for graph in root.graphs()[1:]:
+            numbers[graph] = len(graphs)
+            like = planned.get(graph.name, -1)
+            facts = {
+                "kind": graphs[numbers[root]]["kind"], **graph_columns(graph, tables), "root": numbers[root],
+                "runs": tables.string(times[graph].text), "planned": like,
+                "collectives": collective_facts(graph, machine, root.attrs.get("rank", 0), times[graph].count),
+            }  # fmt: skip
+            if numbers[root] == plan:
+                planned[graph.name] = len(graphs)
+            elif like >= 0:
+                origins = Origins(graph, next(one for one, number in numbers.items() if number == like))
+                facts |= {"origin": origins.of, "members": origins.members, "origins": origins.results}
+            graphs.append(facts)
+    for graph, number in numbers.items():
+        inside = {i: [numbers[region] for region in node.regions] for i, node in enumerate(graph.nodes) if node.regions}
+        if inside:
+            graphs[number]["regions"] = inside
+
+
+Strides = tuple[tuple[int, int], ...]
+"""(size, stride) of every axis of a group, the slowest first."""
+
+
+def strides_of_axes(mesh: Sequence[int], axes: Sequence[int]) -> Strides:
+    """The strides of a group along some axes of a mesh."""
+    return tuple((mesh[a], math.prod(mesh[a + 1 :])) for a in axes)
+
+
+def strides_of_members(members: Sequence[int]) -> Strides | None:
+    """The strides of a group by its members, None where they lie by no such rule.
+
+    The first run of equal steps is the innermost axis; the runs' first members are a group again.
+    """
+    if len(members) <= 1:
+        return ()
+    step = members[1] - members[0]
+    size = 2
+    while size < len(members) and members[size] - members[size - 1] == step:
+        size += 1
+    if step <= 0 or len(members) % size:
+        return None
+    heads = members[::size]
+    if any(members[i] != heads[i // size] + i % size * step for i in range(len(members))):
+        return None
+    outer = strides_of_members(heads)
+    return None if outer is None else (*outer, (size, step))
+
+
+def members_of(strides: Strides, rank: int) -> tuple[int, ...]:
+    """The group of a rank by the strides of its axes."""
+    base = rank - sum(rank // stride % size * stride for size, stride in strides)
+    members = [base]
+    for size, stride in strides:
+        members = [m + i * stride for m in members for i in range(size)]
+    return tuple(members)
+
+
+def collective_facts(graph: Graph, machine: Machine, rank: int = -1, runs: int = 1) -> dict[int, dict[str, Any]]:
+    """By the number of a collective's node: `group`, the strides of its axes as `groups.members_of` takes them, or
+    `members` where they lie by no rule; on a rank's graph `bytes` that the rank sends, `seconds` and the `link`, of
+    MindSpore's dumps the `bytes`; of a message between stages the `message`, as `message_facts` has it. rank: whose
+    graph it is, where the graph does not say. runs: how often a step runs the graph; bytes and seconds are those of the
+    step."""
+    rank = rank if rank >= 0 else graph.attrs.get("rank", 0)
+    told = GraphFacts(graph, foreign=True, of_one_rank=False, machine=machine)
+    found: dict[int, dict[str, Any]] = {}
+    for index, node in enumerate(graph.nodes):
+        if isinstance(node.op, Collective):
+            found[index] = _facts(node, node.op, rank, machine, runs)
+        elif node.op.name in COLLECTIVES:
+            found[index] = _foreign_facts(node, told.collective(node), told.ranks_of(node))
+    return found
+
+
+def _foreign_facts(node: Node, fact: CollectiveFact | None, ranks: int) -> dict[str, Any]:
+    """Of a collective of MindSpore's: what its text lets one know. Not every operator's bytes are known here."""
+    listed = listed_ranks(node.op.attributes().get("rank_list")) if fact is None else fact.row.ranks
+    return _group(listed, 0) | ({} if fact is None else {"size": ranks, "bytes": fact.row.bytes})
+
+
+def _facts(node: Node, op: Collective, rank: int, machine: Machine, runs: int) -> dict[str, Any]:
+    if op.over_mesh:
+        strides = strides_of_axes(getattr(op, "mesh", ()), getattr(op, "axes", ()))
+        return {"group": strides, "size": len(members_of(strides, 0))}
+    facts = _group(op.members, rank)
+    return facts | {
+        "bytes": rounded(sent_bytes(node) * runs), "seconds": rounded(seconds(node, machine) * runs),
+        "link": _link(op.members or (rank, *op.partners(rank)), machine), **message_facts(node, rank),
+    }  # fmt: skip
+
+
+def _group(members: Sequence[int], rank: int) -> dict[str, Any]:
+    strides: Strides | None = strides_of_members(tuple(sorted(members))) if members else ()
+    by_rule = strides is not None and rank in members and members_of(strides, rank) == tuple(sorted(members))
+    return {"size": len(members), **({"group": strides} if by_rule else {"members": list(members)})}
+
+
+def _link(members: Sequence[int], machine: Machine) -> str:
+    """What a collective of these ranks goes over, in words."""
+    if not members or not machine.ranks_per_host or machine.network is None:
+        return "between ranks of one host"
+    hosts = {rank // machine.ranks_per_host for rank in members}
+    return "between ranks of one host" if len(hosts) < 2 else f"between {len(hosts)} hosts"

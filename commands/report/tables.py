@@ -1,0 +1,377 @@
+"""This module prints tables: as wide as the terminal, with bold headings there; as JSON on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mspc.commands.report.facts import MemoryRow, Report
+from mspc.commands.report.streams import columns_setting, is_terminal, terminal_columns
+from mspc.ir.diagnostics import shown
+from mspc.ir.files.atomic_writing import check_writable, write_atomically
+from mspc.ir.late_dataclass import dataclass
+
+OTHERWISE = 100
+"""Characters of a line where there is no terminal and COLUMNS does not say, so that pipes get the same text always."""
+REPORT_VERSION = 1
+"""Version of the form of reports. It grows if a field goes or changes its meaning, not if one is added."""
+BOLD, PLAIN = "\033[1m", "\033[0m"
+
+
+def print_table(table: TextTable) -> None:
+    """Print to stdout, in lines as wide as the terminal, COLUMNS or `OTHERWISE`."""
+    fitted = fit(table, line_width())
+    if not _colours():
+        print("\n".join(fitted.lines))
+        return
+    bold = [f"{BOLD}{line}{PLAIN}" for line in (*fitted.title, *fitted.headings)]
+    print("\n".join([*bold, *fitted.rows]))
+
+
+def print_line(text: str) -> None:
+    """Print a line to stdout; a terminal gets it broken at spaces, all else as it is."""
+    text = shown(text)
+    print("\n".join(broken(text, line_width())) if is_terminal(sys.stdout) else text)
+
+
+def line_width() -> int:
+    """Characters of a line of stdout."""
+    return terminal_columns(sys.stdout) or columns_setting() or OTHERWISE
+
+
+def _colours() -> bool:
+    """Whether escape codes may be printed: a terminal that knows them, and nobody has turned them off."""
+    return is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def check_json(path: Path | None) -> None:
+    """Find out before the work whether `write_json` can write there. Raises MspcError where it cannot."""
+    if path is not None and path != Path("-"):
+        check_writable(path, "--json")
+
+
+def write_report(path: Path, command: str, content: Mapping[str, Any], status: int = 0) -> None:
+    """Write the report of a command as JSON: an object with the version of the form, the command and its exit status,
+    and then the command's own fields.
+
+    Raises:
+        MspcError: the file cannot be written.
+    """
+    write_json({"version": REPORT_VERSION, "command": command, "status": status, **content}, path)
+
+
+def write_json(content: Any, path: Path) -> None:
+    """Write `content` as JSON; `-` is stdout. The reports of commands are written by `write_report`.
+
+    Raises:
+        MspcError: the file cannot be written.
+    """
+    text = json.dumps(content, indent=1) + "\n"
+    if path == Path("-"):
+        sys.stdout.write(text)
+        return
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+GAP = "  "
+INDENT = 4
+NARROWEST = 40
+"""A table is laid out for this width at least."""
+LEAST = 8
+"""Characters to which a column is narrowed at most."""
+_TUPLE = re.compile(r"\([\d, -]*\)")
+_MARK = re.compile(r"[-./:,_)\]]")
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Rows of text under headings.
+
+    numbers: indexes of the columns that are set to the right, and are never broken. below: indexes of the columns that
+    go below their rows where the width is not enough, the first one first.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    numbers: tuple[int, ...] = ()
+    below: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A table as lines of text: its title, its headings, its rows."""
+
+    title: list[str]
+    headings: list[str]
+    rows: list[str]
+
+    @property
+    def lines(self) -> list[str]:
+        return [*self.title, *self.headings, *self.rows]
+
+
+def fit(table: TextTable, width: int) -> Fitted:
+    """The table in lines of at most `width` characters, NARROWEST at least; numbers and the title may be wider."""
+    width = max(width, NARROWEST)
+    table = replace(table, title=shown(table.title, lines=True), rows=[tuple(map(shown, row)) for row in table.rows])
+    inside = list(range(len(table.columns)))
+    below: list[int] = []
+    for index in table.below:
+        if _total(_natural(table, inside)) <= width:
+            break
+        inside.remove(index)
+        below.append(index)
+    widths = _narrowed(_natural(table, inside), [i in table.numbers for i in inside], width)
+    headings, *rows = [
+        _row(table, row, inside, widths) + _below(row, below, width) for row in (table.columns, *table.rows)
+    ]
+    return Fitted([table.title], headings, [line for lines in rows for line in lines])
+
+
+def broken(text: str, width: int) -> list[str]:
+    """`text` in lines of at most `width` characters, broken at spaces, else behind punctuation, else anywhere.
+
+    A tuple of numbers stays in one piece where it can. What was broken at no space reads on without one.
+    """
+    lines: list[str] = []
+    while len(text) > width:
+        masked = _TUPLE.sub(lambda found: "x" * len(found[0]), text)
+        space = max(masked.rfind(" ", 1, width + 1), 0) or max(text.rfind(" ", 1, width + 1), 0)
+        if text[:space].strip():
+            lines.append(text[:space].rstrip())
+            text = text[space:].lstrip()
+            continue
+        marks = [mark.end() for mark in _MARK.finditer(text[:width])]
+        at = marks[-1] if marks else width
+        lines.append(text[:at])
+        text = text[at:]
+    return [*lines, text]
+
+
+def _natural(table: TextTable, inside: Sequence[int]) -> list[int]:
+    return [max(len(cells[i]) for cells in (table.columns, *table.rows)) for i in inside]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _narrowed(widths: list[int], fixed: Sequence[bool], width: int) -> list[int]:
+    """The widths, the widest of those that are not fixed reduced to one common width until all fit."""
+    free = [i for i, stays in enumerate(fixed) if not stays]
+    most = max((widths[i] for i in free), default=0)
+    while most > LEAST and _total([w if fixed[i] else min(w, most) for i, w in enumerate(widths)]) > width:
+        most -= 1
+    found = [w if fixed[i] else min(w, most) for i, w in enumerate(widths)]
+    for i in free:  # what rounding has left goes to the columns that were narrowed
+        found[i] += max(0, min(widths[i] - found[i], width - _total(found)))
+    return found
+
+
+def _below(row: Sequence[str], below: Sequence[int], width: int) -> list[str]:
+    """The lines under a row; a cell that says nothing has none."""
+    cells = [row[index] for index in below if row[index] not in ("", "-")]
+    return [" " * INDENT + line for cell in cells for line in broken(cell, width - INDENT)]
+
+
+def _row(table: TextTable, row: Sequence[str], inside: Sequence[int], widths: Sequence[int]) -> list[str]:
+    """The lines of one row; the last column is not padded."""
+    cells = [broken(row[i], w) for i, w in zip(inside, widths, strict=True)]
+    lines: list[str] = []
+    for number in range(max(map(len, cells), default=1)):
+        parts = [cell[number] if number < len(cell) else "" for cell in cells]
+        padded = [
+            part.rjust(w) if i in table.numbers else part.ljust(w)
+            for i, part, w in zip(inside, parts, widths, strict=True)
+        ]
+        lines.append(GAP.join(padded).rstrip())
+    return lines
+
+
+ALL = "--all"
+"""The option that shows what was left out."""
+ELLIPSIS = "..."
+SCREEN = 40
+"""Lines of tables that are printed with every row."""
+Entry = TypeVar("Entry")
+Kind = TypeVar("Kind", bound=Hashable)
+_NUMBER = re.compile(r"(?<![^./])(?:\d+|\[\d+\.\.\d+\])(?=[./-]|$)")
+
+
+def fits_screen(tables: Sequence[TextTable]) -> bool:
+    """Whether tables, an empty line behind each, need no summary."""
+    return sum(len(fit(table, line_width()).lines) + 1 for table in tables) <= SCREEN
+
+
+def print_shortened(table: TextTable, most: int, option: str = ALL) -> None:
+    """Print the first rows of a table, then how many more there are and which option shows them.
+
+    A row has one line, and one for every cell that goes below it: longer cells end in ELLIPSIS.
+    """
+    rows = table.rows[:most]
+    print_table(replace(table, rows=[tuple(clipped(cell, line_width() - 4) for cell in row) for row in rows]))
+    if more := len(table.rows) - len(rows):
+        print_line(f"{ELLIPSIS} and {more} more; {option} shows {'it' if more == 1 else 'them'}")
+
+
+def clipped(text: str, width: int) -> str:
+    """`text` in at most `width` characters."""
+    return text if len(text) <= width else text[: max(0, width - len(ELLIPSIS))].rstrip() + ELLIPSIS
+
+
+def layer_kind(name: str) -> str:
+    """Return the name with `*` for the numbers of layers: `layers-CellList/*-Layer`, `layers.*.norm.gamma`.
+
+    In a sentence the names of cells and parameters are changed, and not its numbers: `the gradient of *.a.weight`.
+    """
+    words = name.split(" ")
+    if len(words) == 1:
+        return _NUMBER.sub("*", name)
+    return " ".join(_NUMBER.sub("*", word) if any(map(str.isalpha, word)) else word for word in words)
+
+
+def alike(entries: Iterable[Entry], kind: Callable[[Entry], Kind]) -> dict[Kind, list[Entry]]:
+    """The entries of every kind, kinds in the order in which they come first."""
+    found: dict[Kind, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(kind(entry), []).append(entry)
+    return found
+
+
+LISTED_RANKS = 16
+"""Longer groups print as start:stop:step."""
+
+
+def print_report(report: Report, folder: Path) -> None:
+    """The table of a compile, with every row."""
+    print(heading(report, folder))
+    print()
+    for table in report_tables(report):
+        if table.rows:
+            print_table(table)
+            print()
+    for line in (*total_lines(report), *(f"note: {note}" for note in report.notes)):
+        print_line(line)
+
+
+def heading(report: Report, folder: Path) -> str:
+    """The first line: what was compiled, and where its files are."""
+    ranks = f"{report.ranks} rank{'s' if report.ranks > 1 else ''}"
+    return f"{report.mode}, {ranks}, compile {report.compile_id}, in {folder}"
+
+
+def total_lines(report: Report) -> list[str]:
+    """What a rank's step runs, sends and takes."""
+    totals, memory, size = report.totals, report.memory, size_text
+    runs = f" that run {totals.runs} times" if totals.runs != totals.operators else ""
+    more = f" and {size(totals.bytes_a_turn)} per iteration of loops that only the run counts"
+    more = more if totals.bytes_a_turn else ""
+    return [
+        f"rank {report.rank}: {totals.operators} operators{runs}, {totals.collectives} collectives, "
+        f"{size(totals.bytes_sent)} sent per step{more}",
+        f"memory: weights {size(memory.weights)}, states {size(memory.states)}, inputs {size(memory.inputs)}, "
+        f"step {size(memory.step)} (gradients {size(memory.gradients)}, activations {size(memory.activations)}, "
+        f"temporary buffers {size(memory.temporary)} at most, each at its own time), together "
+        f"{size(totals.peak_bytes)}" + on_host(memory),
+    ]
+
+
+def on_host(memory: MemoryRow) -> str:
+    """What lies in the host's memory; "" where nothing does."""
+    parts = {"states": memory.states_on_host, "activations": memory.values_on_host}
+    told = [f"{name} {size_text(nbytes)}" for name, nbytes in parts.items() if nbytes]
+    return f"; on the host {', '.join(told)}" if told else ""
+
+
+def report_tables(report: Report) -> list[TextTable]:
+    """Operators, parameters, collectives and slices."""
+    operators = TextTable(
+        "operators (forward)",
+        ("operator", "instance", "strategy", "from", "line"),
+        [
+            (o.operator, o.instance or "-", strategy_text(o.strategy), o.origin or "-", o.line)
+            for o in report.operators
+        ],
+        below=(3,),
+    )
+    operators = with_times(operators, 5, [o.times for o in report.operators])
+    parameters = TextTable(
+        f"inputs and parameters, with the slice of rank {report.rank}",
+        ("name", "kind", "type", "shape", "slice", "bytes"),
+        [(p.name, p.kind, p.dtype, str(p.shape), str(p.slice), size_text(p.bytes)) for p in report.parameters],
+        (5,),
+    )
+    collectives = TextTable(
+        f"collectives of rank {report.rank}, with the bytes it sends in one step",
+        ("operator", "group", "bytes", "line", "reason"),
+        [
+            (c.operator, group(c.ranks), size_text(c.bytes), c.line or "-", c.reason or "-")
+            for c in report.collectives
+        ],
+        (2,),
+        below=(4,),
+    )
+    collectives = with_times(collectives, 3, [c.times for c in report.collectives])
+    slices = TextTable(
+        "slices that were inserted; nothing is sent",
+        ("before", "after", "line", "reason"),
+        [(str(s.shape), str(s.slice), s.line or "-", s.reason or "-") for s in report.slices],
+        below=(3,),
+    )
+    return [operators, parameters, collectives, slices]
+
+
+def with_times(table: TextTable, place: int, times: Sequence[str]) -> TextTable:
+    """The table with a column at a place that says how often a step runs what is in a row, where any runs in a loop or
+    by a condition."""
+    if not any(times):
+        return table
+    rows = [(*row[:place], text or "once", *row[place:]) for row, text in zip(table.rows, times, strict=True)]
+    columns = (*table.columns[:place], "runs", *table.columns[place:])
+    numbers, below = (tuple(i + (i >= place) for i in those) for those in (table.numbers, table.below))
+    return replace(table, columns=columns, rows=rows, numbers=numbers, below=below)
+
+
+def group(ranks: tuple[int, ...]) -> str:
+    """`0-1-2-3`; many ranks with one stride as start:stop:step."""
+    if len(ranks) <= LISTED_RANKS:
+        return "-".join(map(str, ranks)) or "-"
+    step = ranks[1] - ranks[0]
+    if step > 0 and ranks == tuple(range(ranks[0], ranks[-1] + 1, step)):
+        return f"{ranks[0]}:{ranks[-1] + step}:{step}"
+    return f"{len(ranks)} ranks from {ranks[0]}"
+
+
+def strategy_text(strategy: tuple[tuple[int, ...], ...]) -> str:
+    """`(2, 1) (1, 4)`, one tuple per input."""
+    return " ".join(str(entry).replace(",)", ")") for entry in strategy) or "-"
+
+
+def time_text(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes in the largest unit of which there is one."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024  # type: ignore[assignment]  # a float from here on
+    return f"{count:.1f} GiB"
+
+
+def sizes_text(first: int, second: int) -> str:
+    """Return two numbers of bytes as `1.6 MiB -> 1.8 MiB`, one if they are equal, and exact if rounding hides that they
+    differ."""
+    texts = size_text(first), size_text(second)
+    if first != second and texts[0] == texts[1]:
+        texts = f"{first:,} B", f"{second:,} B"
+    return " -> ".join(dict.fromkeys(texts))
