@@ -44,36 +44,33 @@ class Need:
         raise MspcError(message, notes=[self.remedy.format(name=name)], frames=frames)
 
 
-def _of_one_rank(graph: Graph) -> bool:
-    return "rank" in graph.attrs
-
-
-def _unknown(graph: Graph) -> Node | None:
-    return next((node for node in graph.nodes if not isinstance(node.op, Op)), None)
-
-
-def _asked(graph: Graph) -> Node | None:
-    return next((node for node in graph.nodes if isinstance(node.op, Gradient)), None)
-
-
-def _to_be_lowered(graph: Graph) -> Node | None:
-    return next((node for node in graph.nodes if isinstance(node.op, Redistribute)), None)
-
-
-def _unsearched(graph: Graph) -> bool:
-    return wants_search(graph) and "search_cost" not in graph.attrs
+def _first(breaks: Callable[[Node], bool]) -> Callable[[Graph], Node | None]:
+    """Return a search for the first node that breaks a need."""
+    return lambda graph: next(filter(breaks, graph.nodes), None)
 
 
 GLOBAL = Need(
-    _of_one_rank,
+    lambda graph: "rank" in graph.attrs,
     "a graph of all ranks; the header of this one names its rank",
     "run {name} before slice_to_rank",
 )
-KNOWN = Need(_unknown, "operators that mspc knows; no operator is called {label}", "`mspc ops` lists them")
-DIFFERENTIATED = Need(_asked, "gradients made of operators; {label} only asks for them", "run grad before {name}")
-LOWERED = Need(_to_be_lowered, "collectives; {label} is still to become some", "run lower_redistribution before {name}")
+KNOWN = Need(
+    _first(lambda node: not isinstance(node.op, Op)),
+    "operators that mspc knows; no operator is called {label}",
+    "`mspc ops` lists them",
+)
+DIFFERENTIATED = Need(
+    _first(lambda node: isinstance(node.op, Gradient)),
+    "gradients made of operators; {label} only asks for them",
+    "run grad before {name}",
+)
+LOWERED = Need(
+    _first(lambda node: isinstance(node.op, Redistribute)),
+    "collectives; {label} is still to become some",
+    "run lower_redistribution before {name}",
+)
 SEARCHED = Need(
-    _unsearched,
+    lambda graph: wants_search(graph) and "search_cost" not in graph.attrs,
     "layouts that a search has decided on; the header of this graph has search_mode, and no layouts were searched",
     "run search_sharding before {name}, or take search_mode out of the header",
 )

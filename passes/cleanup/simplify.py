@@ -48,7 +48,8 @@ class Simplify(Pass):
 
     def run(self, graph: Graph) -> bool:
         if any(node.regions for node in graph.nodes):
-            return _simplified_with_regions(graph)
+            # until no boundary changes: dead results of an inner graph make nodes outside dead, and the other way
+            return _in_all_graphs(graph, _simplified)
         return _simplified(graph)
 
 
@@ -57,12 +58,6 @@ def _simplified(graph: Graph, elsewhere: Collection[Value] = ()) -> bool:
     replaced = _forward_values(graph)
     removed = remove_dead(graph, elsewhere)
     return replaced or removed or len(graph.nodes) != before
-
-
-def _simplified_with_regions(program: Graph) -> bool:
-    """Simplify a program and all of its regions, until their boundaries no longer change: dead results of an inner
-    graph make nodes outside dead, and the other way."""
-    return _in_all_graphs(program, _simplified)
 
 
 def remove_dead_in_regions(program: Graph) -> None:

@@ -1,7 +1,7 @@
 """Puts the reductions of gradients over the same ranks into buckets: one AllReduce of many tensors instead of many.
 
 Input:  `%5 = AllReduce(%3) {mirror_user_id: "w"}`, `%7 = AllReduce(%4) {mirror_user_id: "b"}` over the same axes
-Output: `%5 = AllReduce(%3, %4)` if the last of them is ready, and `TupleGetItem`s in the place of the others.
+Output: `%5 = AllReduce(%3, %4)` as soon as the last of them is ready, and `TupleGetItem`s instead of the others.
 
 The bytes stay the same, the messages are fewer. Gradients of another stage, and of parameters with another
 `comm_fusion` (an attribute, 1 without it), go into other buckets; 0 leaves one on its own. A bucket holds at most

@@ -157,7 +157,7 @@ Rows = tuple[int, int]
 """(dimension, outer): the dimension holds `outer` equal parts one after the other, each of which begins with rows."""
 FIRST: Rows = (0, 1)
 Places = tuple[Rows | None, ...]
-"""For every tensor of a value if its rows are."""
+"""The places of the rows of every tensor of a value."""
 
 
 class FedRows:

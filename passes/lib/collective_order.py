@@ -26,8 +26,8 @@ AHEAD_OF_SUMS = 8
 alive."""
 
 Key = tuple[int, int, int]
-"""If a node goes: after the operator of this number; there before the collectives, among them, after them, or after
-these; its number."""
+"""The place of a node: after the operator of this number; there before the collectives, among them, after them, or
+after these; its number."""
 
 
 def order_collectives(graph: Graph) -> bool:

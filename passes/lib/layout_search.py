@@ -191,7 +191,7 @@ class Search:
         return total
 
     def take(self, node: Node, option: ShardingChoice, source: str) -> None:
-        """Decide on a choice; `source` says in words if it came from."""
+        """Decide on a choice; `source` says in words which rule it comes from."""
         if isinstance(node.op, Op) and node.op.in_form(option.inputs) is not node.op:
             take_form(self.graph, node, option.inputs)
         self.place(node, option.inputs, option.layout(node.type))
@@ -216,7 +216,7 @@ class Search:
                 structural_layout(follower, self.ranks)
 
     def take_operandwise(self, node: Node, source: str) -> None:
-        """Let an operator look at its operands if they lie, at partial ones if they will be needed."""
+        """Let an operator read its operands in their own layouts, partial ones in the layouts needed later."""
         layouts: list[Layout] = []
         for value, known in zip(node.inputs, operand_layouts(node), strict=True):
             replicated = Layout.replicated(self.ranks, len(value.shape))

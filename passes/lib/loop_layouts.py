@@ -122,7 +122,7 @@ def _lay_zeros(value: Value, layout: Layout) -> None:
     """Make zeros in a layout; they are parts of a sum of zeros too."""
     value.layout = layout
     if isinstance(value, Node):
-        value.in_layouts = tuple(_whole(operand, layout.ranks) for operand in value.inputs)
+        value.in_layouts = tuple(Layout.replicated(layout.ranks, len(each.shape)) for each in value.inputs)
 
 
 def _layouts_of_updates(graph: Graph) -> dict[tuple[Node, int], Layout]:
@@ -190,10 +190,6 @@ def _left(enter: Node, left: Value) -> Layout | None:
     if not isinstance(left.layout, Layout):
         return None
     return left.layout if zeros else left.layout.without_partial()
-
-
-def _whole(value: Value, ranks: int) -> Layout:
-    return Layout.replicated(ranks, len(value.shape))
 
 
 def step_bytes(graph: Graph) -> float:

@@ -483,7 +483,7 @@ def take_zeros_apart(graph: Graph) -> None:
 
 
 def is_zero(value: Value) -> bool:
-    """Return whether a value is a tensor of zeros that is made if it is needed."""
+    """Return whether a value is a tensor of zeros that is made on the spot."""
     if isinstance(value, Constant):
         return False
     if not isinstance(value, Node) or not isinstance(value.op, Op) or not value.inputs:

@@ -200,7 +200,7 @@ class BackwardLayouts:
         return PlanTotal(sum(spent) + sent_inside(self.graph.nodes), sum(nbytes > 0 for nbytes in spent), work)
 
     def follow_operands(self, node: Node) -> None:
-        """Take the layouts that cost the fewest bytes if the operands lie; an update those of its parameter."""
+        """Take the layouts that cost the fewest bytes from the operands' own; an update those of its parameter."""
         rule = self.rules[node]
         if rule is None:
             if isinstance(node.op, Depend) and isinstance(first := node.inputs[0], Parameter) and first.layout is None:
@@ -417,17 +417,13 @@ def _reader(search: Search, costs: UnsetLayouts, value: Node) -> tuple[Node, Sha
     if node.in_layouts is None or not isinstance(node.layout, Layout) or node.layout.partial:
         return None
     others = [other for number, other in enumerate(node.inputs) if number != index]
-    if any(_has_gradient(costs, other) for other in others):
+    if any(other in costs.graded for other in others):
         return None
     for option in choices(op, rule, operand_layouts(node), (), search.ranks):
         more = option.work > work_of(node, rule) and multiplies(rule, node)
         if option.inputs[index] == value.layout and not more:
             return node, option
     return None
-
-
-def _has_gradient(costs: UnsetLayouts, value: Value) -> bool:
-    return value in costs.graded
 
 
 # Operators that read each other make a region, which ends at operators with a strategy, at parameters and at results. A
@@ -438,7 +434,7 @@ def _has_gradient(costs: UnsetLayouts, value: Value) -> bool:
 
 
 BATCH, NEIGHBOURS = "batch", "its neighbours"
-"""If a layout came from, in words."""
+"""The origin of a layout, in words."""
 ROUNDS = 3
 """How often single operators are revisited."""
 AS_GOOD = 1.001

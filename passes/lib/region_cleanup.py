@@ -2,7 +2,7 @@
 constants that are handed in, and values that are handed in twice.
 
 Input:  `%1 = If(%0, %x, %y, Tensor(2.0)) {regions: @then, @else}` of which nobody reads result 1, and no region %y
-Output: `%1 = If(%0, %x) {regions: @then, @else}`, whose regions return one tensor, and have 2.0 if they read it
+Output: `%1 = If(%0, %x) {regions: @then, @else}`, whose regions return one tensor, and hold the 2.0 they read
 
 A loop goes on carrying values that another result, or its condition, depends on. Nodes that run the same regions are
 changed together, if they do not need the same values. A tuple that only calls read loses the elements that they do not

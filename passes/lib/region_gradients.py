@@ -141,7 +141,8 @@ def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> 
     split = JointSplit(joint, saving.again)
     made = _Backward(op, split)
     for i in flow.carried:
-        made.carry(split.given[i], split.gradient(op.leading + i), _gradient_of_result(i, given))
+        source = Source("gradient" if i in given else "zero gradient", i)  # carried results come first
+        made.carry(split.given[i], split.gradient(op.leading + i), source)
     for number in range(behind + op.scanned, len(parameters)):
         if number in split.grads:
             made.add_up(number)
@@ -159,11 +160,6 @@ def gradient_of_loop(request: GradientRequest, differentiate: Differentiate) -> 
         if parameters[number] in split.reads:
             made.capture(number)
     return made.gradient(replace(forward, mutates=(), has_side_effect=False), regions[:-1], saving.note)
-
-
-def _gradient_of_result(number: int, given: Sequence[int]) -> Source:
-    """Return the place of a carried value's gradient: carried results come first."""
-    return Source("gradient" if number in given else "zero gradient", number)
 
 
 def _of_micro_batches(op: Loop) -> bool:
@@ -699,16 +695,12 @@ class JointSplit:
                 waiting += missing
             else:
                 copy = copy_for_gradients(here, [self._inside.get(v, v) for v in here.inputs])
-                copy.regions = tuple(self._own_region(region) for region in here.regions)
+                copy.regions = tuple(copied_region(region, known=self._copies) for region in here.regions)
                 here.attrs.pop("saved", None)
                 self._inside[here] = copy
                 self.nodes.append(copy)
                 waiting.pop()
         return self._inside.get(value, value)
-
-    def _own_region(self, region: Graph) -> Graph:
-        """Return a copy of a region that a node runs again, with more results than the first time."""
-        return copied_region(region, known=self._copies)
 
     def _saved(self, value: Value) -> Value:
         """Return the parameter for a value; for a tuple one for each of its elements."""

@@ -203,8 +203,8 @@ def _circle(stages: list[int], awaited: dict[int, Made], places: list[Location |
 def check_schedule(schedule: Schedule, lines: Lines | None = None) -> list[ScheduleProblem]:
     """Return the problems of a schedule; none if it runs to its end.
 
-    Messages are found by tensor and micro-batch, and sends return at once. Orders are looked at if all actions are
-    there. lines: the place of each entry of each stage, if known.
+    Messages are found by tensor and micro-batch, and sends return at once. Orders are checked only if no action is
+    missing. lines: the place of each entry of each stage, if known.
     """
     return incompleteness(schedule, lines) or [*_too_early(schedule, lines), *_cycles(schedule, lines)]
 

@@ -43,7 +43,7 @@ class DrawRows(Pass):
 
 
 def random_rows(graph: Graph) -> dict[Node, Rows]:
-    """If the ranks' rows are in the results of operators that draw, of those that have rows."""
+    """Return the places of the ranks' rows in the results of operators that draw, of those that have rows."""
     fed = _fed(graph)
     draws = [node for node in graph.nodes if draws_by_place(node.op)]
     pinned: dict[Value, Rows] = {}

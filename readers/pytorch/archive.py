@@ -149,7 +149,7 @@ MOST_MEMBERS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlace:
-    """If the bytes of a member that is stored as it is lie in the file."""
+    """The place in the file of the bytes of an uncompressed member."""
 
     offset: int
     size: int
@@ -201,7 +201,7 @@ class Archive:
         return content
 
     def place(self, name: str) -> ArchivePlace:
-        """If a member's bytes lie. Raises MspcError: there is none, or it is compressed."""
+        """Return the place of a member's bytes. Raise MspcError if there is none, or it is compressed."""
         info, place = self._member(name)
         if info.compress_type != zipfile.ZIP_STORED:
             raise MspcError(

@@ -79,13 +79,9 @@ def _compact(base: Any) -> Any:
     return base
 
 
-def _number(value: Any) -> Any:
-    return value.base if isinstance(value, KnownTensor) else value
-
-
 def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
     def fold(shape: tuple[int, ...], /, **operands: Any) -> Any:
-        values = [_number(value) for value in operands.values()]
+        values = [value.base if isinstance(value, KnownTensor) else value for value in operands.values()]
         ranks = [value.ndim for value in values if isinstance(value, np.ndarray)]
         sizes = [_padded(value, max(ranks)).shape for value in values if isinstance(value, np.ndarray)]
         count = math.prod(max(each) for each in zip(*sizes, strict=True))
@@ -99,16 +95,8 @@ def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda shape, /, self, other, alpha=1: plain(shape, self=self, other=other, alpha=alpha)
 
 
-def _filled(shape: tuple[int, ...], number: Any) -> Any:
-    return np.full((1,) * len(shape), number)
-
-
 def _same(shape: tuple[int, ...], /, self: Any, **_: Any) -> Any:
     return self.base
-
-
-def _unsqueezed(shape: tuple[int, ...], /, self: Any, dim: int) -> Any:
-    return np.expand_dims(self.base, dim)
 
 
 def _reshaped(shape: tuple[int, ...], /, self: Any, **_: Any) -> Any:
@@ -141,14 +129,6 @@ def _part(shape: tuple[int, ...], /, self: Any, dim: int = 0, start: Any = None,
 
 def _selected(shape: tuple[int, ...], /, self: Any, dim: int, index: int) -> Any:
     return self.base.take(0 if self.base.shape[dim] == 1 else index, dim)
-
-
-def _transposed(shape: tuple[int, ...], /, self: Any, dim0: int, dim1: int) -> Any:
-    return self.base.swapaxes(dim0, dim1)
-
-
-def _permuted(shape: tuple[int, ...], /, self: Any, dims: Sequence[int]) -> Any:
-    return self.base.transpose(tuple(dims))
 
 
 def _at_places(shape: tuple[int, ...], /, self: Any, indices: Sequence[Any]) -> Any:
@@ -192,7 +172,7 @@ def _triangle(keeps: Callable[..., Any]) -> Callable[..., Any]:
 def _all_of(name: str) -> Callable[..., Any]:
     """Return one number, which the kind has itself or takes by this name."""
     fixed = {"zeros": 0, "ones": 1}.get(name)
-    return lambda shape, /, **given: _filled(shape, given[name] if fixed is None else fixed)
+    return lambda shape, /, **given: np.full((1,) * len(shape), given[name] if fixed is None else fixed)
 
 
 ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
@@ -223,9 +203,11 @@ FOLDS: dict[str, Callable[..., Any]] = {
         "alias.default", "contiguous.default", "clone.default", "detach.default", "detach_.default",
         "lift_fresh_copy.default",
         "to.dtype", "to.device", "to.dtype_layout", "_to_copy.default")},
-    "unsqueeze.default": _unsqueezed, "squeeze.dim": _reshaped, "view.default": _reshaped, "reshape.default": _reshaped,
-    "expand.default": _same, "slice.Tensor": _part, "transpose.int": _transposed,
-    "select.int": _selected, "permute.default": _permuted, "index.Tensor": _at_places,
+    "unsqueeze.default": lambda shape, /, self, dim: np.expand_dims(self.base, dim),
+    "squeeze.dim": _reshaped, "view.default": _reshaped, "reshape.default": _reshaped,
+    "transpose.int": lambda shape, /, self, dim0, dim1: self.base.swapaxes(dim0, dim1),
+    "permute.default": lambda shape, /, self, dims: self.base.transpose(tuple(dims)),
+    "expand.default": _same, "slice.Tensor": _part, "select.int": _selected, "index.Tensor": _at_places,
     "cumsum.default": _running_sum, "repeat.default": _repeated,
     "diff.default": _differences, "tril.default": _triangle(np.tril), "triu.default": _triangle(np.triu),
 }  # fmt: skip

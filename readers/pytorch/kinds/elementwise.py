@@ -93,7 +93,7 @@ def log_odds(self: Any, eps: Any) -> Any:
 
 
 def filled(self: Any, mask: Any, value: Any) -> Any:
-    """value if the mask holds."""
+    """Return the tensor with `value` in the places of the mask."""
     return ops.masked_fill(self, mask, ops.cast(value, self.dtype))
 
 

@@ -45,7 +45,7 @@ def filtered_weights(size: int, new: int, kind: str, dtype: Any, corners: bool, 
     """Return [new, size]: the same with a filter as wide as one new pixel; kind: "bilinear" or "bicubic"."""
     found = np.zeros((new, size))
     step = (size - 1) / max(1, new - 1) if corners else _step(size, new, factor)
-    kernel: Callable[[float], float] = _soft if kind == "bicubic" else _triangle
+    kernel: Callable[[float], float] = partial(cubic, coefficient=SOFT) if kind == "bicubic" else _triangle
     reach = (2.0 if kind == "bicubic" else 1.0) * max(step, 1.0)
     for place in range(new):
         centre = step * (place + 0.5)
@@ -91,10 +91,6 @@ def cubic(distance: float, coefficient: float) -> float:
     if x <= 1:
         return ((coefficient + 2) * x - (coefficient + 3)) * x * x + 1
     return (((x - 5) * x + 8) * x - 4) * coefficient if x < 2 else 0.0
-
-
-def _soft(distance: float) -> float:
-    return cubic(distance, SOFT)
 
 
 def _triangle(distance: float) -> float:
@@ -188,7 +184,7 @@ def spread_in_space(
 
 
 def places_of_grid(theta: Any, size: Any, align_corners: Any) -> Any:
-    """If the pixels of images of a size are read, [n, h, w, 2], for matrices [n, 2, 3]."""
+    """Return the places that the pixels of images of a size are read from, [n, h, w, 2], for matrices [n, 2, 3]."""
     n, _, height, width = size
     lines = []
     for count in (width, height):

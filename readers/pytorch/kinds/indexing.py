@@ -133,7 +133,7 @@ def put_flat(self: Any, index: Any, source: Any, accumulate: Any) -> Any:
 
 
 def filled_in_order(self: Any, mask: Any, source: Any) -> Any:
-    """If the mask holds, the elements of another tensor one after the other."""
+    """Return the tensor with the elements of `source`, one after the other, in the places of the mask."""
     there = ops.BroadcastTo(self.shape)(mask)
     places = ops.CumSum()(ops.cast(ops.Reshape()(there, (-1,)), INT64), 0) - 1
     places = ops.Maximum()(places, ops.zeros_like(places))
