@@ -47,8 +47,8 @@ def write_mindir(network: Any, inputs: tuple[Any, ...], path: Path) -> None:
 
 def exported_network(path: Path, returns: str | None, sizes: Mapping[str, int], precision: str) -> ImportedNetwork:
     """Read a program of `torch.export.save` as a cell."""
+    from mspc.readers.pytorch.graph_reader import read_program
     from mspc.readers.pytorch.network import ImportedNetwork
-    from mspc.readers.pytorch.reading import read_program
     from mspc.readers.pytorch.sizes import with_sizes
     from mspc.readers.pytorch.training import half_of
 

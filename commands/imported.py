@@ -16,8 +16,8 @@ from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import TensorType
 
 if TYPE_CHECKING:
+    from mspc.readers.pytorch.exported_program import ExportedProgram
     from mspc.readers.pytorch.plans.strategies import LayerPlan
-    from mspc.readers.pytorch.program import ExportedProgram
 
 OWN_PLAN = "own"
 """What --plan is given for the plan that a model brings itself."""
@@ -113,7 +113,7 @@ def _planned(program: ExportedProgram, asked: str, ranks: int) -> list[LayerPlan
 
 def _program(target: NamedTarget | Path, options: ImportOptions) -> ExportedProgram:
     """The program of a target, with numbers for all of its sizes. Raises MspcError."""
-    from mspc.readers.pytorch.reading import read_program  # late, as above
+    from mspc.readers.pytorch.graph_reader import read_program  # late, as above
     from mspc.readers.pytorch.sizes import with_sizes
 
     if isinstance(target, NamedTarget):
@@ -141,7 +141,7 @@ def _loaded(program: ExportedProgram, path: Path | None) -> ExportedProgram:
 def _of_function(target: NamedTarget, to: Path) -> ExportedProgram:
     """The program of the module that a function of a script gives. The archive is read on when its folder is gone."""
     from mspc.readers.pytorch.exporting import export_made
-    from mspc.readers.pytorch.reading import read_program
+    from mspc.readers.pytorch.graph_reader import read_program
 
     exported = export_made(made_by(target), to, target_name(target))
     program = read_program(exported.path)

@@ -18,7 +18,7 @@ from mspc.ir.late_dataclass import dataclass
 from mspc.ops.control.regions import Scan, body_of, name_apart, with_effects
 from mspc.ops.control.structural import TupleGetItem
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.lib.stages import in_order
+from mspc.passes.lib.stage_chunks import in_order
 
 
 @dataclass(frozen=True)

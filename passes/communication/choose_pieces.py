@@ -24,7 +24,7 @@ from mspc.passes.base import GLOBAL, LOWERED, WHOLE, Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.lib.collective_order import sums_gradients
-from mspc.passes.lib.pieces import (
+from mspc.passes.lib.collective_pieces import (
     PIECES,
     Gains,
     Users,

@@ -28,7 +28,7 @@ from mspc.passes.base import GLOBAL, OPENED, Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.lib.placement import slice_bytes
 from mspc.passes.lib.redistribution import cost
-from mspc.passes.lib.stages import readers_of
+from mspc.passes.lib.stage_chunks import readers_of
 
 OPERATORS = "mspc.ops.nn.experts"
 """The module of these operators: a graph has none of them if nothing has loaded it."""

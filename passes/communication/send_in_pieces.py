@@ -35,7 +35,7 @@ from mspc.ops.tensor.slicing import part_of
 from mspc.passes.base import Pass
 from mspc.passes.cleanup.simplify import remove_dead
 from mspc.passes.fusion.rewriter import Emitter
-from mspc.passes.lib.pieces import (
+from mspc.passes.lib.collective_pieces import (
     PIECE,
     PIECES,
     RowPieces,

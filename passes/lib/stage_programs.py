@@ -32,8 +32,8 @@ from mspc.ops.control.structural import MakeTuple, TupleGetItem, TupleGetItems
 from mspc.ops.tensor.moving import Stack
 from mspc.ops.tensor.slicing import StridedSlice
 from mspc.passes.lib.schedules import FORWARD, KINDS, actions_of
+from mspc.passes.lib.stage_chunks import ChunkGraph, Key, chunk_graphs
 from mspc.passes.lib.stage_placement import StagePlacement, chosen_schedule, has_weights_apart, kinds_of
-from mspc.passes.lib.stages import ChunkGraph, Key, chunk_graphs
 
 # Calls of a stage's program hand each other tuples: of parameters that all calls of a graph read, of values that a
 # graph stores for others on each micro-batch, and of totals that it continues on the next one. A tuple is one operand,

@@ -26,17 +26,7 @@ from mspc.ops.control.regions import Loop, Scan, body_of
 from mspc.ops.control.structural import Depend, MakeTuple, TupleGetItem
 from mspc.ops.op import Op
 from mspc.passes.base import WHOLE, Pass
-from mspc.passes.lib.stage_placement import (
-    CHUNKS,
-    ONCE,
-    StagePlacement,
-    check_sums,
-    has_weights_apart,
-    micro_batch_loop,
-    placement_of,
-    table_of,
-)
-from mspc.passes.lib.stages import (
+from mspc.passes.lib.stage_chunks import (
     FROM,
     check_order,
     cross_borders,
@@ -47,6 +37,16 @@ from mspc.passes.lib.stages import (
     split_sums,
     updated_parameters,
     updated_where_read,
+)
+from mspc.passes.lib.stage_placement import (
+    CHUNKS,
+    ONCE,
+    StagePlacement,
+    check_sums,
+    has_weights_apart,
+    micro_batch_loop,
+    placement_of,
+    table_of,
 )
 
 EVERYWHERE: frozenset[int] = frozenset()

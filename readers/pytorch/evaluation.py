@@ -17,12 +17,7 @@ from mspc.api.nn.precision import Precision
 from mspc.ir.diagnostics import Frames, MspcError
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import FLOAT32, HALVES, DType, TensorType
-from mspc.readers.pytorch.kinds.creation import overwritten
-from mspc.readers.pytorch.kinds.kind import Function, Kind
-from mspc.readers.pytorch.kinds.shapes import expanded
-from mspc.readers.pytorch.kinds.table import kind_of, kinds
-from mspc.readers.pytorch.known_values import LIKE, NOT_READ, KnownTensor, is_known, known_result
-from mspc.readers.pytorch.program import (
+from mspc.readers.pytorch.exported_program import (
     CONDITION,
     CONTROL,
     LOOPS,
@@ -42,6 +37,11 @@ from mspc.readers.pytorch.program import (
     of_node,
     scope_of,
 )
+from mspc.readers.pytorch.kinds.aten_table import kind_of, kinds
+from mspc.readers.pytorch.kinds.creation import overwritten
+from mspc.readers.pytorch.kinds.kind import Function, Kind
+from mspc.readers.pytorch.kinds.shapes import expanded
+from mspc.readers.pytorch.known_values import LIKE, NOT_READ, KnownTensor, is_known, known_result
 from mspc.readers.pytorch.written_values import (
     APART,
     SPLITS,

@@ -22,9 +22,9 @@ from mspc.checkpoint.opening import HUGGING_FACE_INDEX, open_checkpoint
 from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
+from mspc.readers.pytorch.exported_program import ExportedProgram
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.other_weights import JoinedWeight, with_weights
-from mspc.readers.pytorch.program import ExportedProgram
-from mspc.readers.pytorch.reading import read_program
 
 ASKED = "a module, or (module, inputs), or (module, inputs, inputs by name)"
 FAMILIES: Mapping[str, str] = {"input_ids": "int64", "pixel_values": "float32"}

@@ -14,7 +14,7 @@ import numpy as np
 
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType
-from mspc.readers.pytorch.program import ExportedType
+from mspc.readers.pytorch.exported_program import ExportedType
 
 MOST = 1 << 26
 """Bytes of a tensor that are computed at most: a mask of 8,192 places by 8,192."""

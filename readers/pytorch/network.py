@@ -20,9 +20,9 @@ from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import DType, TensorType
 from mspc.readers.pytorch.evaluation import Evaluator, evaluated
-from mspc.readers.pytorch.kinds.table import check_kinds
+from mspc.readers.pytorch.exported_program import ExportedProgram, NodeResult, ProgramInput, ProgramOutput
+from mspc.readers.pytorch.kinds.aten_table import check_kinds
 from mspc.readers.pytorch.plans.strategies import LayerPlan
-from mspc.readers.pytorch.program import ExportedProgram, NodeResult, ProgramInput, ProgramOutput
 from mspc.readers.pytorch.written_values import written_inputs
 
 _DEVIATION = 0.02

@@ -16,7 +16,7 @@ from mspc.ir.diagnostics import MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
 from mspc.readers.pytorch.archive import ProgramWeights
-from mspc.readers.pytorch.program import ExportedProgram, ExportedType, ProgramInput
+from mspc.readers.pytorch.exported_program import ExportedProgram, ExportedType, ProgramInput
 from mspc.readers.pytorch.written_values import read_names
 from mspc.sharding.pieces import Box
 

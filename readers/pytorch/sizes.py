@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
-from mspc.readers.pytorch.program import (
+from mspc.readers.pytorch.exported_program import (
     Argument,
     CallExpression,
     ExportedGraph,

@@ -18,10 +18,7 @@ from mspc.api.setting_kind import say_once
 from mspc.ir.diagnostics import Location, MspcError, did_you_mean
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64, DType, TensorType
-from mspc.readers.pytorch.kinds.table import all_nodes, kind_of
-from mspc.readers.pytorch.network import ImportedNetwork
-from mspc.readers.pytorch.plans.strategies import LayerPlan
-from mspc.readers.pytorch.program import (
+from mspc.readers.pytorch.exported_program import (
     CONTROL,
     Argument,
     ExportedGraph,
@@ -32,6 +29,9 @@ from mspc.readers.pytorch.program import (
     ProgramInput,
     ProgramOutput,
 )
+from mspc.readers.pytorch.kinds.aten_table import all_nodes, kind_of
+from mspc.readers.pytorch.network import ImportedNetwork
+from mspc.readers.pytorch.plans.strategies import LayerPlan
 from mspc.readers.pytorch.written_values import differentiated_names, names_in, written_names
 
 # Rewrites a program whose batch is computed in parts, so that ratios of sums in its loss are those of the whole batch.

@@ -12,10 +12,7 @@ from typing import Any
 from mspc.api import ops
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.pytorch.kinds.creation import with_gradient_of
-from mspc.readers.pytorch.kinds.kind import Function, Kind
-from mspc.readers.pytorch.kinds.table import GIVEN, STOPPED, kind_of, kinds
-from mspc.readers.pytorch.program import (
+from mspc.readers.pytorch.exported_program import (
     CONTROL,
     INLINED,
     ExportedGraph,
@@ -25,6 +22,9 @@ from mspc.readers.pytorch.program import (
     NodeResult,
     inlined,
 )
+from mspc.readers.pytorch.kinds.aten_table import GIVEN, STOPPED, kind_of, kinds
+from mspc.readers.pytorch.kinds.creation import with_gradient_of
+from mspc.readers.pytorch.kinds.kind import Function, Kind
 
 Call = Callable[[Function, Sequence[Any]], Any]
 """Computes a function of values."""

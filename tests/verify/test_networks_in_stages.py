@@ -18,9 +18,9 @@ from mspc.ir.diagnostics import ExecutionError
 from mspc.ir.graph import Node
 from mspc.ops.collective.point_to_point import ReceiveFromStage
 from mspc.ops.math.arithmetic import AddN
-from mspc.passes.lib import stages
+from mspc.passes.lib import stage_chunks
+from mspc.passes.lib.stage_chunks import ChunkGraph
 from mspc.passes.lib.stage_programs import OrderedWork
-from mspc.passes.lib.stages import ChunkGraph
 
 SCRIPT = """\
 import numpy as np
@@ -142,7 +142,7 @@ def test_a_message_of_another_micro_batch_is_found(
 def test_a_gradient_that_is_added_twice_is_found(
     script: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fill = stages._fill
+    fill = stage_chunks._fill
 
     def twice(chunk: ChunkGraph, *args: Any) -> None:
         fill(chunk, *args)
@@ -150,7 +150,7 @@ def test_a_gradient_that_is_added_twice_is_found(
             if isinstance(node.op, AddN) and node.inputs[0].name == "gradient_of_second.w":
                 node.inputs.append(node.inputs[-1])
 
-    monkeypatch.setattr(stages, "_fill", twice)
+    monkeypatch.setattr(stage_chunks, "_fill", twice)
     file = tmp_path / "rows.json"
     with pytest.raises(ExecutionError) as caught:
         verify_target(script(), CompileOptions(2, json=file, loudness=QUIET), 1)
@@ -166,7 +166,7 @@ def test_a_gradient_that_is_added_twice_is_found(
 def test_a_tied_weight_whose_stages_do_not_add_up_is_found(
     script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carry = stages._carry
+    carry = stage_chunks._carry
 
     def alone(graph: Any, loop: Any, more: Any) -> None:
         carry(graph, loop, more)
@@ -174,7 +174,7 @@ def test_a_tied_weight_whose_stages_do_not_add_up_is_found(
             if isinstance(node.op, AddN) and node.attrs.get("reason", "").startswith("stages add up"):
                 node.inputs = node.inputs[:1]
 
-    monkeypatch.setattr(stages, "_carry", alone)
+    monkeypatch.setattr(stage_chunks, "_carry", alone)
     assert found(script()).notes[0].endswith(" is MatMul, added up over micro-batches, on stage 0")
 
 

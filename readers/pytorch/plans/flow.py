@@ -10,11 +10,7 @@ import numpy as np
 from mspc.api.common.tensor import Tensor
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.late_dataclass import dataclass
-from mspc.readers.pytorch.kinds.creation import RANDOM
-from mspc.readers.pytorch.kinds.kind import Kind
-from mspc.readers.pytorch.kinds.table import kind_of
-from mspc.readers.pytorch.plans.written_plan import CUT, IN, NOTHING, OPEN, OUT, ROWS, SEQUENCE, WHOLE, Style
-from mspc.readers.pytorch.program import (
+from mspc.readers.pytorch.exported_program import (
     CONTROL,
     Argument,
     ExportedNode,
@@ -23,6 +19,10 @@ from mspc.readers.pytorch.program import (
     NodeResult,
     frames_of,
 )
+from mspc.readers.pytorch.kinds.aten_table import kind_of
+from mspc.readers.pytorch.kinds.creation import RANDOM
+from mspc.readers.pytorch.kinds.kind import Kind
+from mspc.readers.pytorch.plans.written_plan import CUT, IN, NOTHING, OPEN, OUT, ROWS, SEQUENCE, WHOLE, Style
 
 
 def merged(shape: Sequence[int], result: Sequence[int], dim: int) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 from mspc.checkpoint.stored_tensors import Checkpoint, TensorPieces
 from mspc.ir.late_dataclass import dataclass
 from mspc.ir.types import TensorType
-from mspc.readers.pytorch.program import (
+from mspc.readers.pytorch.exported_program import (
     Argument,
     ExportedNode,
     ExportedProgram,

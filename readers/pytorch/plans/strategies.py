@@ -16,6 +16,7 @@ from mspc.ir.layout import NamedLayout
 from mspc.ir.types import TensorType
 from mspc.ops.control.structural import constrained
 from mspc.ops.op import Op
+from mspc.readers.pytorch.exported_program import ExportedProgram, NodeResult, scope_of
 from mspc.readers.pytorch.plans.flow import LayerFlow, Mistake
 from mspc.readers.pytorch.plans.packed import PRODUCTS, TURNS, unpacked, values_in
 from mspc.readers.pytorch.plans.written_plan import (
@@ -32,7 +33,6 @@ from mspc.readers.pytorch.plans.written_plan import (
     Style,
     WrittenPlan,
 )
-from mspc.readers.pytorch.program import ExportedProgram, NodeResult, scope_of
 
 T = TypeVar("T")
 

@@ -29,7 +29,15 @@ from mspc.ops.math.matmul import MatMul
 from mspc.passes.communication.choose_pieces import ChoosePieces
 from mspc.passes.communication.schedule_communication import ONE_HOST
 from mspc.passes.communication.send_in_pieces import SendInPieces
-from mspc.passes.lib.pieces import Gains, RowPieces, best_pieces, exposed_seconds, filled, row_pieces, sums_columns
+from mspc.passes.lib.collective_pieces import (
+    Gains,
+    RowPieces,
+    best_pieces,
+    exposed_seconds,
+    filled,
+    row_pieces,
+    sums_columns,
+)
 from mspc.runtime.memory_plan import plan_memory
 from tests.passes.communication.large_layers import Layers
 from tests.passes.communication.pieces_networks import Case, compare, drawn

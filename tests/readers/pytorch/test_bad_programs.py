@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import MspcError
-from mspc.readers.pytorch.reading import read_program
+from mspc.readers.pytorch.graph_reader import read_program
 from tests.exported_programs import Exported, meta, size, two_layers, write_archive
 
 SENTINEL = "pickle_was_loaded"

@@ -13,8 +13,8 @@ from mspc import Tensor
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.pytorch.evaluation import FEW
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.network import ImportedNetwork
-from mspc.readers.pytorch.reading import read_program
 from mspc.readers.pytorch.sizes import with_sizes
 from tests.exported_programs import Exported, two_layers
 

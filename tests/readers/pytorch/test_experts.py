@@ -10,8 +10,8 @@ import pytest
 import mspc
 from mspc import Tensor
 from mspc.ir.diagnostics import MspcError
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.network import ImportedNetwork
-from mspc.readers.pytorch.reading import read_program
 from tests.exported_programs import Exported
 
 FALLBACK = {"input": "rows", "weight": "p_matrices", "offs": "ends"}

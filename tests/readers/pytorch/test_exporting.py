@@ -12,9 +12,9 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT32, INT64
+from mspc.readers.pytorch.exported_program import ExportedGraph, ExportedProgram, ExportedType
 from mspc.readers.pytorch.exporting import export_made, read_folder
-from mspc.readers.pytorch.program import ExportedGraph, ExportedProgram, ExportedType
-from mspc.readers.pytorch.reading import read_program
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.sizes import with_sizes
 from tests.conftest import ROOT
 

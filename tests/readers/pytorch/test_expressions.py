@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mspc.readers.pytorch.program import parsed, shown, symbols, value_of
+from mspc.readers.pytorch.exported_program import parsed, shown, symbols, value_of
 
 SIZES = {"s0": 7, "s1": 3, "u0": 10}
 

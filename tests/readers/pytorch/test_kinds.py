@@ -13,10 +13,7 @@ from mspc import Tensor
 from mspc.checkpoint.files import Files
 from mspc.checkpoint.stored_tensors import Checkpoint
 from mspc.ir.types import DType, dtype_of
-from mspc.readers.pytorch.kinds.kind import NEEDED
-from mspc.readers.pytorch.kinds.table import kind_of, kinds
-from mspc.readers.pytorch.network import ImportedNetwork
-from mspc.readers.pytorch.program import (
+from mspc.readers.pytorch.exported_program import (
     ExportedGraph,
     ExportedNode,
     ExportedProgram,
@@ -25,6 +22,9 @@ from mspc.readers.pytorch.program import (
     ProgramInput,
     ProgramOutput,
 )
+from mspc.readers.pytorch.kinds.aten_table import kind_of, kinds
+from mspc.readers.pytorch.kinds.kind import NEEDED
+from mspc.readers.pytorch.network import ImportedNetwork
 from tests.drawn import Drawn
 from tests.kind_samples import Call, calls
 

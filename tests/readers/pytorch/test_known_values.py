@@ -11,11 +11,11 @@ import pytest
 from mspc import Tensor
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.types import dtype_of
-from mspc.readers.pytorch.kinds.table import kinds
+from mspc.readers.pytorch.exported_program import ExportedType
+from mspc.readers.pytorch.graph_reader import read_program
+from mspc.readers.pytorch.kinds.aten_table import kinds
 from mspc.readers.pytorch.known_values import FOLDS, LIKE, KnownTensor, known_result
 from mspc.readers.pytorch.network import ImportedNetwork
-from mspc.readers.pytorch.program import ExportedType
-from mspc.readers.pytorch.reading import read_program
 from tests.drawn import Drawn
 from tests.exported_programs import Exported
 from tests.kind_samples import Call, calls

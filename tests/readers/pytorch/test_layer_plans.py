@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from mspc.ir.diagnostics import MspcError
+from mspc.readers.pytorch.exported_program import ExportedProgram
 from mspc.readers.pytorch.exporting import export_made
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.plans.strategies import LayerPlan, planned
 from mspc.readers.pytorch.plans.written_plan import plan_in, plan_of
-from mspc.readers.pytorch.program import ExportedProgram
-from mspc.readers.pytorch.reading import read_program
 from mspc.readers.pytorch.sizes import with_sizes
 from tests.exported_programs import Exported
 from tests.serving import SERVED

@@ -12,7 +12,7 @@ import pytest
 import mspc
 from mspc import Tensor
 from mspc.readers.pytorch.exporting import export_made
-from mspc.readers.pytorch.reading import read_program
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.training import Training, compiled_as
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")

@@ -13,9 +13,9 @@ from mspc import Tensor, nn
 from mspc.commands.run import run_script
 from mspc.compiler.frontend.trace import trace
 from mspc.ir.diagnostics import MspcError
+from mspc.readers.pytorch.exported_program import ExportedGraph, ExportedNode, ExportedType, NodeResult
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.network import ImportedNetwork
-from mspc.readers.pytorch.program import ExportedGraph, ExportedNode, ExportedType, NodeResult
-from mspc.readers.pytorch.reading import read_program
 from tests.exported_programs import Exported, two_layers
 
 F = "float32"

@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 
 from mspc.checkpoint.opening import open_checkpoint
 from mspc.ir.diagnostics import MspcError
+from mspc.readers.pytorch.exported_program import ExportedProgram
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.other_weights import NO_NAMES, JoinedWeight, with_weights
-from mspc.readers.pytorch.program import ExportedProgram
-from mspc.readers.pytorch.reading import read_program
 from tests.exported_programs import two_layers
 
 VALUES = {

@@ -11,13 +11,13 @@ import pytest
 import mspc as ms
 from mspc import Tensor
 from mspc.checkpoint.opening import open_checkpoint
+from mspc.readers.pytorch.exported_program import ExportedProgram
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.network import ImportedNetwork
 from mspc.readers.pytorch.other_weights import with_weights
 from mspc.readers.pytorch.plans.packed import unpacked
 from mspc.readers.pytorch.plans.strategies import planned
 from mspc.readers.pytorch.plans.written_plan import plan_of
-from mspc.readers.pytorch.program import ExportedProgram
-from mspc.readers.pytorch.reading import read_program
 from tests.exported_programs import Exported
 from tests.readers.pytorch.test_layer_plans import mspc
 

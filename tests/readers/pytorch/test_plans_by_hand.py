@@ -10,9 +10,9 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.readers.pytorch.exporting import export_made
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.plans.strategies import planned
 from mspc.readers.pytorch.plans.written_plan import plan_of
-from mspc.readers.pytorch.reading import read_program
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[oracle]'")
 nn, F = torch.nn, torch.nn.functional

@@ -8,7 +8,7 @@ import pytest
 import mspc
 from mspc import Tensor
 from mspc.readers.pytorch.kinds.creation import dropped_channels
-from mspc.readers.pytorch.kinds.matmul import attention
+from mspc.readers.pytorch.kinds.linear import attention
 
 
 @pytest.mark.parametrize("shape", [(8, 16), (8, 16, 6), (8, 16, 3, 2), (4, 16, 2, 2, 2)])

@@ -9,7 +9,7 @@ import pytest
 
 from mspc.ir.diagnostics import MspcError
 from mspc.ir.types import BFLOAT16, FLOAT32, INT64
-from mspc.readers.pytorch.program import (
+from mspc.readers.pytorch.exported_program import (
     ExportedGraph,
     ExportedType,
     MemoryFormat,
@@ -17,8 +17,8 @@ from mspc.readers.pytorch.program import (
     ProgramDevice,
     StorageLayout,
 )
-from mspc.readers.pytorch.program import SymbolicSize as Symbolic
-from mspc.readers.pytorch.reading import read_program
+from mspc.readers.pytorch.exported_program import SymbolicSize as Symbolic
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.sizes import with_sizes
 from tests.exported_programs import Exported, meta, size, two_layers
 

@@ -13,8 +13,8 @@ import pytest
 
 import mspc
 from mspc import Tensor
+from mspc.readers.pytorch.graph_reader import read_program
 from mspc.readers.pytorch.network import ImportedNetwork
-from mspc.readers.pytorch.reading import read_program
 from mspc.readers.pytorch.training import Training, compiled_as
 from tests.exported_programs import Exported
 

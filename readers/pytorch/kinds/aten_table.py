@@ -8,16 +8,16 @@ from dataclasses import replace
 from functools import cache
 
 from mspc.ir.diagnostics import MspcError, did_you_mean
+from mspc.readers.pytorch.exported_program import CONTROL, ExportedGraph, ExportedNode, ExportedProgram
 from mspc.readers.pytorch.kinds.creation import CREATION, RANDOM
-from mspc.readers.pytorch.kinds.elementwise import COMPLEX, ELEMENTWISE
-from mspc.readers.pytorch.kinds.images import IMAGES
 from mspc.readers.pytorch.kinds.indexing import BAGS, INDEXING
 from mspc.readers.pytorch.kinds.kind import NEEDED, Kind, KindArgument
-from mspc.readers.pytorch.kinds.layers import NORMS, RECURRENT
-from mspc.readers.pytorch.kinds.matmul import ATTENTION, EXPERTS, MATRICES, PRODUCTS
+from mspc.readers.pytorch.kinds.linear import ATTENTION, EXPERTS, MATRICES, PRODUCTS
+from mspc.readers.pytorch.kinds.nn_layers import NORMS, RECURRENT
+from mspc.readers.pytorch.kinds.pointwise import COMPLEX, ELEMENTWISE
 from mspc.readers.pytorch.kinds.reductions import LOSSES, REDUCTIONS
 from mspc.readers.pytorch.kinds.shapes import BOOKKEEPING, SHAPES
-from mspc.readers.pytorch.program import CONTROL, ExportedGraph, ExportedNode, ExportedProgram
+from mspc.readers.pytorch.kinds.spatial import IMAGES
 
 THEMES: tuple[Iterable[list[Kind]], ...] = (
     ELEMENTWISE, SHAPES, CREATION, REDUCTIONS, PRODUCTS, NORMS, ATTENTION, INDEXING, IMAGES, LOSSES, RANDOM,

@@ -29,7 +29,7 @@ from mspc.readers.pytorch.archive import (
     weights_of,
     whole_in,
 )
-from mspc.readers.pytorch.program import (
+from mspc.readers.pytorch.exported_program import (
     Argument,
     ExportedGraph,
     ExportedNode,
